@@ -4,10 +4,11 @@
 
 Prompts of 8 to 16 documents in English, German or Spanish, whose names, facts and questions are not among those that
 the heads were found on (src/regard/interpret/source_examples.py). For each prompt: the first document by the heads that
-come with SmolLM2, by the mean of all heads and by the words that it shares with question and answer; and the largest
-score with the document that has the answer, and with other sentences of about its length in its place. For every fifth
-prompt, the text of each document is also left out, one at a time, and the prompt tokenized again: by a forward of the
-model here, not by `verify`. The results are written after each prompt; a run that was stopped resumes.
+come with SmolLM2, by the mean of all heads and by the words that it shares with question and answer; and how much is
+read (`Sources.strength`) with the document that has the answer, and with other sentences of about its length in its
+place. For every fifth prompt, the text of each document is also left out, one at a time, and the prompt tokenized
+again: by a forward of the model here, not by `verify`. The results are written after each prompt; a stopped run
+resumes.
 """
 
 import argparse
@@ -163,8 +164,8 @@ def without_each(loaded: Any, documents: dict[str, str], question: str, answer: 
 def one_pass(
     loaded: Any, heads: HeadSet, documents: dict[str, str], question: str, answer: str
 ) -> tuple[npt.NDArray[np.float64], float]:
-    """The mean weight of each head on each document while the answer is predicted, (heads, documents), and the mean
-    log-probability of its tokens.
+    """The weight of each head on each document while each token of the answer is predicted, (tokens, heads, documents),
+    and the mean log-probability of the tokens.
     """
     made = prompt_of(
         loaded.tokenizer, prompt=None, documents=documents, question=question, messages=None, parts="document"
@@ -174,7 +175,7 @@ def one_pass(
     new = torch.tensor(ids[first:])[:, None]
     with torch.no_grad(), tap(loaded.model, heads=heads, keys=keys, queries=range(first - 1, len(ids) - 1)) as rows:
         logits = loaded.model(torch.tensor([ids]), use_cache=False, logits_to_keep=len(new) + 1).logits[0, :-1]
-    weights = torch.stack([row.weights[0] for row in rows.rows]).double().mean(0)
+    weights = torch.stack([row.weights[0] for row in rows.rows]).double()
     return weights.numpy(), float(logits.double().log_softmax(-1).gather(1, new).mean())
 
 
@@ -189,8 +190,10 @@ def measured(loaded: Any, everywhere: HeadSet, used: HeadSet, seed: int, *, leav
     asked = {"question": question, "answer": answer, "parts": "document"}
     nowhere = sources(loaded, documents=made.absent, **asked)
     shared = [len(words(text) & words(question + " " + answer)) for text in documents.values()]
-    each, log_prob = one_pass(loaded, everywhere, documents, question, answer)
-    mine = each[[everywhere.heads.index(one) for one in used.heads]]
+    rows, log_prob = one_pass(loaded, everywhere, documents, question, answer)
+    rows_of_mine = rows[:, [everywhere.heads.index(one) for one in used.heads]]
+    each, mine = rows.mean(0), rows_of_mine.mean(0)
+    strength = np.einsum("h,thd->td", used.strength_weights, rows_of_mine).max(1).mean()
     scores = np.array(used.weights) @ mine
     one: dict[str, Any] = {
         "seed": seed,
@@ -201,7 +204,7 @@ def measured(loaded: Any, everywhere: HeadSet, used: HeadSet, seed: int, *, leav
         "found": int(scores.argmax()),
         "mean of heads": int(each.mean(0).argmax()),
         "words in common": int(np.argmax(shared)),
-        "strength": [float((np.array(used.strength_weights) @ mine).max()), nowhere.strength],
+        "strength": [float(strength), nowhere.strength],
         "log-probability per token": [log_prob, float(nowhere.log_probs.mean())],
         "characters": [sum(map(len, one.values())) for one in (documents, made.absent)],
         "each head": mine.round(6).tolist(),
@@ -211,6 +214,7 @@ def measured(loaded: Any, everywhere: HeadSet, used: HeadSet, seed: int, *, leav
         found = sources(loaded, documents=documents, **asked)
         one["seconds"] = time.perf_counter() - begun
         np.testing.assert_allclose(found.scores, scores, atol=1e-5)
+        np.testing.assert_allclose(found.strength, strength, atol=1e-5)
         begun = time.perf_counter()
         one["drops"] = without_each(loaded, documents, question, answer)
         one["seconds of leave-one-out"] = time.perf_counter() - begun
@@ -300,7 +304,7 @@ def thresholds(rows: list[dict[str, Any]], shipped: float) -> dict[str, Any]:
 def from_nowhere(rows: list[dict[str, Any]], threshold: float) -> dict[str, Any]:
     """How well prompts with and without the answer's document are told apart."""
     return {
-        "AUROC of the largest score": auroc(rows, "strength"),
+        "AUROC of the strength": auroc(rows, "strength"),
         "AUROC of the answer's log-probability": auroc(rows, "log-probability per token"),
         "AUROC of the prompt's length": auroc(rows, "characters"),
         "words of question and answer alone": from_question(rows),

@@ -9,6 +9,8 @@ import torch
 from regard import HeadSet, sources
 from regard.errors import InputError
 from regard.heads.answer_sources import Sources
+from regard.interpret import bundled
+from regard.interpret.source_examples import draw_question
 from regard.interpret.source_prompt import prompt_of, token_ranges
 
 transformers = pytest.importorskip("transformers")
@@ -69,10 +71,10 @@ def test_scores_are_weighted_sums_of_dense_weights(model, tokenizer):
     np.testing.assert_allclose(found.log_probs, log_probs[18:], atol=1e-5)
     assert [found.answer[a:b] for a, b in found.token_spans] == ["The", "cat", "."]
     assert found.from_nowhere is None
-    assert found.strength == pytest.approx(found.scores.max())
+    assert found.strength == pytest.approx(found.token_scores.max(1).mean())
     scored = dataclasses.replace(HEADS, head_scores=(-0.1, 0.2), threshold=0.0)  # the second head alone has a strength
     found = sources(model, tokenizer, TEXT, "The cat.", heads=scored, parts="sentence")
-    assert found.strength == pytest.approx(expected[1].mean(0).max(), abs=1e-6)
+    assert found.strength == pytest.approx(expected[1].max(1).mean(), abs=1e-6)
     assert found.from_nowhere is False
     assert dataclasses.replace(found, threshold=found.strength + 1e-6).from_nowhere is True
 
@@ -301,3 +303,17 @@ def test_a_record_is_saved_and_shown(model, tokenizer, tmp_path):
     found.save_page(tmp_path / "found.html")
     assert (tmp_path / "found.html").read_text("utf-8").startswith("<!doctype html>")
     assert "The cat." in found._repr_html_()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not bundled.is_installed("smollm2"), reason="smollm2 is missing: regard models get smollm2")
+def test_the_threshold_that_comes_with_smollm2_has_its_error_rate_on_the_held_out_examples_as_sources_reads_them():
+    loaded, draw = bundled.load("smollm2"), np.random.default_rng(0)
+    examples = [draw_question(draw) for _ in range(32)]
+    nowhere = []
+    for pair in examples[16:]:
+        for one in pair:
+            found = sources(loaded, documents=one.documents, question=one.question, answer=one.answer, parts="document")
+            nowhere.append(found.from_nowhere)
+    wrong = sum(nowhere[::2]) + nowhere[1::2].count(False)
+    assert found.heads.error_rate == wrong / 32

@@ -35,11 +35,11 @@ def test_what_was_removed_is_said_and_nothing_claims_a_cause():
 
 
 def test_an_answer_from_nowhere_is_said():
-    assert "0.35 of their weight, above 0.25" in verdict(made_sources())
+    assert "0.57 of their weight on average, above 0.25" in verdict(made_sources())
     assert "wrong in 4% of other examples" in verdict(made_sources())
     below = dataclasses.replace(made_sources(), threshold=0.9)
     assert verdict(below).endswith(
-        "0.35 of their weight, below 0.90, which was wrong in 4% of other examples); but it depends on 1.3."
+        "0.57 of their weight on average, below 0.90, which was wrong in 4% of other examples); but it depends on 1.3."
     )
     assert verdict(dataclasses.replace(below, removals=())).startswith("The answer seems to come from nowhere in these")
     assert "no threshold" in verdict(dataclasses.replace(made_sources(), threshold=None))

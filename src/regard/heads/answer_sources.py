@@ -85,8 +85,8 @@ class Sources:
         removals: What was verified.
         threshold: The strength below which an answer counts as from nowhere in the parts, if it was calibrated.
         error_rate: The error rate that this threshold had on pairs that did not choose it.
-        strength: The largest sum over the heads of a part's weights for the whole answer, times the heads'
-            `strength_weights`; by default the largest score.
+        strength: The mean over the answer's tokens of the largest sum over the heads of a part's weights, times the
+            heads' `strength_weights`; by default the mean of the largest of `token_scores`.
     """
 
     model: str
@@ -107,7 +107,7 @@ class Sources:
         """Check that all of it belongs together."""
         _check(self)
         if self.strength is None:
-            object.__setattr__(self, "strength", float(self.scores.max()))
+            object.__setattr__(self, "strength", float(self.token_scores.max(1).mean()))
 
     @property
     def scores(self) -> Scores:

@@ -72,9 +72,9 @@ class HeadSet:
     `held_out` is the accuracy of the readout on examples that neither chose the heads nor fitted their weights,
     `chance` that of guessing. `shuffled_labels` is the accuracy of a readout that was fitted and tested with shuffled
     labels. Where the readout was fitted to the log-probabilities of answers without some of the documents,
-    `correlation` is that of its scores with these, the mean over the same held-out examples. `threshold` is the largest
-    sum of a candidate, weighted by `strength_weights`, below which none seems right, if the examples had counterparts
-    without a right one; `error_rate` is how often it was wrong on pairs that did not choose it.
+    `correlation` is that of its scores with these, the mean over the same held-out examples. `threshold` is the mean
+    over rows of the largest sum of a candidate, weighted by `strength_weights`, below which none seems right, if the
+    examples had counterparts without a right one; `error_rate` is how often it was wrong on other pairs.
 
     Raises:
         InputError: There is no head, one is given twice or is no pair of numbers from 0, or a number does not fit.

@@ -65,9 +65,8 @@ def find_heads(
         job: The job.
         examples: A file of JSON Lines instead of the program's examples, at least 10: for retrieval and sources with
             the keys `documents`, `question` and `answer` (and for sources, where it is known, `source`, the number of
-            the right document),
-            for alignment with `source`, `target` and `pairs` ("cat>貓, dog>狗"),
-            else with `text`. The measure is then that of the first half of them.
+            the right document), for alignment with `source`, `target` and `pairs` ("cat>貓, dog>狗"), else with `text`.
+            The measure is then that of the first half of them.
         num_heads: How many of the heads with the largest measure; by default all above the job's threshold, for sources
             those with at least a hundredth of the sum of the readout's weights.
         seed: Seed of the program's examples and of the shuffles.

@@ -16,7 +16,7 @@ from regard.interpret.head_examples import HeadExample
 from regard.interpret.look import Prepared
 from regard.interpret.watch import watch
 
-__all__ = ["Features", "SeenHeads", "layers_of_stream", "measured", "per_head"]
+__all__ = ["Features", "SeenHeads", "layers_of_stream", "masses_of", "measured", "per_head"]
 
 Features = npt.NDArray[np.float64]  # (examples, candidates, heads)
 
@@ -41,15 +41,30 @@ def measured(loaded: Loaded, made: Sequence[HeadExample], say: Callable[[str], N
     right, features = [], []
     for number, one in enumerate(made, 1):
         say(f"{loaded.name} reads example {number} of {len(made)}")
-        with watch(loaded.model, keep="weights") as seen:
-            Prepared(loaded, dict(one.inputs), {}).run()
-        record = seen.records[0]
-        layers = layers_of_stream(record, stream)
-        weights = np.concatenate([layer.weights[0][:, list(one.rows)] for layer in layers if layer.weights is not None])
-        heads = [(record.number(layer), head) for layer in layers for head in range(layer.heads)]
-        right.append(_mass(weights, one.right))
-        features.append([_mass(weights, keys) for keys in one.candidates])
+        heads, weights = _weights(loaded, one, stream)
+        right.append(_mass(weights, one.right).mean(0))
+        features.append([_mass(weights, keys).mean(0) for keys in one.candidates])
     return SeenHeads(heads, stream, np.array(right), np.array(features), np.array([one.label for one in made]))
+
+
+def masses_of(loaded: Loaded, one: HeadExample) -> tuple[list[tuple[int, int]], npt.NDArray[np.float64]]:
+    """Run a causal model on an example, and return its heads and the weight of each row on each candidate, of shape
+    (rows, candidates, heads).
+    """
+    heads, weights = _weights(loaded, one, "text")
+    return heads, np.stack([_mass(weights, keys) for keys in one.candidates], 1)
+
+
+def _weights(
+    loaded: Loaded, one: HeadExample, stream: str | tuple[str, str]
+) -> tuple[list[tuple[int, int]], npt.NDArray[Any]]:
+    """Return the heads of a stream, and the weights of the example's rows, (heads, rows, keys)."""
+    with watch(loaded.model, keep="weights") as seen:
+        Prepared(loaded, dict(one.inputs), {}).run()
+    record = seen.records[0]
+    layers = layers_of_stream(record, stream)
+    weights = [layer.weights[0][:, list(one.rows)] for layer in layers if layer.weights is not None]
+    return [(record.number(layer), head) for layer in layers for head in range(layer.heads)], np.concatenate(weights)
 
 
 def layers_of_stream(record: Record, stream: str | tuple[str, str]) -> list[Layer]:
@@ -66,9 +81,8 @@ def layers_of_stream(record: Record, stream: str | tuple[str, str]) -> list[Laye
 
 
 def _mass(weights: npt.NDArray[Any], keys: Sequence[Sequence[int]]) -> npt.NDArray[np.float64]:
-    """Return the mean over rows of the weight on each row's keys, of shape (heads,)."""
-    each = [weights[:, row, list(some)].sum(-1, dtype=np.float64) for row, some in enumerate(keys)]
-    return np.asarray(np.mean(each, axis=0))
+    """Return the weight on each row's keys, of shape (rows, heads)."""
+    return np.stack([weights[:, row, list(some)].sum(-1, dtype=np.float64) for row, some in enumerate(keys)])
 
 
 def per_head(heads: list[tuple[int, int]], values: npt.NDArray[np.float64]) -> PerHead:

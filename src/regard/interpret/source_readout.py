@@ -15,8 +15,7 @@ from regard.errors import InputError, ObservationError
 from regard.heads.head_set import HeadSet, ReadoutScore
 from regard.interpret.answer_log_probs import log_probs_of
 from regard.interpret.bundled import Loaded
-from regard.interpret.head_examples import HeadExample
-from regard.interpret.head_measures import measured
+from regard.interpret.head_measures import masses_of
 from regard.interpret.source_examples import SourceExample
 from regard.interpret.source_prompt import joined
 
@@ -40,7 +39,8 @@ class _Ablated:
     kept: npt.NDArray[np.bool_]
     log_probs: Floats
     source: int | None
-    absent: Floats | None  # the features of its counterpart without the answer
+    masses: Floats  # the mass in each row, (rows, documents, heads)
+    absent: Floats | None  # the same of its counterpart without the answer
 
 
 def find_source_heads(
@@ -120,19 +120,15 @@ def nonnegative_ridge(x: Floats, y: Floats, ridge: float) -> Floats:
 
 def _ablated(loaded: Loaded, one: SourceExample, draw: np.random.Generator) -> tuple[list[tuple[int, int]], _Ablated]:
     """Return the heads of the model, and what an example shows of them."""
-    seen = measured(loaded, [one.call], lambda _: None)
+    heads, masses = masses_of(loaded, one.call)
     kept = draw.random((ABLATIONS, len(one.prompt.parts))) < 0.5
     log_probs = []
     for row in kept.tolist():
         text = one.prompt.without(*(part for part, stays in zip(one.prompt.parts, row, strict=True) if not stays))
         ids, _, first = joined(loaded.tokenizer, text, one.answer, typed=one.prompt.typed)
         log_probs.append(float(log_probs_of(loaded.model, ids, first).sum()))
-    absent = None if one.absent is None else _features(loaded, one.absent)
-    return seen.heads, _Ablated(seen.features[0], kept, np.array(log_probs), one.source, absent)
-
-
-def _features(loaded: Loaded, call: HeadExample) -> Floats:
-    return np.asarray(measured(loaded, [call], lambda _: None).features[0])
+    absent = None if one.absent is None else masses_of(loaded, one.absent)[1]
+    return heads, _Ablated(masses.mean(0), kept, np.array(log_probs), one.source, masses, absent)
 
 
 def _fitted(examples: Sequence[_Ablated], num_heads: int | None) -> Floats:
@@ -204,14 +200,21 @@ def _mixed(one: _Ablated, draw: np.random.Generator) -> _Ablated:
     """Return an example whose documents are taken for others."""
     order = draw.permutation(len(one.features))
     source = None if one.source is None else int(np.flatnonzero(order == one.source)[0])
-    return _Ablated(one.features, one.kept[:, order], one.log_probs, source, None)
+    return _Ablated(one.features, one.kept[:, order], one.log_probs, source, one.masses, None)
+
+
+def _strength(masses: Floats, weights: Floats) -> float:
+    """Return the strength of `Sources`: the mean over rows of the largest weight of a document."""
+    return float((masses @ weights).max(1).mean())
 
 
 def _calibrated(found: Sequence[_Ablated], weights: Floats) -> tuple[float | None, float | None]:
-    """Return the threshold of the largest strength that best tells examples from those without the answer, on the first
-    half of the pairs, and its error rate on the second; None without such pairs.
+    """Return the threshold of the strength that best tells examples from those without the answer, on the first half of
+    the pairs, and its error rate on the second; None without such pairs.
     """
-    pairs = [((one.features @ weights).max(), (one.absent @ weights).max()) for one in found if one.absent is not None]
+    pairs = [
+        (_strength(one.masses, weights), _strength(one.absent, weights)) for one in found if one.absent is not None
+    ]
     if len(pairs) < len(found):
         return None, None
     there, gone = np.array(pairs).T

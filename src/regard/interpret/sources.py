@@ -124,7 +124,7 @@ def sources(
         heads=readout,
         threshold=readout.threshold,
         error_rate=readout.error_rate,
-        strength=float(np.einsum("h,thp->p", np.array(readout.strength_weights), weights).max() / len(weights)),
+        strength=float(np.einsum("h,thp->tp", np.array(readout.strength_weights), weights).max(1).mean()),
     )
     if not verify:
         return found

@@ -106,13 +106,16 @@ def removal_sentence(found: Sources, removal: Removal) -> str:
 
 def verdict(found: Sources) -> str:
     """Return whether the answer seems to come from the parts at all."""
-    most = f"The heads give a part at most {found.strength:.2f} of their weight"
+    most = f"For a token of the answer, the heads give a part at most {found.strength:.2f} of their weight on average"
     if found.threshold is None:
         return f"{most}; no threshold was calibrated for them."
     wrong = "" if found.error_rate is None else f", which was wrong in {found.error_rate:.0%} of other examples"
     if not found.from_nowhere:
         return f"{most}, above {found.threshold:.2f}, the threshold of answers from nowhere{wrong}."
-    below = f"the heads give a part at most {found.strength:.2f} of their weight, below {found.threshold:.2f}{wrong}"
+    below = (
+        f"for a token of the answer, the heads give a part at most {found.strength:.2f} of their weight on average, "
+        f"below {found.threshold:.2f}{wrong}"
+    )
     if depends := [one.part for one in found.removals if one.drop - max(0.0, one.control_drop or 0.0) > _CLEAR]:
         return (
             f"By its scores the answer comes from nowhere in these documents ({below}); but it depends on {depends[0]}."
