@@ -192,6 +192,20 @@ def test_a_learned_bias_of_distances_has_its_gradient_from_the_loops_under_each_
         assert all(map(torch.equal, ours, gradients(call, *tensors)))
 
 
+@pytest.mark.parametrize("name", ["causal", "padding", "all"])
+@pytest.mark.parametrize("dim", [16, 128])
+def test_training_in_bfloat16_beside_a_fixed_bias_is_as_exact_as_float32(ready, dim, name):
+    tensors, mask = drawn(dim=dim, dtype=torch.bfloat16), MASKS[name]() if name in MASKS else None
+    bias = ALiBi(2, bidirectional=True)
+    assert backend_of(tensors[0].clone().requires_grad_(), *tensors[1:], mask=mask, bias=bias) == "numba"
+    ours = gradients(lambda *x: regard.attention(*x, mask=mask, bias=bias), *tensors)
+    expected = gradients(lambda *x: exact(*x, mask, bias=bias), *(x.double() for x in tensors))
+    for found, right in zip(ours, expected, strict=True):
+        rounded = (found.double() - right.bfloat16().double()).abs().max()
+        assert rounded <= 2**-7 * right.abs().max()  # a last bit, and the gradient of the output was rounded
+        assert (found.double() - right).abs().mean() <= 2**-9 * right.abs().max()
+
+
 def test_biases_that_learn_otherwise_stay_where_they_were(ready):
     q, k, v = drawn()
     leaf, seen = q.clone().requires_grad_(), {"mask": masks.Causal()}
@@ -199,7 +213,8 @@ def test_biases_that_learn_otherwise_stay_where_they_were(ready):
     learned = T5Bias(table, bidirectional=False)
     assert backend_of(leaf, k, v, **seen, bias=learned) == "numba"
     assert backend_of(leaf, k, v, **seen, bias=learned, dropout=0.1) == "numba"
-    assert "with a bias that learns, float32, were measured" in str(regard.explain(q, k, v, **seen, bias=learned))
+    said = "calls with a bias of distances in training, float32, were measured faster from 512 on"
+    assert said in str(regard.explain(q, k, v, **seen, bias=learned))
     assert backend_of(leaf, k, v, **seen, bias=torch.zeros(N, N, requires_grad=True)) != "numba"
     grid = torch.zeros(31 * 63, 2, requires_grad=True)
     assert backend_of(leaf, k, v, **seen, bias=RelativePositionBiasND(grid, (16, 32))) == "blockwise"
@@ -261,6 +276,27 @@ def test_the_rule_of_training_is_that_of_the_table(n, m, dim, value_dim, masked,
     assert (found and found.name) == kind
     with torch.no_grad():
         assert "training" not in str(auto.kind_of(Problem.of(*x, mask=mask)))
+
+
+@pytest.mark.parametrize("dtype", [F, B])
+@pytest.mark.parametrize("masked", [False, True])
+def test_training_beside_a_bias_of_distances_has_a_rule_of_its_own(masked, dtype):
+    fixed = ALiBi(2, bidirectional=True)
+
+    def kind(n, dim, *, learns=True, bias=fixed):
+        x = torch.empty(1, 2, n, dim, dtype=dtype, device="meta").requires_grad_(learns)
+        mask = masks.Padding(torch.ones(1, n, dtype=torch.bool)) if masked else None
+        found = auto.kind_of(Problem.of(x, x, x, mask=mask, bias=bias))
+        return found and found.name
+
+    name = f"with a bias of distances in training, {'float32' if dtype == F else 'bfloat16'}"
+    assert kind(512, 128) == kind(4096, 16) == name
+    assert kind(511, 128) is kind(512, 136) is None
+    assert kind(512, 64, learns=False) in (None, "with a mask, float32", "without a mask, float32")
+    assert kind(512, 64, learns=False, bias=ALiBi(2, torch.ones(2, device="meta", requires_grad=True))) == name
+    with torch.no_grad():
+        assert kind(512, 64) in (None, "with a mask, float32", "without a mask, float32")
+    assert kind(512, 64, bias=torch.zeros(512, 512, device="meta")) in (None, "with a mask in training, float32")
 
 
 CHOICE = [  # queries, keys, heads, key–value heads, width, masked, dtype, kind

@@ -1,8 +1,8 @@
 """When `auto` takes the compiled loops: for calls that were measured to be faster, where the loops are compiled.
 
 Measured on two machines with two cores and AVX-512 BF16, an AMD EPYC and an Intel Xeon without AMX; training on the
-Xeon alone, dropout and biases that learn on the EPYC alone (docs/performance.md). Nobody has measured AMX, so bfloat16
-stays with PyTorch there, or less than AVX-512.
+Xeon alone, dropout and training with biases of the distance on the EPYC alone (docs/performance.md). Nobody has
+measured AMX, so bfloat16 stays with PyTorch there, or less than AVX-512.
 """
 
 from importlib import util
@@ -52,8 +52,12 @@ MEASURED = {
     ("masked training", _FLOAT): Measured("with a mask in training, float32", 512, 128, (0.18, 0.84), "one machine"),
     ("dropout", _FLOAT): Measured("with dropout, float32", 512, 128, (0.18, 0.47), "one machine"),
     ("dropout", _BFLOAT): Measured("with dropout, bfloat16", 512, 128, (0.23, 0.33), "one machine"),
-    ("learned bias", _FLOAT): Measured("with a bias that learns, float32", 512, 128, (0.24, 0.61), "one machine"),
-    ("learned bias", _BFLOAT): Measured("with a bias that learns, bfloat16", 512, 128, (0.25, 0.55), "one machine"),
+    ("biased training", _FLOAT): Measured(
+        "with a bias of distances in training, float32", 512, 128, (0.24, 0.81), "one machine"
+    ),
+    ("biased training", _BFLOAT): Measured(
+        "with a bias of distances in training, bfloat16", 512, 128, (0.25, 0.95), "one machine"
+    ),
 }
 LEAST_KEYS = min(one.least for one in MEASURED.values())
 _GROUP, _SIDES = (3, 16), 8  # heads that share their keys, which the loops read once, and key–value heads at most
@@ -75,22 +79,27 @@ def kind_of(problem: Problem) -> Measured | None:
 def _name_of(problem: Problem) -> str:
     if problem.dropout is not None:
         return "dropout"
-    if learns(problem.bias):
-        return "learned bias"
+    if _trains_with_distances(problem):
+        return "biased training"
     kind = "dense" if problem.mask is None else "masked"
     return f"{kind} training" if FEATURES["gradients"](problem) else kind
 
 
 def _is_plain(problem: Problem) -> bool:
-    """Whether bfloat16 was measured to be faster: with dropout or a bias that learns, which PyTorch's fused kernel
-    lacks, for bands, and for what that kernel computes without a mask.
+    """Whether bfloat16 was measured to be faster: with dropout, which PyTorch's fused kernel lacks, in training with a
+    bias of distances, for bands, and for what that kernel computes without a mask.
     """
-    if problem.dropout is not None or learns(problem.bias):
+    if problem.dropout is not None or _trains_with_distances(problem):
         return True
     if problem.mask is not None:
         return band_of(problem.mask.mask) is not None
     more = problem.bias, problem.score.softcap, problem.sink
     return all(one is None for one in more) and not problem.wants_lse
+
+
+def _trains_with_distances(problem: Problem) -> bool:
+    """Whether a bias of i − j, or q, k or v beside one, learns."""
+    return isinstance(problem.bias, Relative) and learns(problem.q, problem.k, problem.v, problem.bias)
 
 
 def _decodes(problem: Problem) -> bool:
