@@ -5,6 +5,7 @@ from itertools import pairwise
 import pytest
 import torch
 
+import regard
 from oracles import Largest
 from regard import masks
 from regard.errors import InputError
@@ -96,6 +97,31 @@ def test_a_given_plan_is_used_as_it_is():
     assert torch.equal(mask.bind(1, 6).dense(heads=2)[0, :, 0], seen[:, 5])
     kinds = mask.bind(6, 6).blocks(torch.arange(0, 7, 2), torch.arange(0, 7, 2))
     assert torch.equal(kinds > 0, seen[:, ::2, ::2][None])
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8])
+def test_a_block_that_a_plan_repeats_counts_once(dtype):
+    """With 1, 1 in a row, a rectangle of the blocks 1 and 2 holds two numbers and one visible block."""
+    table = torch.tensor([[[1, 1], [0, 2], [2, 2], [0, 0]], [[3, 3], [3, 3], [1, 0], [2, 3]]])
+    bound = masks.RandomBlocks(block=4, table=table.to(dtype)).bind(16, 16)
+    columns = [[[j // 4 in table[head, i // 4].tolist() for j in range(16)] for i in range(16)] for head in range(2)]
+    expected = torch.tensor(columns)
+    assert torch.equal(bound.dense(heads=2)[0], expected)
+    for size in (4, 8, 16):
+        edges = torch.arange(0, 17, size)
+        kinds = bound.blocks(edges, edges)[0]
+        tiles = expected.unflatten(2, (-1, size)).unflatten(1, (-1, size))  # (heads, rows, size, columns, size)
+        assert not (kinds == FULL)[~tiles.all((2, 4))].any()
+        assert not (kinds == EMPTY)[tiles.any((2, 4))].any()
+    q, k, v = torch.randn(3, 1, 2, 16, 8)
+    dense = torch.softmax((q @ k.mT / 8**0.5).masked_fill(~expected, -torch.inf), -1) @ v
+    torch.testing.assert_close(regard.attention(q, k, v, mask=bound, backend="blockwise"), dense)
+    rows = 32 * [[0] * 3] + 32 * [[2] * 3]  # taller than what is looked through row by row
+    tall = masks.RandomBlocks(block=1, table=torch.tensor([rows])).bind(64, 64)
+    assert tall.blocks(torch.tensor([0, 32, 64]), torch.tensor([0, 1, 3, 64])).gt(0)[0, 0].tolist() == [
+        [True, False, False],
+        [False, True, False],
+    ]
 
 
 @pytest.mark.parametrize(

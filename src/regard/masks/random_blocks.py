@@ -29,8 +29,8 @@ class RandomBlocks(Mask):
 
     `table` specifies the blocks instead of a draw, for example the blocks of a BigBird checkpoint. It is an integer
     tensor (heads, rows, blocks); the first dimension is 1 if all heads share the blocks. For each head and each block
-    row, it contains the indices of the blocks of keys that the row sees. `heads` and `num_random_blocks` are then taken
-    from the table.
+    row, it contains the indices of the blocks of keys that the row sees; a repeated one counts once. `heads` and
+    `num_random_blocks` are then taken from the table.
 
     Cost: O(n · r · block · dim) time; a number for each block that is drawn.
 
@@ -136,7 +136,7 @@ class RandomBlocks(Mask):
             groups, columns = ((table.shape[1] - 1) >> level) + 1, int(table.max()) + 1
             group = torch.arange(table.shape[1])[:, None] >> level
             cells = (torch.arange(self.heads)[:, None, None] * groups + group) * columns + table
-            known[level] = groups, cells.flatten().unique()
+            known[level] = groups, cells[table >= 0].unique()
         return known[level]
 
     @property
@@ -155,7 +155,7 @@ class RandomBlocks(Mask):
                     f"{kv_len:,} keys in blocks of {self.block}, got {rows} rows and blocks from "
                     f"{int(self.table.min())} to {last}"
                 )
-            return self.with_place(keys=kv_len, plan=self.table)
+            return self.with_place(keys=kv_len, plan=_distinct(self.table))
         count = min(self.num_random_blocks or 0, blocks)
         if self.heads * blocks * count > _MOST:
             raise InputError(
@@ -182,6 +182,13 @@ def draws_blocks(mask: object) -> bool:
     if isinstance(mask, RandomBlocks):
         return True
     return isinstance(mask, Mask) and any(draws_blocks(getattr(mask, one.name)) for one in fields(mask))  # type: ignore[arg-type]
+
+
+def _distinct(table: Int[Tensor, "heads rows count"]) -> Int[Tensor, "heads rows count"]:
+    """Sort the blocks of each row, with −1 in place of repeated ones: `blocks` would count each of them."""
+    ordered = table.long().sort(-1).values
+    repeated = ordered[..., 1:] == ordered[..., :-1]
+    return torch.cat([ordered[..., :1], ordered[..., 1:].masked_fill(repeated, -1)], -1)
 
 
 def _draw(heads: int, blocks: int, count: int, seed: int) -> Int[Tensor, "heads rows count"]:
