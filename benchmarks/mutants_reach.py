@@ -1,4 +1,4 @@
-"""A pytest plugin for mutants.py: which lines of src/regard each test executes, as JSON lines in the folder $REACH."""
+"""A pytest plugin for mutants.py: which lines of src each test executes, as JSON lines in the folder $REACH."""
 
 import json
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 import coverage
 import pytest
 
-_SOURCE = Path(__file__).resolve().parent.parent / "src" / "regard"
+_SOURCE = Path(__file__).resolve().parent.parent / "src"
 _cover = coverage.Coverage(data_file=None, include=[f"{_SOURCE}/*"], config_file=False)
 _cover.set_option("run:disable_warnings", ["no-data-collected"])  # of a test that executes none of it
 _folder = Path(os.environ["REACH"])
@@ -36,7 +36,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         return (yield)
     finally:
         _cover.stop()
-        data, root = _cover.get_data(), _SOURCE.parent.parent
+        data, root = _cover.get_data(), _SOURCE.parent
         reached = {str(Path(file).relative_to(root)): data.lines(file) for file in data.measured_files()}
         lines = {file: numbers for file, numbers in reached.items() if numbers}
         row = {"test": item.nodeid, "slow": item.get_closest_marker("slow") is not None, "lines": lines}
