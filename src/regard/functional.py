@@ -1,23 +1,19 @@
-"""attention(): the one door to every mechanism; and what was checked and chosen for calls that were made before."""
+"""attention(): the one door to every mechanism."""
 
-import weakref
 from collections.abc import Callable
-from functools import partial
-from typing import Any, Literal, NamedTuple, Unpack, cast, overload
+from typing import Literal, Unpack, cast, overload
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from regard import backends
-from regard.backends import Explanation
-from regard.backends.base import Backend
+from regard.backends import Explanation, call_cache
+from regard.backends.narrow_keys import Keys
 from regard.errors import InputError
 from regard.jagged import Packing
-from regard.masks import BoundMask, Causal, Mask
-from regard.problem import DEFAULT_MAX_BYTES, InputOptions, Options, Problem, complete, shows_options
-from regard.tensors import are_in_memory, are_sharded, autocast_dtype, in_forward_mode, run_eagerly
-from regard.torch_private import peek_interpreter_stack
+from regard.problem import InputOptions, Options, Problem, complete, shows_options
+from regard.tensors import are_sharded, autocast_dtype, run_eagerly
 
 __all__ = ["attention", "explain"]
 
@@ -103,17 +99,16 @@ def attention(
     tensor([[0.2689],
             [0.7311]])
     """
+    call = None if torch.compiler.is_compiling() else call_cache.describe(q, k, v, backend, options)
+    if call is not None and (compute := call_cache.find(call)) is not None:
+        return compute(q, k, v)
     asked = complete(options)
     _check_options(asked, backend)
     overridden = torch.overrides.has_torch_function((q, k, v))
     if are_sharded(q, k, v) and not overridden:
         return backends.attend_dtensors(q, k, v, asked, backend)
-    nested = _are_nested(q, k, v)
     prefers = backends.preferred() if backend == "auto" else "auto"
-    usual = None if nested or overridden else _signature(q, k, v, asked, (backend, prefers))
-    if usual is not None and (compute := _known(usual)) is not None:
-        return compute(q, k, v)
-    if nested:
+    if _are_nested(q, k, v):
         packing = Packing.of(q, k, v).rotated(asked["rotary"])
         packed = attention(packing.q, packing.k, packing.v, backend=backend, **packing.asked(asked))
         return tuple(packing.restore(one) for one in packed) if isinstance(packed, tuple) else packing.restore(packed)
@@ -121,11 +116,11 @@ def attention(
         # PyTorch's own protocol: regard.watch and tensor subclasses see one call, not what a backend makes of it.
         handle = cast(Callable[..., Tensor], torch.overrides.handle_torch_function)
         return handle(attention, (q, k, v), q, k, v, backend=backend, **asked)
-    problem = _problem(q, k, v, asked, choosing=backend == prefers == "auto")
+    problem, keys = _problem(q, k, v, asked, choosing=backend == prefers == "auto")
     chosen = backends.SELECTION.choose(problem, backend, prefers)
     if torch.compiler.is_dynamo_compiling() and chosen.leaves_graph(problem):
         return _outside_graphs(q, k, v, backend, asked)
-    if usual is not None and problem.keys == k.shape[-2] and (compute := _remember(usual, chosen, problem)) is not None:
+    if call is not None and (compute := call_cache.keep(call, chosen, problem, keys)) is not None:
         return compute(q, k, v)  # as later calls are: checkpointing wants all to save the same
     answer = chosen(problem)
     extras = [answer.weights] * asked["return_weights"] + [answer.lse] * asked["return_lse"]
@@ -169,17 +164,17 @@ def explain(
         packing = Packing.of(q, k, v).rotated(asked["rotary"])
         q, k, v, asked = packing.q, packing.k, packing.v, packing.asked(asked)
     prefers = backends.preferred()
-    problem = _problem(q, k, v, asked, choosing=backend == prefers == "auto")
+    problem, _ = _problem(q, k, v, asked, choosing=backend == prefers == "auto")
     return backends.explain(problem, backend, prefers)
 
 
-def _problem(q: Tensor, k: Tensor, v: Tensor, asked: Options, *, choosing: bool) -> Problem:
-    """The call as data: over the keys that few queries see, where the choice of a backend is open."""
+def _problem(q: Tensor, k: Tensor, v: Tensor, asked: Options, *, choosing: bool) -> tuple[Problem, Keys | None]:
+    """The call as data: over the keys that few queries see, where the choice of a backend is open, and these keys."""
     problem = Problem.of(q, k, v, turn=not choosing, **asked)
     # A compiler would make a guard of the comparison: a model exported with any length would have 16 tokens at most.
     many = torch.compiler.is_compiling() or problem.queries > backends.FEW_QUERIES
     if not choosing or (asked["rotary"] is None and many):
-        return problem
+        return problem, None
     return backends.narrowed(problem, asked["rotary"])
 
 
@@ -195,106 +190,3 @@ def _check_options(asked: Options, backend: object) -> None:
         raise InputError(f"`{name}` must be True or False, got {type(flag).__name__}")
     if type(backend) is not str:
         backends.check_name(backend)
-
-
-Compute = Callable[[Tensor, Tensor, Tensor], Tensor]
-_KNOWN: dict[tuple[Any, ...], tuple[tuple[weakref.ref[Mask], ...], Compute]] = {}
-_MOST = 1024  # sizes; a model that writes meets a new one with each token
-
-
-class _Signature(NamedTuple):
-    """Everything that the checks and the choice look at, and the masks that hold tensors, whose addresses are in it."""
-
-    key: tuple[Any, ...]
-    holders: tuple[Mask, ...]
-
-
-def _signature(
-    q: object,
-    k: object,
-    v: object,
-    asked: Options,
-    backend: tuple[str, str],  # by name, and preferred
-) -> _Signature | None:
-    """Describe a call, or give None where the checks look at more than sizes, types and a mask.
-
-    For calls without score, bias, normalizer, factor, dropout or anything else to return. A mask that may change
-    without a trace (a tensor, a mask of one's own that does not copy its tensors) is no value to be known by.
-    """
-    if (
-        torch.compiler.is_compiling()
-        or not _is_usual(asked)
-        or not (isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor))
-        or q.device.type not in ("cpu", "cuda")  # of others autocast may not be asked
-        or not q.ndim == k.ndim == v.ndim == 4
-        or peek_interpreter_stack() is not None
-        or in_forward_mode()
-        or not q.stride(-1) == k.stride(-1) == v.stride(-1) == 1
-    ):
-        return None
-    mask, scale = asked["mask"], asked["scale"]
-    seen: Any = None
-    holders: tuple[Mask, ...] = ()
-    # PyTorch's own kernel alone may be traced, with no mask or a flag for it.
-    in_memory = backend != ("auto", "auto") or k.shape[2] >= backends.LOOPS_FROM
-    if type(mask) is Causal:
-        seen = mask.align, mask.shift
-        in_memory = in_memory or q.shape[2] != k.shape[2] or (scale is not None and scale <= 0)
-    elif mask is not None:
-        if isinstance(mask, Tensor) or not isinstance(given := getattr(mask, "given", mask), Mask):
-            return None
-        found = given.identity()
-        if found is None:
-            return None
-        place = (mask.q_len, mask.kv_len, mask.q_offset) if isinstance(mask, BoundMask) else ()
-        seen, holders, in_memory = (found[0], place), tuple(found[1]), True
-    if in_memory and not are_in_memory(q, k, v):
-        return None
-    learns = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
-    device = q.device
-    key = (
-        q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype, device, k.device, v.device, seen, scale, learns,
-        torch.is_autocast_enabled(device.type) and torch.get_autocast_dtype(device.type), backend,
-        torch.are_deterministic_algorithms_enabled(),
-    )  # fmt: skip
-    return _Signature(key, holders)
-
-
-def _is_usual(asked: Options) -> bool:
-    """Whether nothing but a mask and a scale was asked for: all else is its default, by identity."""
-    return (
-        asked["score"] is None
-        and asked["bias"] is None
-        and asked["rotary"] is None
-        and asked["normalizer"] is None
-        and asked["weight_factor"] is None
-        and asked["generator"] is None
-        and not (asked["return_weights"] or asked["return_lse"])
-        and type(asked["dropout"]) is float
-        and asked["dropout"] == 0.0
-        and asked["max_bytes"] is DEFAULT_MAX_BYTES
-        and (asked["scale"] is None or type(asked["scale"]) is float)
-    )
-
-
-def _known(call: _Signature) -> Compute | None:
-    """What computes such a call, if one was made before."""
-    holders, compute = _KNOWN.get(call.key, ((), None))
-    # A dead mask's address may be another's by now.
-    return compute if not holders or all(one() is not None for one in holders) else None
-
-
-def _remember(call: _Signature, backend: Backend, problem: Problem) -> Compute | None:
-    """Keep what computes such calls and return it, if the backend has a function of q, k and v alone for them."""
-    if (compute := backend.plain(problem)) is None:
-        return None
-    if len(_KNOWN) >= _MOST:
-        _KNOWN.clear()
-    if (narrow := autocast_dtype(problem.q)) != problem.q.dtype:
-        compute = partial(_in_type, narrow, compute)
-    _KNOWN[call.key] = tuple(weakref.ref(one) for one in call.holders), compute
-    return compute
-
-
-def _in_type(dtype: torch.dtype, plain: Compute, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    return plain(q, k, v).to(dtype)

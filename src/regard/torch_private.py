@@ -12,6 +12,8 @@ from torch._C import _dispatch_keyset_full_after as dispatch_keys_below
 from torch._C import _dispatch_tls_set_dispatch_key_included as include_dispatch_key
 from torch._C import _get_dispatch_mode as get_dispatch_mode
 from torch._C import _is_torch_function_all_disabled as is_torch_function_disabled
+from torch._C import _is_torch_function_mode_enabled as is_torch_function_mode_enabled
+from torch._C import _len_torch_dispatch_stack as count_dispatch_modes
 from torch._C import _TorchDispatchModeKey as TorchDispatchModeKey
 from torch._C._dynamo.eval_frame import set_eval_frame
 from torch._C._functorch import (
@@ -64,6 +66,7 @@ __all__ = [
     "TorchDispatchModeKey",
     "TransformType",
     "assume_constant_result",
+    "count_dispatch_modes",
     "current_graph_task_id",
     "dispatch_key",
     "dispatch_keys_below",
@@ -76,6 +79,7 @@ __all__ = [
     "is_batchedtensor",
     "is_functorch_wrapped_tensor",
     "is_torch_function_disabled",
+    "is_torch_function_mode_enabled",
     "isolate_compiled_code",
     "maybe_current_level",
     "native_multi_head_attention",

@@ -13,7 +13,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.checkpoint import checkpoint
 
 import regard
-from regard import functional, masks
+from regard import masks
+from regard.backends import call_cache
 from regard.backends.numba_loops import auto, object_code
 from regard.normalizers import Softmax
 from regard.positions import ALiBi, RelativePositionBias, RelativePositionBiasND, T5Bias
@@ -48,9 +49,9 @@ def ready(monkeypatch):
     here = object_code.processor()
     features = (here.features | {"avx512f", "avx512bf16"}) - {one for one in here.features if one.startswith("amx")}
     monkeypatch.setattr(object_code, "processor", lambda: object_code.Processor(here.name, features))
-    functional._KNOWN.clear()
+    call_cache._KEPT.clear()
     yield
-    functional._KNOWN.clear()
+    call_cache._KEPT.clear()
 
 
 def drawn(n=N, m=N, heads=2, kv_heads=2, dim=16, dtype=torch.float32):

@@ -7,7 +7,8 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import regard
 from oracles import causal, dense, f64, window
-from regard import functional, masks
+from regard import masks
+from regard.backends import call_cache
 
 N = 300
 MASKS = {
@@ -65,7 +66,7 @@ def test_the_formula_is_as_exact_as_rounding_its_output():
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_another_type_of_autocast_is_followed_by_calls_that_are_known(backend):
     q, k, v = drawn()
-    functional._KNOWN.clear()
+    call_cache._KEPT.clear()
     for dtype in (torch.bfloat16, torch.float16):
         with torch.autocast("cpu", dtype):
             assert regard.attention(q, k, v, backend=backend).dtype == dtype

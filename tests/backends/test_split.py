@@ -5,7 +5,8 @@ import pytest
 import torch
 
 import regard
-from regard import functional, masks
+from regard import masks
+from regard.backends import call_cache
 from regard.errors import InputError
 
 
@@ -94,7 +95,7 @@ def test_it_refuses_all_else_by_name(options, reason):
 
 def test_what_wants_gradients_gets_them():
     q, k, v = made(2, 2, 512, 512)
-    functional._KNOWN.clear()
+    call_cache._KEPT.clear()
     regard.attention(q, k, v, mask=masks.Causal())  # a call without gradients comes first, and is remembered
     leaf = q.clone().requires_grad_()
     regard.attention(leaf, k, v, mask=masks.Causal()).sum().backward()

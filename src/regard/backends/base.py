@@ -148,7 +148,10 @@ class Backend:
         raise NotImplementedError
 
     def plain(self, problem: Problem) -> Callable[[Tensor, Tensor, Tensor], Tensor] | None:
-        """Give a function of q, k and v for all usual problems of these sizes (see `call_cache`), if there is one."""
+        """Give a function of q, k and v for all problems of these sizes with this mask and bias, if there is one.
+
+        `call_cache` keeps it, and asks only for problems whose bias holds no tensor of the caller's.
+        """
         return None
 
     def leaves_graph(self, problem: Problem) -> bool:

@@ -22,32 +22,38 @@ _LEAST = 2**16  # numbers of keys and values, below which reading them costs les
 _PAIRS = 2**22  # pairs that the mask is asked for, at most
 
 
+Keys = slice | Int[Tensor, " kept"]
+
+
 @dataclass(frozen=True, eq=False)
 class _Kept:
     """The keys that some query sees, and what the mask hides of them; None where it hides nothing."""
 
-    keys: slice | Int[Tensor, " kept"]
+    keys: Keys
     mask: BoundMask | None
 
 
 _kept: Remembered[_Kept | None] = Remembered(16)
 
 
-def narrowed(problem: Problem, rotary: Rotary | None = None) -> Problem:
+def narrowed(problem: Problem, rotary: Rotary | None = None) -> tuple[Problem, Keys | None]:
     """The same call over the keys that some query sees, turned by `rotary`; over all keys where that saves little.
+
+    With it the keys that are left, None where they are all.
 
     The result is exact, because the removed keys have weight 0. If the remaining keys are one range, they are a view.
     If they are several ranges (a window and sinks), they are copied, provided that they are at most half of the keys
     between the first and the last one. The rotary embedding has not been applied to the vectors yet.
     """
     kept = _kept_by(problem) if _may_be_narrowed(problem) else None
+    keys = None if kept is None else kept.keys
     if rotary is None:
-        return problem if kept is None else _cut(problem, kept)
+        return (problem if kept is None else _cut(problem, kept)), keys
     rotary = rotary.resolve(problem.queries, problem.keys, problem.q_offset)
     i, j = problem.i(), problem.j()
     if kept is not None:
         problem, j = _cut(problem, kept), j[kept.keys]
-    return replace(problem, q=rotary.rotate(problem.q, i), k=rotary.rotate(problem.k, j))
+    return replace(problem, q=rotary.rotate(problem.q, i), k=rotary.rotate(problem.k, j)), keys
 
 
 def _may_be_narrowed(problem: Problem) -> bool:

@@ -1,5 +1,6 @@
 """PyTorch's fused kernel, wherever it computes exactly the problem at hand."""
 
+import math
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
@@ -83,16 +84,24 @@ class Sdpa(Backend):
         return (8.0 if _learns_bias(problem) else 1.3) * pairs
 
     def plain(self, problem: Problem) -> Callable[[Tensor, Tensor, Tensor], Tensor] | None:
-        """The kernel with its flags, and with the mask as a tensor where that is small."""
-        if self.bytes(problem) > _SMALL or problem.q.shape[-1] != problem.v.shape[-1] or problem.bias is not None:
+        """The kernel with its flags, and with the mask, or a bias without tensors, as a tensor where that is small."""
+        if self.bytes(problem) > _SMALL or problem.q.shape[-1] != problem.v.shape[-1]:
             return None
-        flags: dict[str, Any] = {"scale": problem.scale}
+        learns = torch.is_grad_enabled() and any(one.requires_grad for one in (problem.q, problem.k, problem.v))
+        if problem.bias is not None and learns:
+            return None  # whether its rows are low is looked at in each call
+        # Without a gradient there is none to differentiate again.
+        kernel = _fused if learns else functional.scaled_dot_product_attention
+        flags: dict[str, Any] = {}
+        if problem.scale != 1.0 / math.sqrt(problem.q.shape[-1]):  # the kernel's own: each argument takes time
+            flags["scale"] = problem.scale
         if problem.heads != problem.kv_heads:
             flags["enable_gqa"] = True
-        if problem.mask is None or _is_plain_causal(problem):
-            return partial(_fused, is_causal=problem.mask is not None, **flags)
-        visible, blind = _with_blind_rows(problem.mask.dense(problem.batch, problem.heads, problem.q.device))
-        return partial(_masked, visible, blind if bool(blind.any()) else None, flags)
+        if problem.bias is None and (problem.mask is None or _is_plain_causal(problem)):
+            if problem.mask is not None:
+                flags["is_causal"] = True
+            return partial(kernel, **flags) if flags else kernel
+        return _with_tensor(kernel, flags, problem)
 
     def __call__(self, problem: Problem) -> Answer:
         """Hand the problem to the kernel."""
@@ -135,9 +144,25 @@ def _fused(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     return _refuse_second_derivative(functional.scaled_dot_product_attention(q, k, v, **options))
 
 
-def _masked(visible: Tensor, blind: Tensor | None, flags: dict[str, Any], q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    output = _fused(q, k, v, attn_mask=visible, **flags)
-    return output if blind is None else output.masked_fill(blind, 0.0)
+def _masked(attend: Tensor | None, blind: Tensor, flags: dict[str, Any], q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return _fused(q, k, v, attn_mask=attend, **flags).masked_fill(blind, 0.0)
+
+
+def _with_tensor(
+    kernel: Callable[..., Tensor], flags: dict[str, Any], problem: Problem
+) -> Callable[[Tensor, Tensor, Tensor], Tensor] | None:
+    """The kernel with mask and bias as a tensor; None where types are to be changed in each call."""
+    attend = blind = None
+    if problem.mask is not None:
+        attend, blind = _with_blind_rows(problem.mask.dense(problem.batch, problem.heads, problem.q.device))
+    if (bias := problem.bias_tile()) is not None:
+        narrow, bias, (q, _, _) = _in_types_for(bias, problem.q, problem.k, problem.v)
+        if not q.dtype == narrow == problem.q.dtype:
+            return None
+        attend = bias if attend is None else bias.masked_fill(~attend, -torch.inf)
+    if blind is None or not bool(blind.any()):
+        return partial(kernel, attn_mask=attend, **flags)
+    return partial(_masked, attend, blind, flags)
 
 
 def _with_blind_rows(visible: Tensor) -> tuple[Tensor, Tensor]:

@@ -75,7 +75,7 @@ def find_source_heads(
     order = [at for at in np.argsort(-weights, kind="stable").tolist() if weights[at] > 0]
     margins = [_margins(one) for one in found[:half] if one.source is not None]
     head_scores = np.mean(margins, axis=0)[order].tolist() if margins else ()
-    chosen = HeadSet([heads[at] for at in order], tuple(weights[order].tolist()), head_scores=tuple(head_scores))
+    chosen = HeadSet(tuple(heads[at] for at in order), tuple(weights[order].tolist()), head_scores=tuple(head_scores))
     strengths = np.zeros_like(weights)
     strengths[order] = chosen.strength_weights
     threshold, error_rate = _calibrated(found, strengths)

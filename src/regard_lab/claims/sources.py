@@ -101,8 +101,8 @@ def _prompts(model: Loaded, setting: Setting, count: int, documents: int) -> dic
         mean = _scored(model, asked.documents, asked.question, asked.answer, heads=everywhere)
         few.append(int(found.scores.argmax()) == asked.source)
         every.append(int(mean.scores.argmax()) == asked.source)
-        there.append(found.strength)
-        gone.append(_scored(model, absent.documents, absent.question, absent.answer).strength)
+        there.append(_strength(found))
+        gone.append(_strength(_scored(model, absent.documents, absent.question, absent.answer)))
     return {
         "prompts": count,
         "source found": {"few heads": float(np.mean(few)), "mean of all heads": float(np.mean(every))},
@@ -120,10 +120,15 @@ def _capitals(model: Loaded, setting: Setting, count: int, which: int) -> dict[s
         texts = [f"The capital of {one[0]} is {one[which]}." for one in around]
         one = _scored(model, texts, f"What is the capital of {country}?", texts[0], verify=True)
         (removal,) = one.removals
-        found["score"].append(one.strength)
+        found["score"].append(_strength(one))
         found["drop"].append(removal.drop)
         found["drop of another"].append(removal.control_drop or 0.0)
     return found
+
+
+def _strength(found: Sources) -> float:
+    assert found.strength is not None, "the heads that come with SmolLM2 have strength_weights"
+    return found.strength
 
 
 def _scored(

@@ -69,7 +69,9 @@ class Blockwise(Backend):
         return (each * share + 0.6 * asked) * pairs + _OVERHEAD + _OVERHEAD_EACH * (sheets - 1)
 
     def plain(self, problem: Problem) -> Callable[[Tensor, Tensor, Tensor], Tensor] | None:
-        """The call with its blocks laid out ready-made, unless these are long lists."""
+        """The call with its blocks laid out ready-made, unless these are long lists or have biases."""
+        if problem.bias is not None:
+            return None
         _, blocks = laid_out(problem)
         listed = (
             piece.columns.numel() for sheet in blocks.sheets for piece in sheet.pieces if isinstance(piece, Gathered)

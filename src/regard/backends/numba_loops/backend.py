@@ -86,8 +86,8 @@ class Compiled(Backend):
         return problem.plan().share * problem.batch * problem.heads * problem.queries * problem.keys
 
     def plain(self, problem: Problem) -> Callable[[Tensor, Tensor, Tensor], Tensor] | None:
-        """Return the call with its arguments for the loops prepared, if nothing is learned, else None."""
-        if _learns(problem):
+        """Return the call with its arguments for the loops prepared, if nothing is learned or added, else None."""
+        if _learns(problem) or problem.bias is not None:
             return None
         from regard.backends.numba_loops.choose_loops import Call
 

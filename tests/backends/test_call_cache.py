@@ -1,5 +1,6 @@
 """Calls of sizes that were seen before skip the checks: they give what the checked call gives, or do not skip."""
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -8,7 +9,8 @@ import torch
 import torch.utils.checkpoint
 
 import regard
-from regard import functional, masks
+from regard import masks
+from regard.backends import call_cache
 from regard.errors import InputError
 from regard.problem import Problem
 
@@ -21,12 +23,12 @@ def tensors(heads=4, kv_heads=4, queries=6, keys=6, dtype=torch.float32, seed=0)
     ]
 
 
-def by_hand(q, k, v, visible, scale):
+def by_hand(q, k, v, visible, scale, bias=0.0):
     """The formula in numpy, float64."""
     q, k, v = (one.double().numpy() for one in (q, k, v))
     group = q.shape[1] // k.shape[1]
     k, v = np.repeat(k, group, 1), np.repeat(v, group, 1)
-    scores = np.where(visible, scale * q @ k.swapaxes(-1, -2), -np.inf)
+    scores = np.where(visible, scale * q @ k.swapaxes(-1, -2) + bias, -np.inf)
     peak = scores.max(-1, keepdims=True)
     weights = np.exp(scores - np.where(np.isfinite(peak), peak, 0.0))  # a row that sees nothing gives 0
     return (weights / np.maximum(weights.sum(-1, keepdims=True), 1e-300)) @ v
@@ -53,7 +55,7 @@ MASKS = {
 
 
 def test_calls_of_one_size_that_differ_otherwise_are_never_taken_for_one_another():
-    functional._KNOWN.clear()
+    call_cache._KEPT.clear()
     sizes = [(6, 6), (3, 6), (1, 6)]
     for _, (n, m), scale, kv_heads, name in itertools.product(range(2), sizes, (None, 0.5, 2.0), (4, 2), MASKS):
         q, k, v = tensors(queries=n, keys=m, kv_heads=kv_heads)
@@ -61,7 +63,7 @@ def test_calls_of_one_size_that_differ_otherwise_are_never_taken_for_one_another
         expected = by_hand(q, k, v, visible(np.arange(n)[:, None], np.arange(m), n, m), scale or 16**-0.5)
         found = regard.attention(q, k, v, mask=mask(n, m), scale=scale)
         np.testing.assert_allclose(found.numpy(), expected, atol=2e-6)
-    assert len(functional._KNOWN) > 20
+    assert len(call_cache._KEPT) > 20
 
 
 def test_a_mask_that_is_a_value_is_checked_planned_and_chosen_for_once(monkeypatch):
@@ -72,7 +74,7 @@ def test_a_mask_that_is_a_value_is_checked_planned_and_chosen_for_once(monkeypat
     for q, mask in itertools.product(
         (short, long), (lambda: masks.Causal() & masks.Window(40), lambda: masks.Window(7))
     ):
-        functional._KNOWN.clear()
+        call_cache._KEPT.clear()
         made: list[int] = []
         leaves = [one.clone().requires_grad_() for one in q]
         first = regard.attention(*leaves, mask=mask())
@@ -110,9 +112,84 @@ def test_a_mask_that_may_change_without_a_trace_is_asked_each_time():
     torch.testing.assert_close(regard.attention(q, k, v, mask=mask), regard.attention(q, k, v))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("learns", [False, True])
+def test_calls_with_a_bias_of_the_distance_are_known_by_it(learns, dtype):
+    call_cache._KEPT.clear()
+    own = torch.tensor([0.125, 0.0625, 0.25, 0.5])
+    makes = {
+        "none": (lambda: None, [0.0] * 4),
+        "ALiBi": (
+            lambda: regard.positions.ALiBi(4),
+            [2**-2.0, 2**-4.0, 2**-6.0, 2**-8.0],
+        ),  # of four heads, as in the paper
+        "both sides": (lambda: regard.positions.ALiBi(4, bidirectional=True), [2**-2.0, 2**-4.0, 2**-6.0, 2**-8.0]),
+        "slopes of their own": (lambda: regard.positions.ALiBi(4, own), own.tolist()),
+    }
+    for _, (n, m), scale, name in itertools.product(range(2), [(6, 6), (1, 6), (1, 300)], (None, 0.5), MASKS):
+        q, k, v = tensors(queries=n, keys=m, dtype=dtype)
+        mask, visible = MASKS[name]
+        i, j = np.arange(n)[:, None] + m - n, np.arange(m)
+        if "bound" in name:
+            i = i - (m - n) + {"causal, bound": m - n, "window, bound": 2, "causal, bound elsewhere": 1}[name]
+        for kind, (make, slopes) in makes.items():
+            far = np.abs(i - j) if kind == "both sides" else i - j
+            added = -np.array(slopes)[:, None, None] * far
+            bias = make()
+            expected = by_hand(q, k, v, visible(np.arange(n)[:, None], j, n, m), scale or 16**-0.5, added)
+            leaf = q.clone().requires_grad_(learns)
+            found = regard.attention(leaf, k, v, mask=mask(n, m), bias=bias, scale=scale)
+            np.testing.assert_allclose(
+                found.detach().double().numpy(),
+                expected,
+                atol=2e-5 if dtype == torch.float32 else 2e-2,  # scores of -150 are rounded by 8e-6
+            )
+
+
+def test_a_bias_that_holds_tensors_is_read_in_each_call():
+    q, k, v = tensors()
+    bias = regard.positions.T5Bias(torch.zeros(32, 4), bidirectional=True)
+    mask = masks.Causal()
+    plain = regard.attention(q, k, v, mask=mask)
+    torch.testing.assert_close(regard.attention(q, k, v, mask=mask, bias=bias), plain)
+    bias.table.data[0] = 50.0  # each query's own place; PyTorch does not count the change
+    torch.testing.assert_close(regard.attention(q, k, v, mask=mask, bias=bias), v)
+
+
+def test_a_bias_written_in_python_is_asked_each_time():
+    @dataclasses.dataclass(frozen=True)
+    class Own(regard.positions.Bias):
+        def __call__(self, batch, head, i, j):
+            return torch.where(i == j, here[0], 0.0)
+
+    here = [0.0]
+    q, k, v = tensors()
+    torch.testing.assert_close(regard.attention(q, k, v, bias=Own()), regard.attention(q, k, v))
+    here[0] = 1e4
+    torch.testing.assert_close(regard.attention(q, k, v, bias=Own()), v)
+
+
+@pytest.mark.parametrize("mask", ["Window(40)", "Causal() & Window(40)", "Sinks(2) | Window(40)", "~Window(40)"])
+def test_a_decoding_call_over_some_of_the_keys_is_known(mask, monkeypatch):
+    mask = eval(mask, vars(masks))
+    made: list[int] = []
+    of = Problem.of
+    monkeypatch.setattr(Problem, "of", classmethod(lambda _, *given, **named: made.append(1) or of(*given, **named)))
+    call_cache._KEPT.clear()
+    for seed in range(3):
+        q, k, v = tensors(queries=1, keys=3000, seed=seed)
+        visible = mask.bind(1, 3000).dense()[0, 0].numpy()
+        expected = by_hand(q, k, v, visible, 0.25)
+        hidden = torch.from_numpy(~visible.any(0))
+        k[:, :, hidden], v[:, :, hidden] = torch.nan, torch.nan  # keys that are hidden are not read
+        found = regard.attention(q, k, v, mask=mask)
+        np.testing.assert_allclose(found.numpy(), expected, atol=2e-6)
+    assert len(made) == 1
+
+
 def test_the_second_call_is_the_first_to_the_bit():
     q, k, v = tensors()
-    functional._KNOWN.clear()
+    call_cache._KEPT.clear()
     for mask in (None, masks.Causal()):
         first, second = (regard.attention(q, k, v, mask=mask) for _ in range(2))
         assert torch.equal(first, second)
@@ -174,19 +251,19 @@ def test_other_devices_are_not_asked_for_what_they_do_not_know():
 
 
 def test_what_is_remembered_has_an_end(monkeypatch):
-    monkeypatch.setattr(functional, "_MOST", 3)
-    functional._KNOWN.clear()
+    monkeypatch.setattr(call_cache, "_MOST", 3)
+    call_cache._KEPT.clear()
     for n in range(1, 12):
         q, k, v = tensors(queries=n, keys=n)
         regard.attention(q, k, v)
-        assert len(functional._KNOWN) <= 3
+        assert len(call_cache._KEPT) <= 3
 
 
 @pytest.mark.parametrize("queries", [1, 3, 6])
 @pytest.mark.parametrize("name", MASKS)
 def test_a_first_call_can_be_checkpointed(name, queries):
     """Activation checkpointing computes again, by then as a known call, and refuses if that saves other tensors."""
-    functional._KNOWN.clear()
+    call_cache._KEPT.clear()
     mask = MASKS[name][0](queries, 6)
     q, k, v = (one.requires_grad_() for one in tensors(queries=queries))
     found = torch.utils.checkpoint.checkpoint(
