@@ -3,8 +3,8 @@
     python benchmarks/table.py benchmarks/results/speed-2-cores*.json [--check]
 
 Each file is a machine, which has a column; a figure that does not reach its target says so. The README has the chosen
-cases, docs/performance.md has all. `--check` writes nothing, and exits with 1 where a page says anything else than the
-results.
+cases, docs/performance.md has all, with the shares of the machines' limits. `--check` writes nothing, and exits with 1
+where a page says anything else than the results.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.files import write_atomically
-from regard_bench.report import read, table
+from regard_bench.report import limits_table, read, share_of, table
 
 ROOT = Path(__file__).resolve().parent.parent
 MARKS = re.compile(r"(<!-- speed: [^>]*-->\n).*?(<!-- end of speed -->)", re.DOTALL)
@@ -70,7 +70,9 @@ def pages(machines: Sequence[dict[str, Any]]) -> dict[Path, str]:
     return {
         ROOT / "README.md": table(machines, CHOSEN),
         ROOT / "README.zh.md": table(machines, CHOSEN, CHINESE),
-        ROOT / "docs" / "performance.md": table(machines),
+        ROOT / "docs" / "performance.md": "\n\n".join(
+            part for part in (table(machines, more=share_of), limits_table(machines)) if part
+        ),
     }
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from regard_bench.rows import Effort, Outcome, Row, Target
+from regard_bench.shares import Work
 from regard_bench.timing import Call, Times, in_turn
 
 __all__ = ["Pair", "compare", "compare_all"]
@@ -41,6 +42,7 @@ def compare_all(
     sides: Mapping[str, Call],
     *,
     size: int | None = None,
+    work: Work | None = None,
 ) -> Iterator[Row]:
     """Yield a row for each pair of sides, timed in turn until each pair is decided, or time is up.
 
@@ -51,6 +53,7 @@ def compare_all(
         pairs: For each quotient, in words, its two sides and its target.
         sides: The calls.
         size: The number that a figure is drawn over.
+        work: What the side "regard" has to do at least, if it is known.
     """
     wanted = {Row(case, at, what, target=pair.target, size=size): pair for what, pair in pairs.items()}
     if not any(effort.wants(row) for row in wanted):
@@ -66,8 +69,10 @@ def compare_all(
         )
 
     times = in_turn(sides, max_seconds=effort.max_seconds, decided=decided)
+    rate = None if work is None else times.rate("regard", work.amount)
+    seconds = tuple((name, times.median(name)) for name in sides)
     for row, pair in wanted.items():
-        yield replace(row, ratio=times.ratio(*pair.over), seconds=tuple((name, times.median(name)) for name in sides))
+        yield replace(row, ratio=times.ratio(*pair.over), seconds=seconds, work=work, rate=rate)
 
 
 # Rounds after which a verdict may end the measurement. Checked after each round, chance would give one a quarter of the

@@ -6,6 +6,7 @@ from typing import Any
 
 from regard_bench.report import shown
 from regard_bench.rows import Outcome
+from regard_bench.shares import shown_peaks, shown_share
 from regard_lab.charts import Line, Lines
 from regard_lab.document import document, figure, made_on
 
@@ -26,12 +27,14 @@ def page(results: Mapping[str, Any]) -> str:
     counts_text = ", ".join(f"{one} {count}" for one, count in counts if count)
     lede = html.escape(
         f"{len(rows)} figures: {counts_text}. Each is a ratio of calls that were timed in turn, with a confidence "
-        "interval of its median in brackets. Where the target is within it, the result is inconclusive."
+        "interval of its median in brackets. Where the target is within it, the result is inconclusive. Where the "
+        "operations or bytes of a call are known, its speed is also given as a share of the machine's limit."
     )
     cases: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         cases.setdefault(row["case"], []).append(row)
     body = [part for at, (case, some) in enumerate(cases.items()) for part in _section(at, case, some)]
+    body += _limits(results["peaks"]) if "peaks" in results else ()
     return document("How fast regard is here", lede, body, made_on(results))
 
 
@@ -39,7 +42,9 @@ def _section(at: int, case: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[
     yield f"<section><h2>{html.escape(case)}</h2>"
     if (chart := _chart(case, rows)) is not None:
         yield figure(chart, f"b{at}")
-    heads = "".join(f"<th scope=col>{one}</th>" for one in ("at", "what", "measured", "target"))
+    shares = any(row.get("share") for row in rows)
+    names = ("at", "what", "measured", *["share of the limit"] * shares, "target")
+    heads = "".join(f"<th scope=col>{one}</th>" for one in names)
     yield f"<table><tr>{heads}</tr>"
     for row in rows:
         sign, kind = _SIGNS.get(row["outcome"], ("–", "gpu"))
@@ -48,8 +53,27 @@ def _section(at: int, case: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[
         yield (
             f"<tr><td>{html.escape(row['at'])}</td><td>{html.escape(row['what'])}</td>"
             f'<td><span class="sign {kind}" title="{word}">{sign}</span> {html.escape(measured)}</td>'
+            f"{_share(row) if shares else ''}"
             f'<td class="short">{html.escape(row["target"] or "")}</td></tr>'
         )
+    yield "</table></section>"
+
+
+def _share(row: Mapping[str, Any]) -> str:
+    share = row.get("share")
+    return f"<td>{html.escape(shown_share(share)) if share else ''}</td>"
+
+
+def _limits(peaks: Mapping[str, Any]) -> Iterator[str]:
+    """Return the section of the limits that shares are of."""
+    yield "<section><h2>The machine's limits</h2>"
+    yield (
+        "<p>Fused multiply–adds in registers, beside PyTorch's matrix products of 1,024 × 1,024, and memory that is "
+        "read; medians of samples before and after each case, on as many threads.</p>"
+    )
+    yield "<table><tr><th scope=col>limit</th><th scope=col>measured</th></tr>"
+    for name, measured in shown_peaks(peaks).items():
+        yield f"<tr><td>{html.escape(name)}</td><td>{html.escape(measured)}</td></tr>"
     yield "</table></section>"
 
 

@@ -1,33 +1,37 @@
 """Results as JSON and as tables, and regressions against an earlier run."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from regard.errors import InputError
 from regard.files import write_atomically
 from regard_bench.rows import Row
+from regard_bench.shares import Peaks, shown_peaks, shown_share
 from regard_bench.timing import Ratio
 
-__all__ = ["as_json", "read", "regressions", "shown", "shown_ratio", "table", "write_json"]
+__all__ = [
+    "as_json", "limits_table", "read", "regressions", "share_of", "shown", "shown_ratio", "table", "write_json",
+]  # fmt: skip
 
 _VERSION = 2  # 1 had other words for outcomes
 WORSE = 1.25  # times: what counts as a regression
+_UNKNOWN = Peaks()
 
 
-def as_json(rows: Iterable[Row], about: Mapping[str, Any]) -> dict[str, Any]:
-    """Return everything that was measured; `about` describes the machine."""
-    return {"version": _VERSION, **about, "rows": [_row(one) for one in rows]}
+def as_json(rows: Iterable[Row], about: Mapping[str, Any], peaks: Peaks = _UNKNOWN) -> dict[str, Any]:
+    """Return everything that was measured; `about` describes the machine, and `peaks` are its limits."""
+    return {"version": _VERSION, **about, "peaks": peaks.as_json(), "rows": [_row(one, peaks) for one in rows]}
 
 
-def write_json(path: Path, rows: Iterable[Row], about: Mapping[str, Any]) -> None:
+def write_json(path: Path, rows: Iterable[Row], about: Mapping[str, Any], peaks: Peaks = _UNKNOWN) -> None:
     """Save the results, whole or not at all.
 
     Raises:
         InputError: The file cannot be written.
     """
-    text = json.dumps(as_json(rows, about), ensure_ascii=False, indent=1, allow_nan=False)
+    text = json.dumps(as_json(rows, about, peaks), ensure_ascii=False, indent=1, allow_nan=False)
     write_atomically(path, (text + "\n").encode())
 
 
@@ -69,10 +73,13 @@ def table(
     machines: Sequence[Mapping[str, Any]],
     chosen: Sequence[tuple[str, str, str]] = (),
     words: Mapping[str, str] | None = None,
+    *,
+    more: Callable[[Mapping[str, Any]], str] = lambda _: "",
 ) -> str:
     """Return a table in Markdown of the results of several machines, a column each; `words` translates.
 
-    The rows are those of the `chosen` (case, at, what), or all. A figure that does not reach its target says so.
+    The rows are those of the `chosen` (case, at, what), or all. A figure that does not reach its target says so. `more`
+    gives what a cell has after it.
 
     >>> row = {"case": "full", "at": "512 tokens", "what": "time / SDPA's", "target": "≤ 0.8", "outcome": "missed"}
     >>> row |= {"median": 1.004, "low": 0.99, "high": 1.01, "rounds": 9, "unit": "×", "why": ""}
@@ -90,9 +97,9 @@ def table(
         if row is None or row["median"] is None:
             return word((row and row["why"]) or "not measured")
         outcome = str(row["outcome"] or "")
-        return shown(row) + (f", {word(outcome)}" if outcome in ("missed", "inconclusive") else "")
+        return shown(row) + (f", {word(outcome)}" if outcome in ("missed", "inconclusive") else "") + more(row)
 
-    names = [one["machine"]["cpu"].replace("(R)", "").replace(" Processor", "") for one in machines]
+    names = _names(machines)
     heads = [word(one) for one in ("case", "at", "what", "target")] + names
     lines = [f"| {' | '.join(heads)} |", f"|---|---|---|{'---:|' * (1 + len(names))}"]
     measured = [{(row["case"], row["at"], row["what"]): row for row in one["rows"]} for one in machines]
@@ -107,6 +114,27 @@ def table(
 def shown(row: Mapping[str, Any]) -> str:
     """Return the measurement of a row in the JSON as text."""
     return shown_ratio(Ratio(row["median"], row["low"], row["high"], row["rounds"]), row["unit"])
+
+
+def share_of(row: Mapping[str, Any]) -> str:
+    """Return what a cell adds of the share of the machine's limit; nothing where it is not known, as in old files."""
+    share = row.get("share")
+    return f"; {shown_share(share)}" if share else ""
+
+
+def limits_table(machines: Sequence[Mapping[str, Any]]) -> str:
+    """Return a table in Markdown of the limits of several machines; nothing where no run has measured them."""
+    if not any("peaks" in one for one in machines):
+        return ""
+    found = [shown_peaks(one["peaks"]) if "peaks" in one else {} for one in machines]
+    lines = [f"| limit | {' | '.join(_names(machines))} |", f"|---|{'---:|' * len(machines)}"]
+    names = dict.fromkeys(name for one in found for name in one)
+    lines += [f"| {name} | {' | '.join(one.get(name, 'not measured') for one in found)} |" for name in names]
+    return "\n".join(lines)
+
+
+def _names(machines: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [one["machine"]["cpu"].replace("(R)", "").replace(" Processor", "") for one in machines]
 
 
 def shown_ratio(ratio: Ratio, unit: str) -> str:
@@ -124,7 +152,7 @@ def _digits(number: float) -> str:
     return f"{number:.0f}" if abs(number) >= 100 else f"{number:.1f}" if abs(number) >= 10 else f"{number:.2f}"
 
 
-def _row(row: Row) -> dict[str, Any]:
+def _row(row: Row, peaks: Peaks) -> dict[str, Any]:
     ratio = row.ratio
     return {
         "key": row.key,
@@ -141,4 +169,14 @@ def _row(row: Row) -> dict[str, Any]:
         "outcome": None if row.outcome is None else str(row.outcome),
         "seconds": dict(row.seconds),
         "why": row.why,
+        "work": None if row.work is None else vars(row.work),
+        "rate": None if row.rate is None else vars(row.rate),
+        "share": _share(row, peaks),
     }
+
+
+def _share(row: Row, peaks: Peaks) -> dict[str, Any] | None:
+    share = None if row.work is None or row.rate is None else peaks.share(row.work, row.rate)
+    if row.work is None or share is None:
+        return None
+    return {"of": row.work.resource, **vars(share), "in_cache": peaks.fits_cache(row.work)}

@@ -4,6 +4,7 @@ from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
+from regard_bench.shares import Work
 from regard_bench.timing import Ratio
 
 __all__ = ["Case", "Effort", "Outcome", "Row", "Target", "at_least", "at_most"]
@@ -55,7 +56,8 @@ class Row:
     """One measurement.
 
     `what` names the quotient in words; `unit` is "×" for ratios. `seconds` are the medians of the sides. A row that
-    could not be measured has no ratio, and `why` is the reason.
+    could not be measured has no ratio, and `why` is the reason. `work` is what the call of regard has to do at least,
+    and `rate` how much of it is done per second; most rows have neither.
     """
 
     case: str
@@ -68,6 +70,8 @@ class Row:
     size: int | None = None  # what a figure is drawn over
     why: str = ""
     origin: str = ""  # the case that gave it
+    work: Work | None = None
+    rate: Ratio | None = None
 
     @property
     def key(self) -> str:

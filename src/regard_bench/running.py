@@ -10,9 +10,11 @@ from regard.errors import InputError, MissingExtraError
 from regard.files import write_atomically
 from regard.interpret.bundled import BundledModelError
 from regard_bench.cases.inputs import compile_loops
+from regard_bench.machine_peak import PeakMeter
 from regard_bench.page import page
 from regard_bench.report import as_json, regressions, write_json
 from regard_bench.rows import Case, Effort, Row
+from regard_bench.shares import Peaks
 
 __all__ = ["chosen", "confirmed", "measure"]
 
@@ -30,24 +32,30 @@ def chosen(cases: Sequence[Case], names: Sequence[str]) -> list[Case]:
     return [one for one in cases if not names or one.name in names]
 
 
-def measure(cases: Sequence[Case], effort: Effort, out: Path, about: Mapping[str, Any]) -> Iterator[Row]:
+def measure(
+    cases: Sequence[Case], effort: Effort, out: Path, about: Mapping[str, Any], meter: PeakMeter
+) -> Iterator[Row]:
     """Yield each row as soon as it is measured; after each case `out` and its page have all so far.
 
-    Under "took" `out` has the seconds of each case. A case whose packages or models are missing yields one row with the
-    reason.
+    Under "took" `out` has the seconds of each case. The meter samples the machine's limits before and after each case,
+    so that shares of them are those of the same run. A case whose packages or models are missing yields one row with
+    the reason.
     """
     rows: list[Row] = []
     took: dict[str, float] = {}
-    _write(out, rows, about)  # an output that cannot be written is refused now
+    _write(out, rows, about, Peaks())  # an output that cannot be written is refused now
     effort.progress("compiling loops, once a machine")
     compile_loops()
+    effort.progress("the machine's limits")
+    meter.sample()
     for case in cases:
         begin = time.perf_counter()
         for row in _rows(case, effort):
             rows.append(row)
             yield row
         took[case.name] = round(time.perf_counter() - begin, 1)
-        _write(out, rows, {**about, "took": took})
+        meter.sample()
+        _write(out, rows, {**about, "took": took}, meter.peaks())
 
 
 def confirmed(
@@ -70,6 +78,6 @@ def _rows(case: Case, effort: Effort) -> Iterator[Row]:
         yield Row(case.name, "", "", why=str(missing), origin=case.name)
 
 
-def _write(out: Path, rows: Sequence[Row], about: Mapping[str, Any]) -> None:
-    write_json(out, rows, about)
-    write_atomically(out.with_suffix(".html"), page(as_json(rows, about)).encode())
+def _write(out: Path, rows: Sequence[Row], about: Mapping[str, Any], peaks: Peaks) -> None:
+    write_json(out, rows, about, peaks)
+    write_atomically(out.with_suffix(".html"), page(as_json(rows, about, peaks)).encode())

@@ -55,6 +55,10 @@ class Times:
         """Seconds of one side."""
         return statistics.median(self.seconds[side])
 
+    def rate(self, side: str, amount: float) -> Ratio:
+        """How much of an amount, which one call of a side does, it does per second, round by round."""
+        return Ratio.of([amount / one for one in self.seconds[side]])
+
     def ratio(self, above: str, below: str) -> Ratio:
         """How many times as long as `below` the side `above` takes, round by round."""
         return Ratio.of([a / b for a, b in zip(self.seconds[above], self.seconds[below], strict=True)])

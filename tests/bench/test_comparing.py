@@ -6,6 +6,8 @@ import pytest
 
 from regard_bench.comparing import Pair, compare, compare_all
 from regard_bench.rows import Effort, at_least
+from regard_bench.shares import Resource, Work
+from regard_bench.timing import Ratio
 
 PAIRS = {"slow / quick": Pair(("slow", "quick")), "middle / quick": Pair(("middle", "quick"))}
 
@@ -45,6 +47,16 @@ def test_what_is_not_asked_for_is_not_called(sides, only):
     assert (row.key, row.ratio, called) == ("case | here | slow / quick", None, [])
     row = compare(effort, "case", "there", "slow / quick", made, over=("slow", "quick"))
     assert (row.ratio is not None) == bool(called) == (row.key in only)
+
+
+def test_work_of_regards_side_becomes_its_rate(sides):
+    made = {"regard": sides[0]["middle"], "peer": sides[0]["slow"]}
+    pairs = {"peer / regard": Pair(("peer", "regard"))}
+    (row,) = compare_all(Effort(max_seconds=0), "case", "here", pairs, made, work=Work(Resource.MEMORY, 10.0))
+    assert row.work == Work(Resource.MEMORY, 10.0)
+    assert row.rate == Ratio(5.0, 5.0, 5.0, 5)
+    (row,) = compare_all(Effort(max_seconds=0), "case", "here", pairs, made)
+    assert (row.work, row.rate) == (None, None)
 
 
 def test_it_goes_on_until_every_pair_is_told_from_its_target(sides):

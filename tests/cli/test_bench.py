@@ -16,8 +16,23 @@ from regard.cli.app import app
 from regard.cli.bench import _COLOURS
 from regard.errors import MissingExtraError
 from regard.interpret.bundled import BundledModelError
-from regard_bench.comparing import compare
+from regard_bench.comparing import Pair, compare, compare_all
+from regard_bench.machine_peak import PeakMeter
 from regard_bench.rows import Outcome, at_most
+from regard_bench.shares import Peaks, Resource, Work
+from regard_bench.timing import Ratio
+
+SHARES = [
+    "case          at           what                              measured target",
+    "full, float32 4,096 tokens time / SDPA's                       2.00 ×  ≤ 0.8",
+    "                                               21 % of peak (21 – 21)",
+    "full, float32 4,096 keys   time / SDPA's                       2.00 ×  ≤ 0.8",
+    "                                         150 % of memory (142 – 157),",
+    "                                                             in cache",
+    "float32 peak: 236 GFLOP/s (235 – 237); matrix products 201 (199 – 203)",
+    "bfloat16 peak: not measured: the processor has no AVX-512 BF16",
+    "memory's speed: 20.0 GB/s (19.0 – 21.0)",
+]
 
 
 def run(*arguments):
@@ -50,6 +65,7 @@ def test_a_case_is_measured_and_written_with_its_page(tmp_path):
 def clock(monkeypatch):
     """A clock that the tests turn, so that no ratio depends on what else this machine does: [seconds]."""
     seconds = [0.0]
+    monkeypatch.setattr(PeakMeter, "sample", lambda _: None)  # it would wait for the clock
     monkeypatch.setattr(time, "perf_counter", lambda: seconds[0])
     return seconds
 
@@ -116,6 +132,37 @@ def test_a_slow_spell_that_has_passed_when_it_is_measured_again_is_no_regression
     assert case.measured == ["here", "there", "here"]  # it was suspected
     assert done.exit_code == 0, done.stderr
     assert "times worse" not in done.stderr
+
+
+@dataclass
+class Limited(Made):
+    """Two calls of 2 ms whose work is known."""
+
+    def rows(self, effort):
+        for at, work in (("4,096 tokens", Work(Resource.FLOAT32, 1e8)), ("4,096 keys", Work(Resource.MEMORY, 6e7))):
+            pairs = {"time / SDPA's": Pair(("regard", "peer"), at_most(0.8))}
+            sides = {"regard": self.ours, "peer": self.theirs}
+            yield from compare_all(effort, "full, float32", at, pairs, sides, work=work)
+
+
+def test_shares_of_the_machines_limits_are_shown_below_figures(monkeypatch, tmp_path, clock):
+    samples = []
+    peaks = Peaks(
+        {Resource.FLOAT32: Ratio(236e9, 235e9, 237e9, 10), Resource.MEMORY: Ratio(20e9, 19e9, 21e9, 10)},
+        {Resource.FLOAT32: Ratio(201e9, 199e9, 203e9, 10)},
+        {Resource.BFLOAT16: "the processor has no AVX-512 BF16"},
+        cache_bytes=64 << 20,
+    )
+    monkeypatch.setattr(PeakMeter, "sample", lambda _: samples.append(clock[0]))
+    monkeypatch.setattr(PeakMeter, "peaks", lambda _: peaks)
+    monkeypatch.setattr(regard_bench.cases, "CASES", (Limited(clock), Limited(clock)))
+    done = run("--quick", "--out", str(tmp_path / "new.json"))
+    lines = [line.rstrip() for line in done.stdout.splitlines()]
+    assert lines[:6] + lines[-3:] == SHARES
+    assert len(samples) == len(set(samples)) == 3  # before, between and after the cases
+    found = json.loads((tmp_path / "new.json").read_text())
+    assert [one["share"]["of"] for one in found["rows"]] == ["float32", "memory"] * 2
+    assert found["peaks"]["float32"]["rate"]["median"] == 236e9
 
 
 def test_ratios_of_another_processor_are_not_compared(held_against, clock):

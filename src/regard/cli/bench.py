@@ -51,7 +51,10 @@ def bench(
     Each figure is a ratio of calls timed in turn in one process, against
     PyTorch's own attention, transformers, or matrix products of as many
     operations, with a confidence interval of its median in brackets; where the
-    target is within it, the result is inconclusive. Keep the machine idle
+    target is within it, the result is inconclusive. Where the operations or
+    bytes of a call are known, its speed follows as a share of the machine's
+    limit: the peak of fused multiply-adds in registers, or of reading memory.
+    Keep the machine idle
     meanwhile. Finished results are saved at once, so nothing is lost when you
     stop it.
     """
@@ -62,9 +65,11 @@ def bench(
         import torch
 
         from regard_bench.cases import CASES
-        from regard_bench.report import read, regressions
+        from regard_bench.machine_peak import PeakMeter
+        from regard_bench.report import as_json, read, regressions
         from regard_bench.rows import Effort
         from regard_bench.running import chosen, confirmed, measure
+        from regard_bench.shares import shown_peaks
         from regard_lab.machine import here
 
         picked = chosen(CASES, cases or ())
@@ -81,12 +86,16 @@ def bench(
     about = {**here(torch.get_num_threads()), "quick": quick}
     path, before = _comparable(earlier, about, notes)
     rows: list["Row"] = []
+    meter = PeakMeter()
     with _progress(notes, rows) as say:
         effort = Effort(max_seconds=1.0, max_tokens=4096, progress=say) if quick else Effort(progress=say)
-        for row in measure(picked, effort, out, about):
+        for row in measure(picked, effort, out, about, meter):
             rows.append(row)  # noqa: PERF402  # what `say` counts grows as it is measured
         worse = [] if before is None else confirmed(regressions(rows, before), picked, effort, before)
-    screen.print(_table(rows))
+    found = as_json(rows, about, meter.peaks())
+    screen.print(_table(found["rows"]))
+    for name, measured in shown_peaks(found["peaks"]).items():
+        screen.print(f"{name}: {measured}")
     notes.print(f"numbers → {out}, figures → {out.with_suffix('.html')}", soft_wrap=True)
     for row, times in worse:
         notes.print(f"{times:.2f} times worse than in {path}: {row.key}", soft_wrap=True)
@@ -119,9 +128,10 @@ def _kind(about: Mapping[str, Any]) -> str:
     return f"{about.get('machine', {}).get('cpu', 'an unknown machine')} with {about.get('threads')} threads"
 
 
-def _table(rows: "Sequence[Row]") -> Table:
-    """Return the rows as a table in the width of a terminal."""
-    from regard_bench.report import shown_ratio
+def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Return the rows of the JSON as a table in the width of a terminal; below a figure is the share of the limit."""
+    from regard_bench.report import shown
+    from regard_bench.shares import shown_share
 
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     table.add_column("case", ratio=3)
@@ -130,9 +140,9 @@ def _table(rows: "Sequence[Row]") -> Table:
     table.add_column("measured", no_wrap=True, justify="right")
     table.add_column("target", no_wrap=True, justify="right")
     for row in rows:
-        measured = row.why or "not measured" if row.ratio is None else shown_ratio(row.ratio, row.unit)
-        colour = _COLOURS.get(str(row.outcome), "")
-        table.add_row(
-            Text(row.case), Text(row.at), Text(row.what), Text(measured, style=colour), Text(str(row.target or ""))
-        )
+        why = row["why"] or "not measured"
+        measured = Text(why if row["median"] is None else shown(row), style=_COLOURS.get(row["outcome"] or "", ""))
+        if row["share"]:
+            measured.append("\n" + shown_share(row["share"], between=",\n"), style="default")
+        table.add_row(Text(row["case"]), Text(row["at"]), Text(row["what"]), measured, Text(row["target"] or ""))
     return table

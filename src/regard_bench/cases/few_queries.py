@@ -13,6 +13,7 @@ from regard.positions import ALiBi
 from regard_bench.cases.inputs import DIM, forward, fused, inputs, without_gradients
 from regard_bench.comparing import Pair, compare_all
 from regard_bench.rows import Case, Effort, Row, Target, at_least, at_most
+from regard_bench.shares import Resource, Work
 from regard_bench.timing import Ratio, in_turn
 
 __all__ = ["DECODING", "SMALL"]
@@ -24,7 +25,7 @@ _ABOVE, _ABOVE_WITH_MORE = at_most(5.0), at_most(20.0)  # microseconds
 
 
 def _decoding(effort: Effort) -> Iterator[Row]:
-    """Yield the speed relative to SDPA; the limit is the time to copy the keys and values."""
+    """Yield the speed relative to SDPA; the work is reading the keys and values, and a copy of them is timed beside."""
     for n in _SIZES:
         if n > effort.max_tokens:
             continue
@@ -35,7 +36,8 @@ def _decoding(effort: Effort) -> Iterator[Row]:
         sides = {"regard": forward((q, k, v)), "sdpa": fused((q, k, v), enable_gqa=True)}
         sides |= {"copied": without_gradients(partial(copied.copy_, both))}
         pairs = {"SDPA's time / time": Pair(("sdpa", "regard"), _FASTER)}
-        yield from compare_all(effort, "decoding, 9 heads on 3", f"{n:,} keys", pairs, sides, size=n)
+        work = Work(Resource.MEMORY, both.nbytes)
+        yield from compare_all(effort, "decoding, 9 heads on 3", f"{n:,} keys", pairs, sides, size=n, work=work)
 
 
 def _small(effort: Effort) -> Iterator[Row]:

@@ -12,12 +12,14 @@ from regard.positions import T5Bias
 from regard_bench.cases.inputs import (
     DIM,
     HEADS,
+    flops,
     forward,
     fused,
     fused_training,
     inputs,
     products,
     training,
+    visible_pairs,
 )
 from regard_bench.comparing import Pair, compare, compare_all
 from regard_bench.rows import Case, Effort, Row, at_least, at_most
@@ -42,13 +44,13 @@ def _dense(effort: Effort) -> Iterator[Row]:
             if n > effort.max_tokens:
                 continue
             q, k, v = inputs(n)
-            products_count = q.shape[1] * (n * (n + 1) // 2 if causal else n * n)
+            count = visible_pairs(n, causal=causal)
             mask = Causal() if causal else None
             sides = {"regard": forward((q, k, v), mask=mask), "sdpa": fused((q, k, v), is_causal=causal)}
-            sides |= {"limit": products(products_count)}
+            sides |= {"limit": products(count)}
             name = f"{'causal' if causal else 'full'}, float32"
             pairs = {"time / SDPA's": Pair(("regard", "sdpa"), _TIME)}
-            yield from compare_all(effort, name, f"{n:,} tokens", pairs, sides, size=n)
+            yield from compare_all(effort, name, f"{n:,} tokens", pairs, sides, size=n, work=flops(count))
 
 
 def _bf16(effort: Effort) -> Iterator[Row]:
@@ -60,12 +62,12 @@ def _bf16(effort: Effort) -> Iterator[Row]:
                 continue
             q, k, v = inputs(n, dtype=torch.bfloat16)
             mask = Causal() if causal else None
-            limit = products(HEADS * n * n // (2 if causal else 1), q.dtype)
+            count = visible_pairs(n, causal=causal)
             sides = {"regard": forward((q, k, v), mask=mask), "sdpa": fused((q, k, v), is_causal=causal)}
-            sides |= {"limit": limit}
+            sides |= {"limit": products(count, q.dtype)}
             pairs = {"SDPA's time / time": Pair(("sdpa", "regard"), _FASTER)}
             at = f"{n:,} tokens"
-            yield from compare_all(effort, name, at, pairs, sides, size=n)
+            yield from compare_all(effort, name, at, pairs, sides, size=n, work=flops(count, q.dtype))
             if n <= _JUDGED:
                 times = _error(q, k, v, causal=causal)
                 yield Row(name, at, "error / SDPA's", Ratio(times, times, times, 1), _ERROR)
@@ -90,16 +92,16 @@ def _training(effort: Effort) -> Iterator[Row]:
             if n > effort.max_tokens:
                 continue
             tensors = inputs(n)
-            pairs_of_tokens = HEADS * (n * (n + 1) // 2 if causal else n * n)
+            count = round(_PRODUCTS * visible_pairs(n, causal=causal))
             sides = {"regard": training(tensors, mask=Causal() if causal else None)}
             sides |= {"sdpa": fused_training(tensors, is_causal=causal)}
-            sides |= {"limit": products(round(_PRODUCTS * pairs_of_tokens))}
+            sides |= {"limit": products(count)}
             pairs = {
                 "time / SDPA's": Pair(("regard", "sdpa"), target if causal else None),
                 "time / limit": Pair(("regard", "limit"), _LIMIT if causal and n == max(_LEARNING) else None),
             }
             name = f"{'causal' if causal else 'full'} training, float32"
-            yield from compare_all(effort, name, f"{n:,} tokens", pairs, sides, size=n)
+            yield from compare_all(effort, name, f"{n:,} tokens", pairs, sides, size=n, work=flops(count))
 
 
 def _beyond(effort: Effort) -> Iterator[Row]:

@@ -15,6 +15,7 @@ from regard.backends.numba_loops.object_code import is_switched_off, loops
 from regard.errors import InputError
 from regard.masks import Mask
 from regard.tensors import tensors as held
+from regard_bench.shares import Resource, Work
 from regard_bench.timing import Call
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "HEADS",
     "backward",
     "compile_loops",
+    "flops",
     "forward",
     "forward_of_training",
     "fused",
@@ -30,6 +32,7 @@ __all__ = [
     "products",
     "real_tokens",
     "training",
+    "visible_pairs",
     "without_gradients",
 ]
 
@@ -75,6 +78,16 @@ def fused(tensors: tuple[Tensor, ...], **options: Any) -> Call:
     """PyTorch's own call, without gradients."""
     q, k, v = tensors
     return without_gradients(lambda: scaled_dot_product_attention(q, k, v, **options))
+
+
+def visible_pairs(n: int, *, causal: bool) -> int:
+    """The pairs of query and key that the heads of `inputs` see."""
+    return HEADS * (n * (n + 1) // 2 if causal else n * n)
+
+
+def flops(pairs: float, dtype: torch.dtype = torch.float32) -> Work:
+    """The operations of attention over so many pairs: two products, each of 64 multiplications and additions."""
+    return Work(Resource.BFLOAT16 if dtype is torch.bfloat16 else Resource.FLOAT32, 4.0 * DIM * pairs)
 
 
 def products(pairs: int, dtype: torch.dtype = torch.float32) -> Call:

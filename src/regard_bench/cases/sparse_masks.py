@@ -9,6 +9,7 @@ from regard.masks import Causal, Document, Mask, Window, bigbird, longformer
 from regard_bench.cases.inputs import (
     HEADS,
     backward,
+    flops,
     forward,
     forward_of_training,
     fused,
@@ -48,11 +49,13 @@ def _window_at(effort: Effort, n: int) -> Iterator[Row]:
         at, case = f"{n:,} tokens", f"window {WIDTH}, {name}"
         sides = {"regard": forward((q, k, v), mask=mask)}
         pairs = {"time / limit": Pair(("regard", "limit"), _LIMIT[dtype] if n == 8192 else None)}
-        yield from compare_all(effort, case, at, pairs, sides | {"limit": products(products_count, dtype)}, size=n)
+        work = flops(products_count, dtype)
+        limited = sides | {"limit": products(products_count, dtype)}
+        yield from compare_all(effort, case, at, pairs, limited, size=n, work=work)
         judged = n == 8192 and dtype == torch.bfloat16
         pairs = {"dense time / time": Pair(("dense", "regard"), _DENSE if judged else None)}
         dense = fused((q, k, v), attn_mask=mask.bind(n, n).dense())
-        yield from compare_all(effort, case, at, pairs, sides | {"dense": dense}, size=n)
+        yield from compare_all(effort, case, at, pairs, sides | {"dense": dense}, size=n, work=work)
 
 
 def _sparse(effort: Effort) -> Iterator[Row]:
@@ -71,10 +74,10 @@ def _sparse(effort: Effort) -> Iterator[Row]:
             "dense time / time": Pair(("dense", "regard"), None),
             "time / limit": Pair(("regard", "limit"), _LEARNING),
         }
-        count = int(visible.expand(1, HEADS, n, n).sum())
+        count = round(_PRODUCTS * int(visible.expand(1, HEADS, n, n).sum()))
         sides = {"regard": training(tensors, mask=mask), "dense": fused_training(tensors, attn_mask=visible)}
-        sides |= {"limit": products(round(_PRODUCTS * count))}
-        yield from compare_all(effort, case, f"{n:,} tokens", pairs, sides)
+        sides |= {"limit": products(count)}
+        yield from compare_all(effort, case, f"{n:,} tokens", pairs, sides, work=flops(count))
         at = f"{lengths[0]:,} to {lengths[-1]:,} tokens"
         growth = Row(case, at, "power of n", target=_SLOPE, unit="")
         if len(lengths) < 2 or not effort.wants(growth):

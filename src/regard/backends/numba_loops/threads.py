@@ -12,7 +12,7 @@ import torch
 
 from regard.backends.numba_loops.object_code import loops
 
-__all__ = ["run"]
+__all__ = ["run", "run_on_threads"]
 
 _Region = Callable[[Any, int, int, int], None]
 _ALIGNED = 64  # bytes of a vector
@@ -20,18 +20,24 @@ _ALIGNED = 64  # bytes of a vector
 
 def run(loop: str, job: npt.NDArray[np.void], *, tasks: int, room_bytes: int = 0) -> None:
     """Run a loop over a job's tasks, on as many threads as PyTorch may use here, each with some bytes for itself."""
-    threads, region = min(torch.get_num_threads(), tasks), _region()
+    threads = min(torch.get_num_threads(), tasks)
     room = np.zeros(threads * room_bytes + _ALIGNED, np.uint8)
     job["counter"], job["seats"], job["packed"], job["tasks"] = 0, 0, 0, tasks
     job["room"], job["room_bytes"] = -(-room.ctypes.data // _ALIGNED) * _ALIGNED, room_bytes
-    address, found = job.ctypes.data, loops()
+    found = loops()
+    run_on_threads(found.functions[loop], found.addresses[loop], job.ctypes.data, threads)
+
+
+def run_on_threads(function: Callable[[int], None], code: int, data: int, threads: int) -> None:
+    """Call a function of C, whose machine code is at an address, with the address of its data on each thread."""
+    region = _region()
     if threads == 1:
-        found.functions[loop](address)
+        function(data)
     elif region is not None:
-        region(found.addresses[loop], address, threads, 0)
+        region(code, data, threads, 0)
     else:
         with ThreadPoolExecutor(threads, thread_name_prefix="regard") as pool:
-            list(pool.map(found.functions[loop], [address] * threads))
+            list(pool.map(function, [data] * threads))
 
 
 @cache
