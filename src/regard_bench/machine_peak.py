@@ -8,13 +8,13 @@ import numpy.typing as npt
 import torch
 
 from regard.backends.kernel_compilers import refuses_numba
-from regard.backends.numba_loops.target import Processor, processor
+from regard.backends.numba_loops.target import processor
 from regard.backends.numba_loops.threads import run_on_threads
 from regard_bench.cases.inputs import flops, products
 from regard_bench.shares import Peaks, Resource
 from regard_bench.timing import Call, Ratio, in_turn
 
-__all__ = ["PeakLoop", "PeakMeter", "Processor", "last_cache_bytes", "refuses_peak"]
+__all__ = ["PeakLoop", "PeakMeter", "last_cache_bytes", "refuses_peak"]
 
 _ROUNDS = 5  # of each sample
 _TIMES = 1 << 20  # how often a loop adds: some milliseconds, and sums that float32 holds exactly
@@ -57,9 +57,7 @@ class PeakMeter:
             if one not in self._missing:
                 loop = PeakLoop(one)
                 sides[one] = loop, loop.flops
-            if (
-                one not in self._missing or dtype is torch.float32
-            ):  # without instructions for it, a product takes seconds
+            if dtype is torch.float32 or _has_bfloat16_products():
                 sides[_product(one)] = products(_SQUARE, dtype), flops(_SQUARE, dtype).amount
         memory = torch.arange(max(_LEAST_BYTES, 2 * (last_cache_bytes() or 0)) // 8)
         sides[Resource.MEMORY] = memory.sum, 8.0 * len(memory)
@@ -105,7 +103,7 @@ def refuses_peak(resource: Resource) -> str | None:
     if resource is Resource.FLOAT32:
         slow = platform.machine().lower() in ("x86_64", "amd64") and "fma" not in features
         return "the processor has no fused multiply–adds" if slow else None
-    if "avx512bf16" not in features:
+    if not _has_bfloat16_products():
         return "the processor has no AVX-512 BF16"
     return "the products of AMX, which this processor has, are not in the loop" if "amx-bf16" in features else None
 
@@ -121,6 +119,11 @@ def last_cache_bytes() -> int | None:
         return None
     last = max((level for level, _ in found), default=0)
     return sum(size for (level, _), size in found.items() if level == last) or None
+
+
+def _has_bfloat16_products() -> bool:
+    """Return whether the processor has instructions for them, without which a product takes seconds; no if unknown."""
+    return refuses_numba() is None and "avx512bf16" in processor().features
 
 
 def _product(resource: Resource) -> str:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from regard.backends.numba_loops.target import Processor, processor
 from regard_bench import machine_peak
 from regard_bench.machine_peak import PeakLoop, PeakMeter, last_cache_bytes, refuses_peak
 from regard_bench.shares import Resource
@@ -105,11 +106,22 @@ def test_without_numba_memory_and_matrix_products_are_measured(monkeypatch):
 )
 def test_what_the_processor_lacks_is_said(monkeypatch, features, machine, reasons):
     monkeypatch.setattr(machine_peak, "refuses_numba", lambda: None)
-    monkeypatch.setattr(machine_peak, "processor", lambda: machine_peak.Processor("one", frozenset(features)))
+    monkeypatch.setattr(machine_peak, "processor", lambda: Processor("one", frozenset(features)))
     monkeypatch.setattr(machine_peak.platform, "machine", lambda: machine)
     for resource, reason in zip(ARITHMETIC, reasons, strict=True):
         found = refuses_peak(resource)
         assert found is None if reason is None else reason in found
+
+
+@pytest.mark.usefixtures("little")
+def test_beside_amx_the_product_of_bfloat16_is_measured_and_no_peak(monkeypatch):
+    loop_of(Resource.BFLOAT16)
+    with_amx = processor().features | {"amx-bf16"}
+    monkeypatch.setattr(machine_peak, "processor", lambda: Processor("one", with_amx))
+    meter = PeakMeter()
+    meter.sample()
+    assert set(meter.peaks().products) == set(ARITHMETIC)
+    assert Resource.BFLOAT16 not in meter.peaks().rates
 
 
 def test_the_last_caches_of_all_cores_are_added(monkeypatch, tmp_path):

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from regard_bench.rows import Row
+    from regard_bench.rows import Case, Row
 
 from regard.cli.arguments import check_output
 from regard.cli.console import TextConsole
@@ -69,17 +69,13 @@ def bench(
         from regard_bench.report import as_json, read, regressions
         from regard_bench.rows import Effort
         from regard_bench.running import chosen, confirmed, measure
-        from regard_bench.shares import shown_peaks
         from regard_lab.machine import here
 
         picked = chosen(CASES, cases or ())
         earlier = [(path, read(path)) for path in compare or ()]
     screen = TextConsole()
     if list_:
-        table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1, 0, 0))
-        for one in picked:
-            table.add_row(f"{one.name:<9}", one.title)
-        screen.print(table)
+        screen.print(_list(picked))
         return
     if threads is not None:
         torch.set_num_threads(threads)
@@ -92,10 +88,7 @@ def bench(
         for row in measure(picked, effort, out, about, meter):
             rows.append(row)  # noqa: PERF402  # what `say` counts grows as it is measured
         worse = [] if before is None else confirmed(regressions(rows, before), picked, effort, before)
-    found = as_json(rows, about, meter.peaks())
-    screen.print(_table(found["rows"]))
-    for name, measured in shown_peaks(found["peaks"]).items():
-        screen.print(f"{name}: {measured}")
+    _show(screen, as_json(rows, about, meter.peaks()))
     notes.print(f"numbers → {out}, figures → {out.with_suffix('.html')}", soft_wrap=True)
     for row, times in worse:
         notes.print(f"{times:.2f} times worse than in {path}: {row.key}", soft_wrap=True)
@@ -126,6 +119,23 @@ def _comparable(
 def _kind(about: Mapping[str, Any]) -> str:
     """Return the machine and its threads, on which ratios depend."""
     return f"{about.get('machine', {}).get('cpu', 'an unknown machine')} with {about.get('threads')} threads"
+
+
+def _list(cases: "Sequence[Case]") -> Table:
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1, 0, 0))
+    for one in cases:
+        table.add_row(f"{one.name:<9}", one.title)
+    return table
+
+
+def _show(screen: TextConsole, results: Mapping[str, Any]) -> None:
+    """Print the rows, and the machine's limits below them."""
+    from regard_bench.shares import shown_peaks
+
+    screen.print(_table(results["rows"]))
+    screen.print()
+    for name, measured in shown_peaks(results["peaks"]).items():
+        screen.print(f"{name}: {measured}")
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
