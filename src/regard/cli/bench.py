@@ -54,9 +54,8 @@ def bench(
     target is within it, the result is inconclusive. Where the operations or
     bytes of a call are known, its speed follows as a share of the machine's
     limit: the peak of fused multiply-adds in registers, or of reading memory.
-    Keep the machine idle
-    meanwhile. Finished results are saved at once, so nothing is lost when you
-    stop it.
+    Keep the machine idle meanwhile. Finished results are saved at once, so
+    nothing is lost when you stop it.
     """
     if not list_:
         check_output("--out", out, ".json")
