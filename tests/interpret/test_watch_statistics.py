@@ -259,7 +259,10 @@ def test_tokens_that_nobody_told_are_asked_for() -> None:
     with pytest.raises(regard.ObservationError, match=words), regard.watch(model, statistics=["duplicate_token"]):  # noqa: PT012
         model(input_ids=IDS)
         model.model(inputs_embeds=embedded)  # a part of the model, on something else
-    with torch.no_grad(), regard.watch(model, statistics=[Mass("duplicate_token", input_ids=IDS)]) as seen:
+    with pytest.raises(regard.ObservationError) as error, regard.watch(model, statistics=["duplicate_token"]):
+        model(inputs_embeds=embedded)
+    way = str(error.value).split("or use ")[1].replace("...", "IDS")  # what the error advises works as it is written
+    with torch.no_grad(), regard.watch(model, statistics=[eval(way)]) as seen:
         model(inputs_embeds=embedded)
     with torch.no_grad(), regard.watch(model, statistics=["duplicate_token"]) as heard:
         model(input_ids=IDS)

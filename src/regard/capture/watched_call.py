@@ -197,7 +197,7 @@ class WatchedCall:
         if self.ids is None:
             raise ObservationError(
                 f"{statistic!r} needs to know the tokens, and {self._here} did not show them: call the model itself "
-                "with `input_ids`, pass `tokens=` to regard.watch, or `ids=` to the statistic"
+                f"with `input_ids`, pass `tokens=` to regard.watch, or use Mass({statistic!r}, input_ids=...)"
             )
         return self.ids
 
