@@ -130,6 +130,35 @@ def test_generated_answers_are_the_models_own(model, tokenizer):
     np.testing.assert_allclose(found.log_probs, expected.numpy(), atol=1e-5)
 
 
+def test_blank_tokens_around_a_generated_answer_are_none_of_its_tokens(model, tokenizer, monkeypatch):
+    def generating(written):
+        ids = tokenizer.convert_tokens_to_ids(written)
+        return lambda before, **_: torch.cat([before, torch.tensor([ids])], 1)
+
+    given = sources(model, tokenizer, TEXT, "The cat.", heads=HEADS, parts="sentence", verify=True)
+    monkeypatch.setattr(model, "generate", generating(["The", "cat", ".", "\n", "\n"]))
+    found = sources(model, tokenizer, TEXT, heads=HEADS, parts="sentence", verify=True)
+    assert found.answer == "The cat ."
+    assert found.token_spans == ((0, 3), (3, 7), (7, 9))
+    np.testing.assert_allclose(found.token_scores, given.token_scores, atol=1e-6)
+    np.testing.assert_allclose(found.log_probs, given.log_probs, atol=1e-5)
+    assert found.strength == pytest.approx(given.strength, abs=1e-6)
+    assert [one.drop for one in found.removals] == pytest.approx([one.drop for one in given.removals], abs=1e-5)
+
+    monkeypatch.setattr(model, "generate", generating(["\n", "\n", "The", "cat", "."]))
+    found = sources(model, tokenizer, TEXT, heads=HEADS, parts="sentence")
+    ids = torch.tensor(
+        [tokenizer(TEXT)["input_ids"] + tokenizer.convert_tokens_to_ids(["\n", "\n", "The", "cat", "."])]
+    )
+    with torch.no_grad():  # the model has the blanks before the answer, which begins after them
+        logits = model(ids).logits[0, -4:-1].double()
+    expected = logits.log_softmax(-1).gather(1, ids[0, -3:, None])[:, 0]
+    np.testing.assert_allclose(found.log_probs, expected.numpy(), atol=1e-5)
+    assert found.answer == "The cat ."
+    assert found.token_spans == ((0, 3), (3, 7), (7, 9))
+    assert found.token_scores.shape == (3, 4)
+
+
 def test_removal_is_a_run_without_the_part(model, tokenizer):
     found = sources(model, tokenizer, TEXT, "The cat.", heads=HEADS, parts="sentence", verify=True, num_removals=4)
     assert [one.part for one in found.removals] == [part.id for part, _ in found.ranked()]

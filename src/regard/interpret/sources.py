@@ -151,12 +151,13 @@ def _check_parts(made: Prompt, verify: bool) -> None:
 
 @dataclass(frozen=True)
 class _Asked:
-    """The answer to a prompt: its text, or its ids if the model generated it."""
+    """The answer to a prompt: its text, or its ids if the model generated it, after `blanks` ids of white space."""
 
     loaded: Loaded
     made: Prompt
     answer: str
     new_ids: tuple[int, ...] | None = None
+    blanks: int = 0
 
     def ids(self, prompt: str) -> tuple[list[int], int]:
         """Return the ids of a prompt with the answer, and the number of the answer's first token."""
@@ -164,7 +165,7 @@ class _Asked:
             ids, _, first = joined(self.loaded.tokenizer, prompt, self.answer, typed=self.made.typed)
             return _fitting(self.loaded, ids), first
         before = [one for one, _ in without_end(*encode(self.loaded.tokenizer, prompt, typed=self.made.typed))]
-        return _fitting(self.loaded, before + list(self.new_ids)), len(before)
+        return _fitting(self.loaded, before + list(self.new_ids)), len(before) + self.blanks
 
     def prompt_spans(self) -> list[Span]:
         """Return the characters of the prompt that each of its tokens covers.
@@ -186,7 +187,7 @@ class _Asked:
         ends = [len(_decoded(self.loaded.tokenizer, self.new_ids[: at + 1])) for at in range(len(self.new_ids))]
         lead = len(_decoded(self.loaded.tokenizer, self.new_ids).rstrip()) - len(self.answer)
         ends = [min(max(end - lead, 0), len(self.answer)) for end in ends]
-        return tuple(zip([0, *ends[:-1]], ends, strict=True))
+        return tuple(zip([0, *ends[:-1]], ends, strict=True))[self.blanks :]
 
 
 def _decoded(tokenizer: Any, ids: Sequence[int]) -> str:
@@ -205,8 +206,8 @@ def _fitting(loaded: Loaded, ids: list[int]) -> list[int]:
     return ids
 
 
-def _generated(loaded: Loaded, made: Prompt, most: int) -> tuple[str, tuple[int, ...]]:
-    """Return an answer that the model generates greedily, and its ids."""
+def _generated(loaded: Loaded, made: Prompt, most: int) -> tuple[str, tuple[int, ...], int]:
+    """Return an answer that the model generates greedily, its ids, and how many of them are white space before it."""
     before = [one for one, _ in without_end(*encode(loaded.tokenizer, made.text, typed=made.typed))]
     limit = positions(loaded)
     if limit is not None and len(before) >= limit:
@@ -223,7 +224,12 @@ def _generated(loaded: Loaded, made: Prompt, most: int) -> tuple[str, tuple[int,
     answer = _decoded(loaded.tokenizer, new).strip()
     if not answer:
         raise InputError(f"{loaded.name} answered nothing: give an `answer`, or ask another question")
-    return answer, tuple(new)
+    while _decoded(loaded.tokenizer, new[:-1]).strip() == answer:
+        new.pop()  # white space after the answer, or a character that is not complete
+    blanks = next(
+        at for at in range(len(new)) if loaded.tokenizer.decode(new[: at + 1], skip_special_tokens=True).strip()
+    )
+    return answer, tuple(new), blanks
 
 
 def _tapped(
