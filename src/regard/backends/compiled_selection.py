@@ -16,10 +16,23 @@ __all__ = ["choose", "smallest"]
 _WHOLE = 2**24  # pairs of which compiled code holds tensors rather than leave the graph
 
 
-def choose(usual: "Sequence[Backend]", problem: Problem) -> "Backend | None":
-    """Return the backend that compiled code takes for a problem, or None if all refuse it."""
-    if torch.compiler.is_exporting() and (found := _of_any_length(usual, problem)) is not None:
-        return found
+def choose(shortcuts: "Sequence[Backend]", usual: "Sequence[Backend]", problem: Problem) -> "Backend | None":
+    """Return the backend that compiled code takes for a problem, or None if all refuse it.
+
+    Compiled code takes the shortcuts that eager code takes. Exported programs may run on a machine that has none.
+
+    Args:
+        shortcuts: Those that `auto` would take for the problem, in order.
+        usual: The others.
+        problem: The call.
+    """
+    if torch.compiler.is_exporting():
+        if (found := _of_any_length(usual, problem)) is not None:
+            return found
+    else:
+        for one in shortcuts:
+            if one.refuses(problem) is None:
+                return one
     ready = [one for one in usual if one.refuses(problem) is None]
     return smallest(ready, problem) if ready else None
 

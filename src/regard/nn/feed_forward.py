@@ -133,6 +133,12 @@ class FeedForward(nn.Module):
     def forward(self, x: Float[Tensor, "*batch n embed_dim"]) -> Float[Tensor, "*batch n embed_dim"]:
         """Map every position."""
         check_width("x", x, self.embed_dim, "embed_dim")
+        if self.activation == "relu" and torch.compiler.is_compiling():
+            # Behind a view Inductor keeps ReLU's sign in a byte for each number, and slowly; in a matrix the output.
+            return self._map(x.flatten(0, -2)).unflatten(0, x.shape[:-1])
+        return self._map(x)
+
+    def _map(self, x: Tensor) -> Tensor:
         function = FUNCTIONS[self.activation]
         if self.gate_proj is not None:
             hidden = function(self.gate_proj(x)) * self.up_proj(x)

@@ -17,6 +17,7 @@ from regard.masks.causal_and_window import band_of
 from regard.positions import Relative
 from regard.problem import Problem
 from regard.problem_checks import learns
+from regard.torch_private import assume_constant_result
 
 __all__ = [
     "LEAST_KEYS",
@@ -114,7 +115,7 @@ def takes(problem: Problem) -> bool:
     """Return whether `auto` takes the loops."""
     if kind_of(problem) is None or _is_bound_to_pytorch(problem):
         return False
-    return object_code.are_ready() and _is_measured(problem.q.dtype, object_code.processor().features)
+    return object_code.are_ready() and _is_measured(problem.q.dtype)
 
 
 def attends_by(device: torch.device) -> str:
@@ -124,7 +125,7 @@ def attends_by(device: torch.device) -> str:
 
 def takes_some(device: torch.device) -> bool:
     """Return whether `auto` takes the loops for some calls on a device in this process."""
-    return device.type == "cpu" and object_code.are_ready() and _is_measured(_FLOAT, object_code.processor().features)
+    return device.type == "cpu" and object_code.are_ready() and _is_measured(_FLOAT)
 
 
 def reason_for(problem: Problem) -> str:
@@ -145,7 +146,7 @@ def hindrance(problem: Problem) -> str:
     if any(util.find_spec(name) is None for name in ("numba", "llvmlite")):
         way = "the package `numba` is not installed: pip install 'regard[numba]', then `regard doctor --compile`"
         return f"{way}; {gain}" if torch.backends.cpu.get_cpu_capability() == "AVX512" else ""
-    if not _is_measured(problem.q.dtype, object_code.processor().features):
+    if not _is_measured(problem.q.dtype):
         return ""
     if object_code.is_kept():
         return (
@@ -155,8 +156,10 @@ def hindrance(problem: Problem) -> str:
     return f"its loops are not compiled on this machine: `regard doctor --compile`; {gain}"
 
 
-def _is_measured(dtype: torch.dtype, features: frozenset[str]) -> bool:
+@assume_constant_result
+def _is_measured(dtype: torch.dtype) -> bool:
     """Whether the loops were measured on a processor like this one."""
+    features = object_code.processor().features
     if "avx512f" not in features or dtype != _BFLOAT:
         return "avx512f" in features
     return object_code.has_pairs() and not any(one.startswith("amx") for one in features)

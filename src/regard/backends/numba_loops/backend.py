@@ -48,7 +48,7 @@ class Compiled(Backend):
     )
 
     least_keys = auto.LEAST_KEYS
-    not_for = "device but cpu", "compiling", "torch.func", "autocast"
+    not_for = "device but cpu", "torch.func", "autocast"
 
     def is_passed_over(self, problem: Problem) -> bool:
         """Whether it was not measured to be faster, or the loops are not compiled."""

@@ -80,6 +80,7 @@ if hasattr(os, "register_at_fork"):  # a lock that another thread held at the fo
     os.register_at_fork(after_in_child=lambda: globals().update(_lock=threading.Lock()))
 
 
+@assume_constant_result
 def are_ready() -> bool:
     """Return whether "auto" may take the loops in this process: whether a file had them when this was first asked.
 
