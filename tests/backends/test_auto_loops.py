@@ -382,17 +382,14 @@ def test_what_is_known_of_a_size_is_not_taken_where_the_call_is_another(ready):
         assert regard.attention(x, x, x, **seen).shape == q.shape
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
-def test_compiled_and_mapped_calls_stay_with_pytorch(ready):
+def test_mapped_calls_stay_with_pytorch(ready):
     q, k, v = drawn()
     seen = {"mask": masks.Causal()}
     expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
     assert not torch.equal(regard.attention(q, k, v, **seen), expected)
     mapped = torch.func.vmap(lambda x: regard.attention(x, k, v, **seen))(q[None])
     assert torch.equal(mapped[0], expected)
-    torch._dynamo.reset()
-    assert torch.equal(torch.compile(lambda *x: regard.attention(*x, **seen), backend="eager")(q, k, v), expected)
 
 
 @pytest.mark.parametrize(

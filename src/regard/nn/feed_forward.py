@@ -36,8 +36,9 @@ def dropped(x: Float[Tensor, "*batch width"], p: float, training: bool = True) -
 
     PyTorch draws one number after the other, in one thread, except in single precision on Intel's processors: 9 ns
     each, a third of a step of a small Transformer. Here a seed is drawn from PyTorch's generator and places are hashed,
-    as for weights (`regard.dropout`), in all threads. On a GPU and in compiled code it is PyTorch's own. Of a sequence
-    that is sharded over ranks, a rank drops what one process drops of its tokens.
+    as for weights (`regard.dropout`), in all threads, and in vectors by a compiler, which repeats it in the backward. On
+    a GPU it is PyTorch's own. Of a sequence that is sharded over ranks, a rank drops what one process drops of its
+    tokens.
 
     >>> _ = torch.manual_seed(0)
     >>> x = dropped(torch.ones(1000, 100), 0.25)
@@ -46,10 +47,13 @@ def dropped(x: Float[Tensor, "*batch width"], p: float, training: bool = True) -
     """
     if not training or p == 0:
         return x
-    part = None if torch.compiler.is_compiling() else SEQUENCE_PART.get()
+    compiled = torch.compiler.is_compiling()
+    part = None if compiled else SEQUENCE_PART.get()
     shape = x.shape if part is None else part.whole_shape(x)
-    plain = x.device.type != "cpu" or math.prod(shape) < _FEW or torch.compiler.is_compiling() or p == 1
-    if plain or maybe_current_level() is not None:  # vmap has randomness of its own
+    plain = x.device.type != "cpu" or p == 1
+    if not compiled:  # a compiler would make a guard of the size; and eager vmap has randomness of its own
+        plain = plain or math.prod(shape) < _FEW or maybe_current_level() is not None
+    if plain:
         return functional.dropout(x, p)
     chosen = Dropout.of(p, None, x.device)
     assert chosen is not None
@@ -134,11 +138,7 @@ class FeedForward(nn.Module):
         """Map every position."""
         check_width("x", x, self.embed_dim, "embed_dim")
         if self.activation == "relu" and torch.compiler.is_compiling():
-            # Behind a view Inductor keeps ReLU's sign in a byte for each number, and slowly; in a matrix the output.
-            return self._map(x.flatten(0, -2)).unflatten(0, x.shape[:-1])
-        return self._map(x)
-
-    def _map(self, x: Tensor) -> Tensor:
+            return self._map_in_matrix(x.flatten(0, -2)).unflatten(0, x.shape[:-1])
         function = FUNCTIONS[self.activation]
         if self.gate_proj is not None:
             hidden = function(self.gate_proj(x)) * self.up_proj(x)
@@ -147,6 +147,15 @@ class FeedForward(nn.Module):
         if self.training and self.dropout:
             hidden = dropped(hidden, self.dropout)
         mapped: Tensor = self.down_proj(hidden)
+        return mapped
+
+    def _map_in_matrix(self, x: Float[Tensor, "n embed_dim"]) -> Float[Tensor, "n embed_dim"]:
+        """Map with ReLU as compilers do fastest: its backward needs no more than what is kept for that of `down_proj`.
+
+        Behind a view, or before dropout, Inductor keeps the sign in a byte for each number too, which it stores slowly.
+        """
+        hidden = dropped(self.up_proj(x), self.dropout, self.training)
+        mapped: Tensor = self.down_proj(functional.relu(hidden))
         return mapped
 
     def extra_repr(self) -> str:

@@ -1,0 +1,145 @@
+"""Compiled code takes the loops for the calls for which eager code takes them, in training too; exported programs do not."""
+
+import pytest
+import torch
+
+import regard
+from regard import masks
+from regard.backends.numba_loops import object_code
+from regard.positions import ALiBi, T5Bias
+
+pytestmark = [
+    pytest.mark.slow,  # 3 s each
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),  # torch.compile's own
+]
+N = 512
+KERNEL, LOOPS = "scaled_dot_product_attention", "regard.numba"
+
+
+@pytest.fixture(autouse=True)
+def ready(monkeypatch):
+    """A process that began where the loops were compiled already, on a processor for which they were measured."""
+    monkeypatch.setattr(object_code, "_ready", True)
+    here = object_code.processor()
+    features = (here.features | {"avx512f", "avx512bf16"}) - {one for one in here.features if one.startswith("amx")}
+    monkeypatch.setattr(object_code, "processor", lambda: object_code.Processor(here.name, features))
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def drawn(n=N, dtype=torch.float32, learns=True):
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(2, 2, n, 16, generator=generator).to(dtype).requires_grad_(learns) for _ in range(3)]
+
+
+def compiled(*, dynamic=None, **options):
+    """A compiled call, and for each of its graphs what attends in it."""
+    graphs = []
+
+    def keep(graph, _):
+        names = [str(node.target) for node in graph.graph.nodes]
+        graphs.append([which for which in (KERNEL, LOOPS) for name in names if which in name])
+        return graph
+
+    call = lambda *x: regard.attention(*x, **options)  # noqa: E731
+    return torch.compile(call, fullgraph=True, dynamic=dynamic, backend=keep), graphs
+
+
+def formula(q, k, v, *, visible=True, bias=0.0):
+    """Output and gradients of Σ output² in float64."""
+    leaves = [one.detach().double().requires_grad_() for one in (q, k, v)]
+    scores = leaves[0] @ leaves[1].mT / 4 + bias
+    output = torch.where(torch.as_tensor(visible), scores, -torch.inf).softmax(-1) @ leaves[2]
+    return output, *torch.autograd.grad(output.square().sum(), leaves)
+
+
+I = torch.arange(N)
+CAUSAL = I[:, None] >= I
+CASES = {
+    "causal": ({"mask": masks.Causal()}, {"visible": CAUSAL}),
+    "window": ({"mask": masks.Causal() & masks.Window(99)}, {"visible": CAUSAL & (I[:, None] - I < 99)}),
+    "padding": ({"mask": masks.Padding((I < 300)[None])}, {"visible": I < 300}),
+    "ALiBi": (
+        {"bias": ALiBi(2), "mask": masks.Causal()},
+        {"bias": (I - I[:, None]) * torch.tensor([2.0**-4, 2.0**-8]).double()[:, None, None], "visible": CAUSAL},
+    ),
+}
+
+
+@pytest.mark.parametrize("dynamic", [None, True], ids=["sizes", "symbols"])
+@pytest.mark.parametrize("case", CASES)
+def test_compiled_training_takes_the_loops(case, dynamic):
+    options, meant = CASES[case]
+    call, graphs = compiled(dynamic=dynamic, **options)
+    given = drawn()
+    output = call(*given)
+    found = output, *torch.autograd.grad(output.square().sum(), given)
+    for ours, exact in zip(found, formula(*given, **meant), strict=True):
+        torch.testing.assert_close(ours.double(), exact, rtol=1e-4, atol=1e-4)
+    assert graphs == [[LOOPS]]
+
+
+@pytest.mark.parametrize(
+    ("options", "dtype", "learns", "found"),
+    [
+        ({"mask": masks.Causal()}, torch.float32, False, LOOPS),
+        ({"mask": masks.Causal()}, torch.bfloat16, False, LOOPS),
+        ({"mask": masks.Causal()}, torch.bfloat16, True, KERNEL),  # not measured in training
+        ({}, torch.float32, False, LOOPS),
+        ({}, torch.float32, True, KERNEL),  # from 1,024 on
+        ({"dropout": 0.1}, torch.bfloat16, True, LOOPS),
+    ],
+    ids=str,
+)
+def test_a_kind_of_calls_is_taken_as_in_eager_code(options, dtype, learns, found):
+    call, graphs = compiled(**options)
+    call(*drawn(dtype=dtype, learns=learns))
+    assert graphs == [[found]]
+    explained = str(regard.explain(*drawn(dtype=dtype, learns=learns), **options)).splitlines()[0]
+    assert (explained == "numba runs it") == (found == LOOPS)
+
+
+def test_shorter_texts_and_processes_without_loops_stay_with_pytorch(monkeypatch):
+    call, graphs = compiled(mask=masks.Causal())
+    call(*drawn(N - 1))
+    monkeypatch.setattr(object_code, "_ready", False)
+    torch._dynamo.reset()
+    call(*drawn())
+    assert graphs == [[KERNEL], [KERNEL]]
+
+
+def test_a_table_that_learns_gets_its_gradient_in_the_loops():
+    table = torch.randn(32, 2, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    graphs = []
+
+    def keep(graph, _):
+        graphs.append([str(node.target) for node in graph.graph.nodes if LOOPS in str(node.target)])
+        return graph
+
+    def call(q, k, v, table):
+        return regard.attention(q, k, v, bias=T5Bias(table, bidirectional=True)).square().sum()
+
+    given = drawn()
+    (found,) = torch.autograd.grad(torch.compile(call, fullgraph=True, backend=keep)(*given, table), table)
+    assert [len(one) for one in graphs] == [1]
+    wide = table.detach().double().requires_grad_()
+    q, k, v = (one.detach().double() for one in given)
+    bias = T5Bias(wide, bidirectional=True).tile(slice(0, 1), slice(0, 2), I, I)
+    output = ((q @ k.mT / 4 + bias).softmax(-1) @ v).square().sum()
+    torch.testing.assert_close(found.double(), *torch.autograd.grad(output, wide), rtol=1e-4, atol=1e-3)
+
+
+def test_an_exported_program_needs_no_loops():
+    class Attends(torch.nn.Module):
+        def forward(self, q, k, v):
+            return regard.attention(q, k, v, mask=masks.Causal())
+
+    given = drawn(learns=False)
+    assert str(regard.explain(*given, mask=masks.Causal())).startswith("numba runs it")
+    for strict in (False, True):
+        program = torch.export.export(Attends(), tuple(given), strict=strict)
+        assert not any(LOOPS in str(node.target) for node in program.graph.nodes)
+        torch.testing.assert_close(
+            program.module()(*given).double(), formula(*given, visible=CAUSAL)[0], rtol=1e-4, atol=1e-4
+        )
