@@ -1,6 +1,8 @@
-"""Whole models against the same models in transformers: training, writing, sentences as vectors, and being watched."""
+"""Whole models against the same models in transformers (training, writing, sentences as vectors), watched, and compiled."""
 
+import os
 import random
+import shutil
 from collections.abc import Iterator
 from functools import partial
 from typing import Any, cast
@@ -19,14 +21,15 @@ from regard_bench.timing import Call
 
 __all__ = ["MODELS"]
 
-NO_SLOWER, WATCHED = at_least(1.0), at_most(1.5)
+NO_SLOWER, NO_SLOWER_COMPILED, WATCHED = at_least(1.0), at_most(1.0), at_most(1.5)
 _AGAINST = {"transformers' time / time": Pair(("transformers", "regard"), NO_SLOWER)}
 _VOCABULARY, _ROWS, _LENGTH = 4000, 64, 16
 _WRITTEN, _SENTENCES, _READ = 64, 1000, 4096
+_GPT_LAYERS, _GPT_TEXTS, _GPT_TOKENS = 4, 8, 512
 
 
 def _rows(effort: Effort) -> Iterator[Row]:
-    """A step of the translator; SmolLM2 writing; MiniLM over 1,000 sentences; SmolLM2 watched, and reading."""
+    """Steps of the translator and of a compiled GPT; SmolLM2 writing, watched and reading; MiniLM over 1,000 sentences."""
     try:
         import transformers
     except ImportError as missing:
@@ -42,6 +45,8 @@ def _rows(effort: Effort) -> Iterator[Row]:
     yield from _embedding(effort)
     yield from _watching(effort)
     yield from _reading(effort)
+    if effort.max_tokens > _READ:
+        yield _compiled(effort)
 
 
 def _translator() -> Call:
@@ -87,6 +92,36 @@ def _pairs() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
     source, target, labels = torch.randint(2, _VOCABULARY, (3, _ROWS, _LENGTH), generator=generator)
     return source, target, labels
+
+
+def _compiled(effort: Effort) -> Row:
+    """Steps of two equal GPTs, one of which Inductor has compiled, for half a minute to a minute."""
+    case, at, what = "a GPT's training step, compiled", f"{_GPT_TEXTS} × {_GPT_TOKENS} tokens", "compiled / eager"
+    if shutil.which(os.environ.get("CXX", "g++")) is None:  # the one that Inductor calls
+        return Row(case, at, what, target=NO_SLOWER_COMPILED, why="there is no C++ compiler: apt-get install g++")
+    sides: dict[str, Call] = {"eager": _gpt(compiled=False), "compiled": _gpt(compiled=True)}
+    return compare(effort, case, at, what, sides, over=("compiled", "eager"), target=NO_SLOWER_COMPILED)
+
+
+def _gpt(*, compiled: bool) -> Call:
+    """Forward, backward and AdamW of a decoder of regard's; nothing is compiled before its first step."""
+    torch.manual_seed(0)
+    config = TransformerConfig(
+        vocab_size=_VOCABULARY, hidden_size=256, num_attention_heads=4, intermediate_size=1024, encoder_layers=0,
+        decoder_layers=_GPT_LAYERS, output_head=output_heads.LanguageModel(),
+    )  # fmt: skip
+    model = Transformer(config).train()
+    run = torch.compile(model, fullgraph=True) if compiled else model
+    optimizer = torch.optim.AdamW(model.parameters())
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(2, _VOCABULARY, (_GPT_TEXTS, _GPT_TOKENS), generator=generator)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        run(input_ids=ids, labels=ids).loss.backward()
+        optimizer.step()
+
+    return step
 
 
 def _writing(effort: Effort) -> Iterator[Row]:
