@@ -1,4 +1,4 @@
-"""Compiled code takes the loops for the calls for which eager code takes them, in training too; exported programs do not."""
+"""Compiled code takes the loops for the calls for which eager code takes them; exported programs do not."""
 
 import pytest
 import torch
@@ -54,15 +54,18 @@ def formula(q, k, v, *, visible=True, bias=0.0):
     return output, *torch.autograd.grad(output.square().sum(), leaves)
 
 
-I = torch.arange(N)
-CAUSAL = I[:, None] >= I
+PLACES = torch.arange(N)
+CAUSAL = PLACES[:, None] >= PLACES
 CASES = {
     "causal": ({"mask": masks.Causal()}, {"visible": CAUSAL}),
-    "window": ({"mask": masks.Causal() & masks.Window(99)}, {"visible": CAUSAL & (I[:, None] - I < 99)}),
-    "padding": ({"mask": masks.Padding((I < 300)[None])}, {"visible": I < 300}),
+    "window": ({"mask": masks.Causal() & masks.Window(99)}, {"visible": CAUSAL & (PLACES[:, None] - PLACES < 99)}),
+    "padding": ({"mask": masks.Padding((PLACES < 300)[None])}, {"visible": PLACES < 300}),
     "ALiBi": (
         {"bias": ALiBi(2), "mask": masks.Causal()},
-        {"bias": (I - I[:, None]) * torch.tensor([2.0**-4, 2.0**-8]).double()[:, None, None], "visible": CAUSAL},
+        {
+            "bias": (PLACES - PLACES[:, None]) * torch.tensor([2.0**-4, 2.0**-8]).double()[:, None, None],
+            "visible": CAUSAL,
+        },
     ),
 }
 
@@ -125,7 +128,7 @@ def test_a_table_that_learns_gets_its_gradient_in_the_loops():
     assert [len(one) for one in graphs] == [1]
     wide = table.detach().double().requires_grad_()
     q, k, v = (one.detach().double() for one in given)
-    bias = T5Bias(wide, bidirectional=True).tile(slice(0, 1), slice(0, 2), I, I)
+    bias = T5Bias(wide, bidirectional=True).tile(slice(0, 1), slice(0, 2), PLACES, PLACES)
     output = ((q @ k.mT / 4 + bias).softmax(-1) @ v).square().sum()
     torch.testing.assert_close(found.double(), *torch.autograd.grad(output, wide), rtol=1e-4, atol=1e-3)
 

@@ -1,4 +1,4 @@
-"""The compiled training step of the benchmark: its two sides, its target, and what is missing where nothing compiles."""
+"""The compiled training step of the benchmark: its sides, its target, and the reason where nothing compiles."""
 
 import shutil
 

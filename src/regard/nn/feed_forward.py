@@ -36,9 +36,8 @@ def dropped(x: Float[Tensor, "*batch width"], p: float, training: bool = True) -
 
     PyTorch draws one number after the other, in one thread, except in single precision on Intel's processors: 9 ns
     each, a third of a step of a small Transformer. Here a seed is drawn from PyTorch's generator and places are hashed,
-    as for weights (`regard.dropout`), in all threads, and in vectors by a compiler, which repeats it in the backward. On
-    a GPU it is PyTorch's own. Of a sequence that is sharded over ranks, a rank drops what one process drops of its
-    tokens.
+    as for weights (`regard.dropout`), in all threads; a compiler repeats this in the backward. On a GPU it is PyTorch's
+    own. Of a sequence that is sharded over ranks, a rank drops what one process drops of its tokens.
 
     >>> _ = torch.manual_seed(0)
     >>> x = dropped(torch.ones(1000, 100), 0.25)
@@ -137,8 +136,8 @@ class FeedForward(nn.Module):
     def forward(self, x: Float[Tensor, "*batch n embed_dim"]) -> Float[Tensor, "*batch n embed_dim"]:
         """Map every position."""
         check_width("x", x, self.embed_dim, "embed_dim")
-        if self.activation == "relu" and torch.compiler.is_compiling():
-            return self._map_in_matrix(x.flatten(0, -2)).unflatten(0, x.shape[:-1])
+        if self.activation == "relu" and x.device.type == "cpu" and torch.compiler.is_compiling():
+            return self._map_in_matrix(x.flatten(0, -2)).view(x.shape)
         function = FUNCTIONS[self.activation]
         if self.gate_proj is not None:
             hidden = function(self.gate_proj(x)) * self.up_proj(x)
@@ -150,7 +149,7 @@ class FeedForward(nn.Module):
         return mapped
 
     def _map_in_matrix(self, x: Float[Tensor, "n embed_dim"]) -> Float[Tensor, "n embed_dim"]:
-        """Map with ReLU as compilers do fastest: its backward needs no more than what is kept for that of `down_proj`.
+        """Map with ReLU as Inductor does fastest on CPU: its backward needs only what is kept for that of `down_proj`.
 
         Behind a view, or before dropout, Inductor keeps the sign in a byte for each number too, which it stores slowly.
         """

@@ -1,4 +1,4 @@
-"""Whole models against the same models in transformers (training, writing, sentences as vectors), watched, and compiled."""
+"""Whole models against the same models in transformers, watched, and compiled."""
 
 import os
 import random
@@ -29,7 +29,7 @@ _GPT_LAYERS, _GPT_TEXTS, _GPT_TOKENS = 4, 8, 512
 
 
 def _rows(effort: Effort) -> Iterator[Row]:
-    """Steps of the translator and of a compiled GPT; SmolLM2 writing, watched and reading; MiniLM over 1,000 sentences."""
+    """Steps of the translator and a compiled GPT; SmolLM2 writing, watched, reading; MiniLM over 1,000 sentences."""
     try:
         import transformers
     except ImportError as missing:
