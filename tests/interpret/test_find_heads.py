@@ -240,6 +240,19 @@ def test_a_model_whose_answers_depend_on_no_document_has_no_heads_for_sources(tm
         find_heads(Deaf(LAYERS, causal=True), tokenizer(), "sources", examples=path)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        ({"num_heads": 1.5}, "`num_heads` must be a whole number from 1, got 1.5"),
+        ({"num_heads": True}, "`num_heads` must be a whole number from 1, got True"),
+        ({"examples": [{"text": "The cat sat."}]}, "`examples` must be the name of a file of JSON Lines, got list"),
+    ],
+)
+def test_arguments_of_other_types_are_one_sentence(wrong: dict[str, Any], reason: str) -> None:
+    with pytest.raises(InputError, match=reason):
+        find_heads(Planted(LAYERS, causal=True), tokenizer(), "previous", **wrong)
+
+
 def test_examples_of_sources_that_are_none_are_named(tmp_path: Path) -> None:
     model, path = Writing(LAYERS, causal=True), tmp_path / "documents.jsonl"
     for number in (9, 0, True, "1"):

@@ -81,8 +81,10 @@ def find_heads(
     kind = loaded.kind if loaded.kind == "encoder-decoder" else "decoder" if causal else "encoder"
     chosen = check_job(job, kind, loaded.name)
     say = progress or (lambda _: None)
-    if num_heads is not None and num_heads < 1:
-        raise InputError(f"`num_heads` must be at least 1, got {num_heads}")
+    if num_heads is not None and (type(num_heads) is not int or num_heads < 1):
+        raise InputError(f"`num_heads` must be a whole number from 1, got {num_heads!r}")
+    if examples is not None and not isinstance(examples, (str, os.PathLike)):
+        raise InputError(f"`examples` must be the name of a file of JSON Lines, got {type(examples).__name__}")
     say(f"{loaded.name} does {job}: the examples")
     if job == "sources":
         return _for_sources(loaded, chosen, examples, num_heads, seed, say)
