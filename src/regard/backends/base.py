@@ -209,10 +209,7 @@ class Selection:
             return self.named[backend]
         if prefers != "auto" and self.named[prefers].refuses(problem) is None:
             return self.named[prefers]
-        if torch.compiler.is_compiling():
-            found = compiled_selection.choose(self._shortcuts(problem), self.usual, problem)
-        else:
-            found = self.fastest(problem)
+        found = compiled_selection.choose(self, problem) if torch.compiler.is_compiling() else self.fastest(problem)
         if found is None:
             reasons = "; ".join(f"{one.name}: {one.refuses(problem)}" for one in self.usual)
             raise InputError(f"no backend can run this call ({reasons}): raise `max_bytes` or shorten it")
@@ -222,13 +219,13 @@ class Selection:
         """Whether `auto` asks a shortcut about a problem."""
         return problem.keys >= one.least_keys and not any(FEATURES[what](problem) for what in one.not_for)
 
-    def _shortcuts(self, problem: Problem) -> list[Backend]:
+    def shortcuts_for(self, problem: Problem) -> list[Backend]:
         """The shortcuts that `auto` takes for a problem unless they refuse it."""
         return [one for one in self.shortcuts if self.asks(one, problem) and not one.is_passed_over(problem)]
 
     def fastest(self, problem: Problem) -> Backend | None:
         """A shortcut, or else the first with the least work; none is asked that declares that it has more."""
-        for one in self._shortcuts(problem):
+        for one in self.shortcuts_for(problem):
             if one.refuses(problem) is None:
                 return one
         pairs = problem.batch * problem.heads * problem.queries * problem.keys

@@ -9,31 +9,27 @@ from regard.problem import Problem
 from regard.torch_private import statically_known_true
 
 if TYPE_CHECKING:
-    from regard.backends.base import Backend
+    from regard.backends.base import Backend, Selection
 
 __all__ = ["choose", "smallest"]
 
 _WHOLE = 2**24  # pairs of which compiled code holds tensors rather than leave the graph
 
 
-def choose(shortcuts: "Sequence[Backend]", usual: "Sequence[Backend]", problem: Problem) -> "Backend | None":
+def choose(backends: "Selection", problem: Problem) -> "Backend | None":
     """Return the backend that compiled code takes for a problem, or None if all refuse it.
 
-    Compiled code takes the shortcuts that eager code takes. Exported programs may run on a machine that has none.
-
-    Args:
-        shortcuts: Those that `auto` would take for the problem, in order.
-        usual: The others.
-        problem: The call.
+    Compiled code takes the shortcuts that eager code takes. Exported programs are for any length, and may run on a
+    machine that has no loops.
     """
     if torch.compiler.is_exporting():
-        if (found := _of_any_length(usual, problem)) is not None:
+        if (found := _of_any_length(backends.usual, problem)) is not None:
             return found
     else:
-        for one in shortcuts:
+        for one in backends.shortcuts_for(problem):
             if one.refuses(problem) is None:
                 return one
-    ready = [one for one in usual if one.refuses(problem) is None]
+    ready = [one for one in backends.usual if one.refuses(problem) is None]
     return smallest(ready, problem) if ready else None
 
 
