@@ -314,3 +314,17 @@ def test_the_error_in_bfloat16_is_at_most_that_of_pytorch():
     for one, other, expected in zip(ours, theirs, exact, strict=True):
         assert one.dtype == torch.bfloat16
         assert (one - expected).abs().mean() <= 1.05 * (other - expected).abs().mean()
+
+
+def test_keys_are_not_widened_to_values_that_are_wider(monkeypatch):
+    widths, whole = [], choose_loops.gradients
+
+    def gradients(problem, *given, **options):
+        widths.append((problem.q.shape[-1], problem.k.shape[-1], problem.v.shape[-1]))
+        return whole(problem, *given, **options)
+
+    monkeypatch.setattr(choose_loops, "gradients", gradients)
+    q, k, v, up = drawn(SHAPES["wide values"])
+    leaves = [x.requires_grad_() for x in (q, k, v)]
+    torch.autograd.grad(regard.attention(*leaves, backend="numba"), leaves, up)
+    assert widths == [tuple(x.shape[-1] for x in leaves)]

@@ -121,7 +121,7 @@ OPERATOR = Operator(
 def laid_out(problem: Problem, passes: Passes | None = None) -> tuple[Problem, BlockedProblem]:
     """The problem as it is computed, and its blocks, which hold no memory of it."""
     ready = _prepared(problem)
-    fused = can_fuse(ready)
+    fused = passes is None and can_fuse(ready)
     learns = torch.is_grad_enabled() and any(one.requires_grad for one in tensors(ready.bias))
     ready = evened(ready) if fused else ready
     hollow = _hollow(ready)

@@ -124,7 +124,7 @@ OPERATOR = Operator(
 
 
 def _output_of(call: "Call", q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    return call(q, k, v)[0]
+    return call.output(q, k, v)
 
 
 def _learns(problem: Problem) -> bool:

@@ -18,8 +18,9 @@ import numpy as np
 
 from regard.backends.numba_loops import simd_dropout as dropping
 from regard.backends.numba_loops import simd_exp_and_tanh as on
+from regard.backends.numba_loops import simd_products as products
 from regard.backends.numba_loops.llvm_builder import compiled
-from regard.backends.numba_loops.sizes import BLOCK
+from regard.backends.numba_loops.sizes import BLOCK, ROWS
 from regard.backends.numba_loops.tiles import (
     PANEL_BYTES,
     PANELS,
@@ -145,7 +146,7 @@ def _weigh(
     queries: int, up: int, scores: int, diagonals: int,
 ) -> None:  # fmt: skip
     """Compute the weights of a block, and the gradients of its scores behind them; add these up along diagonals."""
-    padded = (height + on.ROWS - 1) // on.ROWS * on.ROWS
+    padded = (height + ROWS - 1) // ROWS * ROWS
     far, wide = job.depth * 4, job.value_vectors * on.LANES * 4
     gradients, capped = scores + BLOCK * _SIDE, scores + 2 * BLOCK * _SIDE
     along = scores + 3 * BLOCK * _SIDE  # the tile's own sums, because long sums of float32 are less exact
@@ -191,7 +192,7 @@ def _add(
     dk: int, dv: int, fresh: int,
 ) -> None:  # fmt: skip
     """Add a block's share of all three gradients."""
-    padded = (height + on.ROWS - 1) // on.ROWS * on.ROWS
+    padded = (height + ROWS - 1) // ROWS * ROWS
     far, wide = job.depth * 4, job.value_vectors * on.LANES * 4
     gradients = scores + BLOCK * _SIDE
     count = min(BLOCK, job.keys - block * BLOCK)
@@ -199,15 +200,15 @@ def _add(
     for left in range(0, job.value_vectors, on.PANEL):
         offset, vectors = left * on.LANES * 4, min(on.PANEL, job.value_vectors - left)
         into = dv + block * BLOCK * wide + offset
-        for row in range(0, count, on.ROWS):
-            on.multiply_transposed(
+        for row in range(0, count, ROWS):
+            products.multiply_transposed(
                 scores + row * 4, _SIDE, up + offset, wide, into + row * wide, wide, height, vectors, 0
             )
     for left in range(0, job.depth // on.LANES, on.PANEL):
         offset, vectors = left * on.LANES * 4, min(on.PANEL, job.depth // on.LANES - left)
         into = dk + block * BLOCK * far + offset
-        for row in range(0, count, on.ROWS):
-            on.multiply_transposed(
+        for row in range(0, count, ROWS):
+            products.multiply_transposed(
                 gradients + row * 4, _SIDE, queries + offset, far, into + row * far, far, height, vectors, 0
             )
         multiply(0, gradients, _SIDE, keys + offset, job.k_row, sums + offset, far, padded, count, vectors, fresh)

@@ -11,11 +11,11 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from regard.backends.blockwise.bias_tiles import diagonals_of
-from regard.backends.numba_loops.kernel_args import JOB
+from regard.backends.numba_loops.kernel_args import place, record_of
 from regard.backends.numba_loops.mask_tables import Tables, tables_for
-from regard.backends.numba_loops.sizes import BLOCK, GROUP, LANES, ROWS
+from regard.backends.numba_loops.sizes import BLOCK, GROUP, LANES
 from regard.backends.numba_loops.target import has_pairs
-from regard.backends.numba_loops.threads import run
+from regard.backends.numba_loops.threads import address_of, run
 from regard.positions import Relative
 from regard.problem import Problem
 
@@ -46,20 +46,21 @@ class Call:
         numbers |= {"edge": self._edge.ctypes.data, "pairs": self._pairs}
         numbers["depth"] = -(-width // 2) if self._pairs else width
         self._blocks, self._of = -(-problem.keys // BLOCK), problem.batch * problem.kv_heads
-        rows = problem.heads // problem.kv_heads * problem.queries
-        self._padded = -(-rows // ROWS) * ROWS
+        rows = self._rows = problem.heads // problem.kv_heads * problem.queries
         self._is_few = rows <= _FEW and numbers["depth"] % LANES == 0 and self._tables.leading[1] == 1
         if self._is_few:
             each = max(2, min(_PART, self._of * self._blocks // (4 * torch.get_num_threads())))
             numbers["parts"] = -(-self._blocks // each)
-        self._job = _record_of(numbers)
+        self._depth, self._tasks = numbers["depth"], self._of * numbers.get("parts", 0)
+        self._job = record_of(numbers)
         self._sizes = (*problem.q.shape[:3], -(-value_width // LANES) * LANES)
         vectors, scores = self._sizes[3], GROUP * BLOCK  # floats of a row of values, and of scores
         self._room = 4 * BLOCK * (numbers["depth"] + scores + vectors + 2) + 16 * GROUP
         if self._is_few:
-            self._room = 4 * (self._padded * (numbers["depth"] + scores) + BLOCK // 2 * vectors) + 16 * GROUP
+            self._room = 4 * (rows * (self._depth + scores) + BLOCK * max(self._depth, vectors // 2)) + 16 * GROUP
         self._room += -self._room % 64
         self._width, self._dtype, self._zero = value_width, problem.q.dtype, _is_nothing(problem.scale)
+        self._is_wide = self._pairs or self._dtype == torch.float32  # as the loops read it
 
     def __call__(
         self,
@@ -68,46 +69,56 @@ class Call:
         v: Float[Tensor, "batch kv_heads keys value_dim"],
     ) -> tuple[Float[Tensor, "batch heads queries value_dim"], Tensor, Tensor]:
         """Compute it."""
-        if not self._pairs:
+        lse, low = (torch.empty(self._sizes[:3]) for _ in range(2))  # operators share no memory
+        return self._computed(q, k, v, lse=lse.data_ptr(), low=low.data_ptr()), lse, low
+
+    def output(
+        self,
+        q: Float[Tensor, "batch heads queries dim"],
+        k: Float[Tensor, "batch kv_heads keys dim"],
+        v: Float[Tensor, "batch kv_heads keys value_dim"],
+    ) -> Float[Tensor, "batch heads queries value_dim"]:
+        """Compute the output only."""
+        return self._computed(q, k, v)
+
+    def _computed(self, q: Tensor, k: Tensor, v: Tensor, **numbers: int) -> Tensor:
+        if not self._is_wide:
             q, k, v = q.float(), k.float(), v.float()
         multiple = 2 if self._pairs else 1
         q, k, v = _in_rows(q, multiple), _in_rows(k, multiple), _in_rows(v, LANES)
         if self._zero:
             q = torch.zeros_like(q)
         output = q.new_empty(self._sizes)
-        lse, low = (q.new_empty(self._sizes[:3], dtype=torch.float32) for _ in range(2))  # operators share no memory
-        job: npt.NDArray[np.void] = np.frombuffer(bytearray(self._job), JOB)  # much faster than a copy of the record
-        _place(job, q=q, k=k, v=v)
-        job["output"], job["lse"], job["low"] = output.data_ptr(), lse.data_ptr(), low.data_ptr()
+        job = bytearray(self._job)
+        place(job, rows={"q": q, "k": k, "v": v}, output=output.data_ptr(), **numbers)
         if self._is_few:
             self._read(job)
         else:
             self._prefill(job)
-        if self._width != output.shape[-1]:
+        if self._width != self._sizes[3]:
             output = output[..., : self._width]
-        return output.to(self._dtype), lse, low
+        return output if self._is_wide else output.to(self._dtype)
 
-    def _prefill(self, job: npt.NDArray[np.void]) -> None:
+    def _prefill(self, job: bytearray) -> None:
         """Rearrange keys (and values), then compute each tile of queries."""
         batch, heads, queries, width = self._sizes
-        keys = torch.empty(self._of * self._blocks * BLOCK * int(job["depth"][0]))
-        job["packed_keys"] = keys.data_ptr()
+        packs = self._of * self._blocks
+        keys = torch.empty(packs * BLOCK * self._depth)
+        place(job, rows={}, packs=packs, packed_keys=keys.data_ptr())
         if self._pairs:
-            values = torch.empty(self._of * self._blocks * BLOCK // 2 * width)
-            job["packed_values"] = values.data_ptr()
-        job["packs"] = packs = self._of * self._blocks
+            values = torch.empty(packs * BLOCK // 2 * width)
+            place(job, rows={}, packed_values=values.data_ptr())
         run("attend", job, tasks=packs + batch * heads * -(-queries // BLOCK), room_bytes=self._room)
 
-    def _read(self, job: npt.NDArray[np.void]) -> None:
-        """Read the keys in parts, then merge the results."""
-        tasks = self._of * int(job["parts"][0])
-        rows = tasks * self._padded
-        room = torch.empty(rows * (2 + self._sizes[3]))
-        start = room.data_ptr()
-        behind = start + rows * self._sizes[3] * 4
-        job["part_sums"], job["part_most"], job["part_mass"] = start, behind, behind + rows * 4
-        run("read", job, tasks=tasks, room_bytes=self._room)
-        run("merge", job, tasks=1, room_bytes=self._room)
+    def _read(self, job: bytearray) -> None:
+        """Read the keys in parts; whoever finishes the last part of a key–value head merges them."""
+        rows, counters = self._tasks * self._rows, 8 * self._of
+        room = bytearray(counters + 4 * rows * (2 + self._sizes[3]))
+        start = address_of(room)
+        sums = start + counters
+        most = sums + 4 * rows * self._sizes[3]
+        place(job, rows={}, finished=start, part_sums=sums, part_most=most, part_mass=most + 4 * rows)
+        run("read", job, tasks=self._tasks, room_bytes=self._room)
 
 
 def gradients(
@@ -152,8 +163,8 @@ def gradients(
         numbers |= {"bias_sums": diagonals.data_ptr(), "bias_sums_bytes": diagonals.shape[-1] * 4}
     held = {"lse": lse, "delta": delta, "dq": dq, "dk": dk, "dv": dv}
     numbers |= {name: one.data_ptr() for name, one in held.items()}
-    job: npt.NDArray[np.void] = np.frombuffer(bytearray(_record_of(numbers)), JOB)
-    _place(job, q=q, k=k, v=v, up=up)
+    job = bytearray(record_of(numbers))
+    place(job, rows={"q": q, "k": k, "v": v, "up": up})
     room = 4 * BLOCK * (2 * depth + width + 3 * BLOCK + 2)
     run("differentiate", job, tasks=sides * (blocks + parts), room_bytes=room)
     if parts > 1:
@@ -200,18 +211,6 @@ def _numbers_of(problem: Problem, tables: Tables) -> dict[str, Any]:
 def _edge_of(problem: Problem) -> npt.NDArray[np.uint8]:
     """Return 1 for the keys that the last block has."""
     return (np.arange(BLOCK) < (problem.keys - 1) % BLOCK + 1).astype(np.uint8)
-
-
-def _record_of(numbers: dict[str, Any]) -> bytes:
-    return np.array([tuple(numbers.get(name, 0) for name in JOB.names or ())], JOB).tobytes()
-
-
-def _place(job: npt.NDArray[np.void], **given: Tensor) -> None:
-    """Write the addresses and strides of tensors."""
-    for name, x in given.items():
-        size = x.element_size()
-        job[name] = x.data_ptr()
-        job[f"{name}_batch"], job[f"{name}_head"], job[f"{name}_row"] = (step * size for step in x.stride()[:3])
 
 
 def _in_rows(x: Float[Tensor, "batch heads n width"], multiple: int) -> Tensor:

@@ -2,28 +2,52 @@
 for the statistics of weights, `HEAD_ROWS` for rows of a few heads (its strides are PyTorch's), `JOB` for all others.
 
 `counter`, `seats` and `packed` are incremented by all threads: for the next task, for a part of `room` for each thread,
-and for each of the `packs` blocks of keys that are rearranged.
+and for each of the `packs` blocks of keys that are rearranged. `finished` are counters of the key–value heads, for each
+part that is read. Where `lse` is 0, none is written.
 """
 
-import numpy as np
+import struct
+from typing import Any
 
-__all__ = ["BLOCK_OF_WEIGHTS", "CHUNK", "HEAD_ROWS", "JOB", "PACKED", "SEATS"]
+import numpy as np
+from torch import Tensor
+
+__all__ = ["BLOCK_OF_WEIGHTS", "CHUNK", "HEAD_ROWS", "JOB", "PACKED", "SEATS", "START", "place", "record_of"]
 
 _NUMBERS = """
-    counter seats packed packs tasks room room_bytes
-    q k v output lse low packed_keys packed_values
-    q_batch q_head q_row k_batch k_head k_row v_batch v_head v_row
+    counter seats packed tasks room room_bytes
+    q q_batch q_head q_row k k_batch k_head k_row v v_batch v_head v_row up up_batch up_head up_row
+    output lse low packs packed_keys packed_values
     batch heads kv_heads queries keys depth value_vectors pairs
     rows starts lengths tiles seen edge mask_batch mask_heads
     bias bias_batch bias_head bias_row bias_sums bias_sums_bytes
-    parts part_most part_mass part_sums
-    up delta dq dk dv up_batch up_head up_row
+    parts finished part_most part_mass part_sums
+    delta dq dk dv
     row_bits column_bits least_bits
 """.split()
 _FLOATS = "scale cap biased soft hidden factor kept".split()
 
 JOB = np.dtype([(name, np.int64) for name in _NUMBERS] + [(name, np.float32) for name in _FLOATS], align=True)
 SEATS, PACKED = (_NUMBERS.index(name) for name in ("seats", "packed"))
+START = struct.Struct("6q")  # of counter … room_bytes
+_ROWS, _NUMBER = struct.Struct("4q"), struct.Struct("q")
+_PLACES = {name: 8 * at for at, name in enumerate(_NUMBERS)}
+
+
+def record_of(numbers: dict[str, Any]) -> bytes:
+    """Return a record of numbers; those that are not given are 0."""
+    return np.array([tuple(numbers.get(name, 0) for name in JOB.names or ())], JOB).tobytes()
+
+
+def place(job: bytearray, *, rows: dict[str, Tensor], **numbers: int) -> None:
+    """Write the addresses and strides of tensors, and numbers, into a record: many times as fast as NumPy does."""
+    for name, x in rows.items():
+        batch, head, row, _ = x.stride()
+        size = x.element_size()
+        _ROWS.pack_into(job, _PLACES[name], x.data_ptr(), batch * size, head * size, row * size)
+    for name, number in numbers.items():
+        _NUMBER.pack_into(job, _PLACES[name], number)
+
 
 CHUNK = 64  # weights that are searched together; the columns of a block are a multiple of it
 BLOCK_OF_WEIGHTS = np.dtype(

@@ -11,7 +11,7 @@ import numpy as np
 
 from regard.backends.numba_loops import simd_exp_and_tanh as on
 from regard.backends.numba_loops.llvm_builder import compiled
-from regard.backends.numba_loops.sizes import BLOCK, GROUP
+from regard.backends.numba_loops.sizes import BLOCK, GROUP, ROWS
 from regard.backends.numba_loops.tiles import (
     FAR,
     PANEL_BYTES,
@@ -117,7 +117,7 @@ def _visit(
     """Compute scores and weights of some blocks of keys, and add the weighted values to the sums."""
     kv_head = head // (job.heads // job.kv_heads)
     of = (sequence * job.kv_heads + kv_head) * ((job.keys + BLOCK - 1) // BLOCK)
-    padded = (height + on.ROWS - 1) // on.ROWS * on.ROWS
+    padded = (height + ROWS - 1) // ROWS * ROWS
     wide = job.value_vectors * on.LANES * 4
     blocks = pairs_of_blocks(rest + BLOCK * 8)
     for at in range(held):

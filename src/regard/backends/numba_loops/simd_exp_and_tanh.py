@@ -1,7 +1,4 @@
-"""The inner vector loops of attention as LLVM instructions, because numba cannot express them.
-
-numba vectorizes its own loops too, but does not hold a block of sums in registers. Addresses and strides are in bytes.
-"""
+"""The inner vector loops of attention as LLVM instructions, except for products. Addresses and strides are in bytes."""
 
 from typing import Any
 
@@ -26,31 +23,25 @@ from regard.backends.numba_loops.llvm_builder import (
     Job,
     instruction,
 )  # fmt: skip
-from regard.backends.numba_loops.sizes import LANES, ROWS
+from regard.backends.numba_loops.sizes import LANES
 
 __all__ = [
-    "HAS_PAIRS",
     "LANES",
     "LOG2_E",
     "PANEL",
-    "ROWS",
     "add",
     "cap",
     "cap_slope",
     "claim",
     "copy",
     "count_packed",
-    "dots_f32",
-    "dots_pairs",
+    "count_up",
     "exp_f32",
     "exp_pairs",
     "finish_pack",
     "hide",
     "interleave",
     "largest",
-    "multiply_f32",
-    "multiply_pairs",
-    "multiply_transposed",
     "pointer",
     "power",
     "rescale",
@@ -73,99 +64,6 @@ _LEAST = -126.0  # below this exponent 2 ** x is not a normal number, and 0 is u
 
 _zeros, _float = ir.Constant(FLOATS, [0.0] * LANES), types.float32
 _at = types.int64  # an address, a stride or a count
-
-
-def _multiplied(
-    code: Code, pairs: bool, vectors: int, a: Any, lda: Any, b: Any, ldb: Any, c: Any, ldc: Any, depth: Any, fresh: Any,
-    transposed: bool,
-) -> None:  # fmt: skip
-    do = code.do
-    row_step, depth_step = (4, lda) if transposed else (lda, 4)
-    sums = [code.variables(vectors, _zeros) for _ in range(ROWS)]
-    rows = [do.add(c, code.times(ir.Constant(I64, row), ldc)) for row in range(ROWS)]
-    with do.if_then(do.icmp_signed("==", fresh, ir.Constant(I64, 0))):
-        for row in range(ROWS):
-            for at in range(vectors):
-                do.store(code.load(code.at(rows[row], at * WIDTH), FLOATS), sums[row][at])
-    left = [do.add(a, code.times(ir.Constant(I64, row), row_step)) for row in range(ROWS)]
-    with code.loop(depth) as loop:
-        below = do.add(b, code.times(loop.index, ldb))
-        right = [code.load(code.at(below, at * WIDTH), FLOATS) for at in range(vectors)]
-        for row in range(ROWS):
-            here = do.add(left[row], code.times(loop.index, depth_step))
-            one = code.everywhere(code.load(here, F))
-            for at in range(vectors):
-                do.store(code.products(pairs, do.load(sums[row][at]), one, right[at]), sums[row][at])
-    for row in range(ROWS):
-        for at in range(vectors):
-            code.store(do.load(sums[row][at]), code.at(rows[row], at * WIDTH))
-
-
-def _multiply(pairs: bool, name: str, *, transposed: bool = False) -> Any:
-    def emit(
-        code: Code, a: Any, lda: Any, b: Any, ldb: Any, c: Any, ldc: Any, depth: Any, vectors: Any, fresh: Any
-    ) -> None:
-        if pairs and not HAS_PAIRS:
-            return  # never called; the processor would have no such instruction
-        done = code.do.append_basic_block("done")
-        chosen = code.do.switch(vectors, done)
-        for width in range(1, PANEL + 1):
-            case = code.do.append_basic_block(f"vectors{width}")
-            chosen.add_case(ir.Constant(I64, width), case)
-            code.do.position_at_end(case)
-            _multiplied(code, pairs, width, a, lda, b, ldb, c, ldc, depth, fresh, transposed)
-            code.do.branch(done)
-        code.do.position_at_end(done)
-
-    emit.__name__ = name
-    left = "aᵀ, which has depth rows," if transposed else "a (4 × depth)"
-    emit.__doc__ = f"""c (4 × 16 vectors) = {left} · b (depth × 16 vectors), added to what c holds unless fresh."""
-    return instruction(types.void, *[_at] * 9)(emit)
-
-
-multiply_f32, multiply_pairs = _multiply(False, "multiply_f32"), _multiply(True, "multiply_pairs")
-multiply_transposed = _multiply(False, "multiply_transposed", transposed=True)
-
-
-def _dots(pairs: bool, name: str) -> Any:
-    def emit(code: Code, a: Any, b: Any, ldb: Any, c: Any, ldc: Any, count: Any, vectors: Any) -> None:
-        if pairs and not HAS_PAIRS:
-            return  # never called
-        do = code.do
-        lda = do.mul(vectors, ir.Constant(I64, WIDTH))
-        left = [do.add(a, code.times(ir.Constant(I64, row), lda)) for row in range(ROWS)]
-        into = [do.add(c, code.times(ir.Constant(I64, row), ldc)) for row in range(ROWS)]
-        sums = code.variables(4 * ROWS, _zeros)
-        last = do.sub(count, ir.Constant(I64, 1))
-        with code.loop(do.lshr(do.add(count, ir.Constant(I64, 3)), ir.Constant(I64, 2))) as four:
-            first = code.times(four.index, 4)
-            keys = [code.at(first, key) for key in range(4)]
-            keys = [do.select(do.icmp_signed("<", key, last), key, last) for key in keys]
-            right = [do.add(b, code.times(key, ldb)) for key in keys]
-            for one in sums:
-                do.store(_zeros, one)
-            with code.loop(vectors) as loop:
-                at = code.times(loop.index, WIDTH)
-                others = [code.load(do.add(key, at), FLOATS) for key in right]
-                for row in range(ROWS):
-                    one = code.load(do.add(left[row], at), FLOATS)
-                    for key in range(4):
-                        held = sums[4 * row + key]
-                        do.store(code.products(pairs, do.load(held), one, others[key]), held)
-            totals = code.totals([do.load(one) for one in sums])
-            for row in range(ROWS):
-                places = ir.Constant(ir.VectorType(I32, 4), list(range(4 * row, 4 * row + 4)))
-                code.store(do.shuffle_vector(totals, totals, places), do.add(into[row], code.times(first, 4)))
-
-    emit.__name__ = name
-    emit.__doc__ = """c (4 × count) = a (4 × vectors) · b (count × vectors)ᵀ; the rows of a lie side by side.
-
-    Rows of c are written up to the next multiple of 4, with the last number again.
-    """
-    return instruction(types.void, *[_at] * 7)(emit)
-
-
-dots_f32, dots_pairs = _dots(False, "dots_f32"), _dots(True, "dots_pairs")
 
 
 @instruction(_float, _at, _at, _float)
@@ -320,6 +218,14 @@ def claim(code: Code, counter: Any) -> Any:
 def sit(code: Code, counter: Any) -> Any:
     """Do the same with the counter of threads."""
     return _counted(code, counter, SEATS, 1, "monotonic")
+
+
+@instruction(types.int64, _at)
+def count_up(code: Code, counter: Any) -> Any:
+    """Return the present value of a counter at an address and increment it, so that the thread that finds the last
+    value sees what all others had written.
+    """
+    return code.do.atomic_rmw("add", code.do.inttoptr(counter, I64.as_pointer()), ir.Constant(I64, 1), "acq_rel")
 
 
 @instruction(types.int64, types.CPointer(Job))

@@ -6,26 +6,23 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
+from regard.backends.numba_loops.kernel_args import START
 from regard.backends.numba_loops.object_code import loops
 
-__all__ = ["run", "run_on_threads"]
+__all__ = ["address_of", "run", "run_on_threads"]
 
 _Region = Callable[[Any, int, int, int], None]
 _ALIGNED = 64  # bytes of a vector
 
 
-def run(loop: str, job: npt.NDArray[np.void], *, tasks: int, room_bytes: int = 0) -> None:
+def run(loop: str, job: bytearray, *, tasks: int, room_bytes: int = 0) -> None:
     """Run a loop over a job's tasks, on as many threads as PyTorch may use here, each with some bytes for itself."""
-    threads = min(torch.get_num_threads(), tasks)
-    room = np.zeros(threads * room_bytes + _ALIGNED, np.uint8)
-    job["counter"], job["seats"], job["packed"], job["tasks"] = 0, 0, 0, tasks
-    job["room"], job["room_bytes"] = -(-room.ctypes.data // _ALIGNED) * _ALIGNED, room_bytes
-    found = loops()
-    run_on_threads(found.functions[loop], found.addresses[loop], job.ctypes.data, threads)
+    threads, found = min(torch.get_num_threads(), tasks), loops()
+    room = bytearray(threads * room_bytes + _ALIGNED)
+    START.pack_into(job, 0, 0, 0, 0, tasks, -(-address_of(room) // _ALIGNED) * _ALIGNED, room_bytes)
+    run_on_threads(found.functions[loop], found.addresses[loop], address_of(job), threads)
 
 
 def run_on_threads(function: Callable[[int], None], code: int, data: int, threads: int) -> None:
@@ -38,6 +35,11 @@ def run_on_threads(function: Callable[[int], None], code: int, data: int, thread
     else:
         with ThreadPoolExecutor(threads, thread_name_prefix="regard") as pool:
             list(pool.map(function, [data] * threads))
+
+
+def address_of(memory: bytearray) -> int:
+    """Return the address of bytes, which the caller keeps."""
+    return ctypes.addressof(ctypes.c_char.from_buffer(memory))
 
 
 @cache

@@ -7,8 +7,9 @@ import numpy as np
 
 from regard.backends.numba_loops import simd_dropout as dropping
 from regard.backends.numba_loops import simd_exp_and_tanh as on
+from regard.backends.numba_loops import simd_products as products
 from regard.backends.numba_loops.llvm_builder import compiled
-from regard.backends.numba_loops.sizes import BLOCK, GROUP
+from regard.backends.numba_loops.sizes import BLOCK, GROUP, ROWS
 
 __all__ = [
     "FAR",
@@ -43,11 +44,11 @@ def multiply(
 
     Rows are a multiple of ROWS; b is at most PANEL vectors wide.
     """
-    for row in range(0, rows, on.ROWS):
+    for row in range(0, rows, ROWS):
         if pairs:
-            on.multiply_pairs(a + row * lda, lda, b, ldb, c + row * ldc, ldc, depth, vectors, fresh)
+            products.multiply_pairs(a + row * lda, lda, b, ldb, c + row * ldc, ldc, depth, vectors, fresh)
         else:
-            on.multiply_f32(a + row * lda, lda, b, ldb, c + row * ldc, ldc, depth, vectors, fresh)
+            products.multiply_f32(a + row * lda, lda, b, ldb, c + row * ldc, ldc, depth, vectors, fresh)
 
 
 @compiled
@@ -133,7 +134,11 @@ def bits_of(job: Any, where: int) -> Any:
 
 @compiled
 def write_log_sum(job: Any, where: int, most: Any, mass: Any) -> None:
-    """Write the logarithm of e ** most · mass, and its rounding error; −∞ and 0 for a row that sees no key."""
+    """Write the logarithm of e ** most · mass, and its rounding error; −∞ and 0 for a row that sees no key. Where no
+    place is given, write nothing.
+    """
+    if not job.lse:
+        return
     lse, low = floats(job.lse, where + 1), floats(job.low, where + 1)
     lse[where], low[where] = -np.inf, 0
     if mass != 0:

@@ -1,0 +1,74 @@
+"""Decoding in the compiled loops: rows of a few queries, whose keys are read in parts that are merged."""
+
+import itertools
+
+import pytest
+import torch
+
+import regard
+from regard import masks
+
+WIDTHS = (64, 64), (32, 48), (128, 80), (48, 144)  # of queries and keys, and of values
+
+
+def drawn(group, keys, width, value_width, *, kv_heads=2, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(keys + width)
+    sizes = (kv_heads * group, 1, width), (kv_heads, keys, width), (kv_heads, keys, value_width)
+    return tuple(torch.randn(2, *one, generator=generator).to(dtype) for one in sizes)
+
+
+def formula(q, k, v, visible):
+    group = q.shape[1] // k.shape[1]
+    k, v = (x.double().repeat_interleave(group, 1) for x in (k, v))
+    scores = (q.double() @ k.mT / q.shape[-1] ** 0.5).masked_fill(~visible, -torch.inf)
+    return scores.softmax(-1) @ v
+
+
+@pytest.mark.parametrize("group", [*range(1, 10), 16])
+@pytest.mark.parametrize("masked", [False, True], ids=["full", "padding"])
+def test_heads_that_share_their_keys_have_the_output_of_the_formula(group, masked):
+    for (width, value_width), keys in itertools.product(WIDTHS, (16, 333, 2065)):
+        q, k, v = drawn(group, keys, width, value_width)
+        visible = torch.ones(2, keys, dtype=torch.bool)
+        visible[1, : keys // 3] = not masked
+        mask = masks.Padding(visible) if masked else None
+        output = regard.attention(q, k, v, mask=mask, backend="numba")
+        expected = formula(q, k, v, visible[:, None, None])
+        torch.testing.assert_close(output.double(), expected, rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_head_has_the_same_bits_however_many_share_its_keys(dtype):
+    q, k, v = drawn(11, 1100, 64, 64, kv_heads=1, dtype=dtype)
+    whole = regard.attention(q, k, v, backend="numba")
+    for first, last in ((0, 1), (1, 3), (3, 6), (6, 11)):
+        assert torch.equal(regard.attention(q[:, first:last], k, v, backend="numba"), whole[:, first:last])
+
+
+def test_parts_that_threads_finish_in_any_order_are_merged_to_the_same_bits():
+    q, k, v = drawn(3, 20_000, 64, 64)
+    before = torch.get_num_threads()
+    torch.set_num_threads(4)
+    try:
+        found = [regard.attention(q, k, v, backend="numba") for _ in range(30)]
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(one, found[0]) for one in found)
+
+
+def test_the_output_has_the_same_bits_with_the_log_sum_exp_and_without():
+    for queries in (1, 100):
+        q = torch.randn(1, 4, queries, 64)
+        k, v = torch.randn(2, 1, 2, 700, 64)
+        whole, lse = regard.attention(q, k, v, backend="numba", return_lse=True)
+        assert torch.equal(regard.attention(q, k, v, backend="numba"), whole)
+        scores = q.double() @ k.double().repeat_interleave(2, 1).mT / 8
+        torch.testing.assert_close(lse.double(), scores.logsumexp(-1), rtol=0, atol=3e-6)
+
+
+@pytest.mark.parametrize("keys", [64, 333, 1030])
+def test_keys_whose_heads_are_adjacent_in_memory_give_the_same_bits(keys):
+    q, k, v = drawn(3, keys, 64, 80)
+    turned = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in (k, v)]
+    assert turned[0].stride() != k.stride()
+    assert torch.equal(regard.attention(q, *turned, backend="numba"), regard.attention(q, k, v, backend="numba"))
