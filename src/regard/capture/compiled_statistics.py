@@ -18,6 +18,8 @@ from torch import Tensor
 
 from regard.backends.numba_loops import object_code
 from regard.backends.numba_loops.kernel_args import BLOCK_OF_WEIGHTS, CHUNK
+from regard.capture import compiled_pass
+from regard.capture.compiled_pass import Requested, reads_sums_only, spanned
 from regard.capture.statistics import Extent, Statistic, Top
 from regard.capture.statistics.default_statistics import bin_width
 from regard.capture.watched_call import WatchedCall
@@ -51,21 +53,10 @@ def portions(
     tall, broad = bin_width(extent.queries), bin_width(extent.keys)
     count = max((one.k for one in statistics if isinstance(one, Top)), default=1)
     shift = extent.around.shift if extent.around is not None else 0
-    asked = _Asked(count, tall, broad, extent.offset, shift)
+    asked = Requested(count, tall, broad, extent.offset, shift)
+    if isinstance(call, CallFromQK) and reads_sums_only(call, statistics):
+        return compiled_pass.portions(call, start, asked)
     return [partial(_folded, portion, asked) for portion in call.portions(start, tall)]
-
-
-@dataclass(frozen=True)
-class _Asked:
-    """The requested results: strongest keys of a row, bins of the map; the position of row 0 of the record among its
-    keys, and the number of these before the call's own keys.
-    """
-
-    count: int
-    tall: int
-    broad: int
-    offset: int
-    shift: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +75,7 @@ class _Sums:
 class _Folded(RowBlock):
     """Rows with the data of the standard statistics; other statistics are computed from the weights."""
 
-    asked: _Asked
+    asked: Requested
     found: _Sums
 
     def pooled(
@@ -116,19 +107,19 @@ class _Folded(RowBlock):
         return self.found.moment
 
 
-def _folded(portion: Callable[[], Iterator[RowBlock]], asked: _Asked) -> Iterator[RowBlock]:
+def _folded(portion: Callable[[], Iterator[RowBlock]], asked: Requested) -> Iterator[RowBlock]:
     for rows in portion():
         yield _fold(rows, asked)
 
 
-def _fold(rows: RowBlock, asked: _Asked) -> RowBlock:
+def _fold(rows: RowBlock, asked: Requested) -> RowBlock:
     """Return the rows with the loop's results, or unchanged rows if a weight is NaN, which has no order."""
     assert rows.scores is not None  # those of a softmax
     weights, scores = rows.weights.contiguous(), rows.scores.to(rows.weights.dtype).contiguous()
     heads, height, columns = weights.shape
     dtype = weights.numpy().dtype
     start, key_start = rows.start, rows.key_start + asked.shift
-    bins = _spanned(start, height, asked.tall), _spanned(key_start, columns, asked.broad)
+    bins = spanned(start, height, asked.tall), spanned(key_start, columns, asked.broad)
     count = min(asked.count, columns)
     assert columns % CHUNK == 0
     top, keys = np.zeros((heads, height, count), dtype), np.zeros((heads, height, count), np.int64)
@@ -142,7 +133,7 @@ def _fold(rows: RowBlock, asked: _Asked) -> RowBlock:
     numbers |= {"heads": heads, "rows": height, "columns": columns, "bin_rows": bins[0], "bin_columns": bins[1]}
     numbers |= {"row_shift": start % asked.tall, "column_shift": key_start % asked.broad}
     numbers |= {"tall": asked.tall, "broad": asked.broad, "first": start + asked.offset - key_start}
-    job = np.array([tuple(numbers[name] for name in BLOCK_OF_WEIGHTS.names or ())], BLOCK_OF_WEIGHTS)
+    job = np.array([tuple(numbers.get(name, 0) for name in BLOCK_OF_WEIGHTS.names or ())], BLOCK_OF_WEIGHTS)
     object_code.loops().functions[f"sweep_{dtype.name}"](job.ctypes.data)
     if not np.isfinite(per_row).all():
         return rows
@@ -150,8 +141,3 @@ def _fold(rows: RowBlock, asked: _Asked) -> RowBlock:
     told["_strongest"] = {asked.count: (torch.from_numpy(top), torch.from_numpy(keys))}
     found = _Sums(*torch.from_numpy(per_row), *map(torch.from_numpy, (received, sums, maxima)))
     return _Folded(**told, asked=asked, found=found)
-
-
-def _spanned(start: int, length: int, width: int) -> int:
-    """Return the number of bins of a given width that a range overlaps."""
-    return (start + length - 1) // width - start // width + 1

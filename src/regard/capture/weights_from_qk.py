@@ -190,7 +190,7 @@ class CallFromQK(WatchedCall):
         where = slice(block.cut.start, min(block.cut.stop, self.problem.keys))
         part = scores[..., where.start - block.left : where.stop - block.left]
         lowest = torch.finfo(scores.dtype).min / 4
-        if not self._is_tame:
+        if not self.is_tame:
             part.masked_fill_(~self._visible(batch_index, heads, block, where), lowest)
             return
         key = block.top, block.bottom, where.start, where.stop
@@ -213,7 +213,7 @@ class CallFromQK(WatchedCall):
         return problem.mask.tile(slice(block.top, block.bottom), where, **sizes, device=problem.q.device)[0]
 
     @cached_property
-    def _is_tame(self) -> bool:
+    def is_tame(self) -> bool:
         """Whether no score is NaN or nearly as low as the most negative number."""
         problem = self.problem
         if not problem.score.product or problem.bias is not None or not (problem.q.numel() and problem.k.numel()):

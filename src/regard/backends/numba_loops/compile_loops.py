@@ -24,11 +24,12 @@ def compile_loops() -> Iterator[tuple[str, ObjectCode]]:
     Raises:
         RuntimeError: A loop calls functions that another process may not have.
     """
-    from regard.backends.numba_loops import backward, decode, head_rows, prefill, weight_statistics
+    from regard.backends.numba_loops import backward, decode, head_rows, prefill, statistics_from_qk, weight_statistics
     from regard.backends.numba_loops.llvm_builder import Job
 
     modules = {prefill: Job, decode: Job, backward: Job}
-    modules |= {weight_statistics: from_dtype(BLOCK_OF_WEIGHTS), head_rows: from_dtype(HEAD_ROWS)}
+    weights = from_dtype(BLOCK_OF_WEIGHTS)
+    modules |= {weight_statistics: weights, statistics_from_qk: weights, head_rows: from_dtype(HEAD_ROWS)}
     takes = {name: (getattr(module, name), record) for module, record in modules.items() for name in module.__all__}
     for name in LOOPS:
         yield name, _compiled(name, *takes[name])

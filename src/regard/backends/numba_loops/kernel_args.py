@@ -1,5 +1,6 @@
 """The arguments of the compiled loops: one record of addresses, strides in bytes, sizes and numbers; `BLOCK_OF_WEIGHTS`
-for the statistics of weights, `HEAD_ROWS` for rows of a few heads (its strides are PyTorch's), `JOB` for all others.
+for the statistics of weights (the last line for weights that are computed from q and k), `HEAD_ROWS` for rows of a few
+heads (its strides are PyTorch's), `JOB` for all others.
 
 `counter`, `seats` and `packed` are incremented by all threads: for the next task, for a part of `room` for each thread,
 and for each of the `packs` blocks of keys that are rearranged. `finished` are counters of the key–value heads, for each
@@ -57,6 +58,7 @@ BLOCK_OF_WEIGHTS = np.dtype(
     weights scores heads rows columns size room
     row_shift tall column_shift broad bin_rows bin_columns first count
     top keys per_row received sums maxima
+    q packed depth group weights_row diagonal before after seen
 """.split()
     ]
 )

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 __all__ = ["CALLED", "LOOPS", "ObjectCode", "Processor", "has_pairs", "processor"]
 
-LOOPS = "attend", "read", "differentiate", "add_parts", "sweep_float32", "sweep_float64", "weigh_rows"
+LOOPS = "attend", "read", "differentiate", "add_parts", "sweep_float32", "sweep_float64", "sweep_qk", "weigh_rows"
 CALLED = frozenset(("expf", "logf", "memcpy", "memset"))
 
 

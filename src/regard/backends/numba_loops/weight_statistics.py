@@ -13,7 +13,7 @@ from regard.backends.numba_loops import simd_exp_and_tanh as on
 from regard.backends.numba_loops.kernel_args import CHUNK
 from regard.backends.numba_loops.llvm_builder import compiled_sums
 
-__all__ = ["sweep_float32", "sweep_float64"]
+__all__ = ["bin_run", "insert_above", "scan", "sweep_float32", "sweep_float64"]
 
 
 def sweep_float32(address: Any) -> None:
@@ -51,7 +51,7 @@ def _sweep(address: Any, real: Any, whole: Any) -> None:
                 _fold(job, at, job.first + i, real)
                 _gather(job, at, real, whole)
                 _search(job, at, whole)
-            _bin(job, head, head * job.bin_rows + bin_row, real, whole)
+            bin_run(job, head, head * job.bin_rows + bin_row, 0, columns, real, whole)
             row = bottom
 
 
@@ -99,18 +99,26 @@ def _search(job: Any, row: int, whole: Any) -> None:
         for left in range(CHUNK, columns, CHUNK):
             for j in range(CHUNK):
                 maxima[j] = max(maxima[j], bits[left + j])
-        _insert(job, row, chunk, 0, whole)
+        insert_above(job, row, chunk, 0, whole)
         best[:] = best[count - 1] - 1
-    for left in range(0, columns, CHUNK):
-        least, above = best[count - 1], np.int32(0)
-        for j in range(CHUNK):  # a loop with a counter, because a maximum over so few elements is not vectorized
-            above += np.int32(bits[left + j] > least)
-        if above:
-            _insert(job, row, source + left * job.size, left, whole)
+    scan(job, row, source, 0, columns, whole)
 
 
 @compiled_sums
-def _insert(job: Any, row: int, source: int, left: int, whole: Any) -> None:
+def scan(job: Any, row: int, source: int, first: int, count: int, whole: Any) -> None:
+    """Insert those of some elements, from column `first` on, that are larger than the last of the row's best."""
+    best = _array(job.top + row * job.count * job.size, job.count, whole)
+    for left in range(0, count, CHUNK):
+        bits = _array(source + left * job.size, CHUNK, whole)  # indices that may be negative prevent vectorization
+        least, above = best[job.count - 1], np.int32(0)
+        for j in range(CHUNK):  # a loop with a counter, because a maximum over so few elements is not vectorized
+            above += np.int32(bits[j] > least)
+        if above:
+            insert_above(job, row, source + left * job.size, first + left, whole)
+
+
+@compiled_sums
+def insert_above(job: Any, row: int, source: int, left: int, whole: Any) -> None:
     """Insert elements larger than the last of the best into their positions."""
     count, last = job.count, job.count - 1
     bits, best = _array(source, CHUNK, whole), _array(job.top + row * count * job.size, count, whole)
@@ -125,17 +133,26 @@ def _insert(job: Any, row: int, source: int, left: int, whole: Any) -> None:
 
 
 @compiled_sums
-def _bin(job: Any, head: int, bins: int, real: Any, whole: Any) -> None:
-    """Add a run of rows to its keys, and to its row of bins."""
-    columns, count, width = job.columns, job.bin_columns, job.columns * job.size
-    added, most = _array(job.room, columns, real), _array(job.room + width, columns, whole)
-    received = _array(job.received + head * columns * 8, columns, np.float64)
-    sums = _array(job.sums + bins * count * job.size, count, real)
-    maxima = _array(job.maxima + bins * count * job.size, count, whole)
-    for j in range(columns):
+def bin_run(job: Any, head: int, bins: int, left: int, right: int, real: Any, whole: Any) -> None:
+    """Add a run of rows to its keys from `left` to `right`, and to its row of bins."""
+    count, size, wide = job.bin_columns, job.size, right - left
+    added, received = job.room + left * size, job.received + (head * job.columns + left) * 8
+    _widen(_array(added, wide, real), _array(received, wide, np.float64))
+    sums = _array(job.sums + bins * count * size, count, real)
+    maxima = _array(job.maxima + bins * count * size, count, whole)
+    at = left
+    while at < right:
+        place = (at + job.column_shift) // job.broad
+        end = min(right, (place + 1) * job.broad - job.column_shift)
+        above = _array(job.room + at * size, end - at, real)
+        most = _array(job.room + (job.columns + at) * size, end - at, whole)
+        for j in range(end - at):
+            sums[place] += above[j]
+            maxima[place] = max(maxima[place], most[j])
+        at = end
+
+
+@compiled_sums
+def _widen(added: Any, received: Any) -> None:
+    for j in range(len(added)):
         received[j] += added[j]
-    for at in range(count):
-        first, end = max(0, at * job.broad - job.column_shift), min(columns, (at + 1) * job.broad - job.column_shift)
-        for j in range(first, end):
-            sums[at] += added[j]
-            maxima[at] = max(maxima[at], most[j])

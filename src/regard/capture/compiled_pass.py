@@ -1,0 +1,230 @@
+"""The whole second pass in one compiled loop, from q and k to the sums that statistics keep; weights are not stored.
+
+`reads_sums_only` decides which calls it takes. Of others, `compiled_statistics` reads weights that PyTorch has computed
+and stored, a block of rows at a time.
+"""
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property, lru_cache, partial
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from regard.backends.numba_loops import object_code
+from regard.backends.numba_loops.kernel_args import BLOCK_OF_WEIGHTS, CHUNK
+from regard.backends.numba_loops.sizes import BLOCK, ROWS
+from regard.capture.capture_qk import QueriesKeys
+from regard.capture.statistics import Confidence, Distance, Entropy, HeatMap, Received, Statistic, Top
+from regard.capture.watched_call import WatchedCall
+from regard.capture.weight_rows import RowBlock
+from regard.capture.weights_from_qk import CallFromQK
+from regard.masks.causal_and_window import Band, band_of
+from regard.normalizers import Softmax
+from regard.problem import Problem
+
+__all__ = ["Requested", "portions", "reads_sums_only", "spanned"]
+
+_READ = HeatMap, Top, Entropy, Received, Distance, Confidence, QueriesKeys
+_PAIRS = 2**22  # visible pairs of a block of rows: some milliseconds, after which Ctrl-C is heard
+_SCORES = 2**17  # scores of a group of rows, half of a core's L2 cache
+_FEWEST, _MOST = 16, 32  # rows of a group
+
+
+@dataclass(frozen=True)
+class Requested:
+    """The requested results: strongest keys of a row, bins of the map; the position of row 0 of the record among its
+    keys, and the number of these before the call's own keys.
+    """
+
+    count: int
+    tall: int
+    broad: int
+    offset: int
+    shift: int
+
+
+def spanned(start: int, length: int, width: int) -> int:
+    """Return the number of bins of a given width that a range overlaps."""
+    return (start + length - 1) // width - start // width + 1
+
+
+def reads_sums_only(call: WatchedCall, statistics: Sequence[Statistic]) -> bool:
+    """Return whether the pass takes a call: a plain softmax of float32 in a band around the diagonal, whose statistics
+    read nothing else than sums.
+    """
+    if not isinstance(call, CallFromQK) or call.head_numbers is not None or call.chosen_rows is not None:
+        return False
+    problem = call.problem
+    is_plain = problem.score.product and problem.score.softcap is None and problem.bias is None
+    is_softmax = type(problem.normalizer) is Softmax and problem.sink is None and problem.weight_factor is None
+    return (
+        all(type(one) in _READ for one in statistics)  # what a subclass reads is unknown
+        and is_plain
+        and is_softmax
+        and torch.promote_types(problem.q.dtype, torch.float32) == torch.float32
+        and (problem.mask is None or band_of(problem.mask.mask) is not None)
+        and call.is_tame
+    )
+
+
+def portions(call: CallFromQK, start: int, asked: Requested) -> list[Callable[[], Iterator[RowBlock]]]:
+    """Return the rows of each sequence and head, a block at a time, with their statistics; the first row is row `start`
+    of the record.
+    """
+    problem = call.problem
+    band = Band() if problem.mask is None else band_of(problem.mask.mask)
+    assert band is not None
+    packed = lru_cache(maxsize=torch.get_num_threads())(partial(_packed, problem))
+    pass_ = _Pass(problem, start, asked, band.within(problem.queries + problem.keys + abs(problem.q_offset)))
+    return [
+        partial(pass_.head, batch_index, head, packed)
+        for batch_index in range(call.batch)
+        for head in range(call.heads)
+    ]
+
+
+def _packed(problem: Problem, batch_index: int, kv_head: int) -> Float[Tensor, "blocks dim block"]:
+    """Return the keys in blocks, in which those of one element are contiguous, with zeros after the last key."""
+    k = problem.k[batch_index, kv_head]
+    padded = torch.zeros(-(-len(k) // BLOCK) * BLOCK, k.shape[1])
+    padded[: len(k)] = k
+    return padded.view(-1, BLOCK, k.shape[1]).transpose(1, 2).contiguous()
+
+
+@dataclass(eq=False)
+class _Pass:
+    problem: Problem
+    start: int
+    asked: Requested
+    band: tuple[int, int]
+
+    def head(self, batch_index: int, head: int, packed: Callable[[int, int], Tensor]) -> Iterator[RowBlock]:
+        """Yield the rows of a head; where threads are free, several blocks are computed in parallel."""
+        problem, threads = self.problem, torch.get_num_threads()
+        q = torch.zeros(problem.queries + ROWS - 1, problem.q.shape[3])  # rows are computed four at a time
+        torch.mul(problem.q[batch_index, head], problem.scale, out=q[: problem.queries])
+        keys = packed(batch_index, head // (problem.heads // problem.kv_heads))
+        compute = partial(self._rows, batch_index, head, q, keys)
+        if threads == 1:
+            yield from map(compute, self._blocks)
+            return
+        with ThreadPoolExecutor(threads, thread_name_prefix="regard") as pool:
+            for first in range(0, len(self._blocks), threads):
+                yield from pool.map(compute, self._blocks[first : first + threads])
+
+    @cached_property
+    def _blocks(self) -> list[slice]:
+        """Rows with about as many visible pairs each."""
+        (before, after), problem = self.band, self.problem
+        at = np.arange(problem.queries) + problem.q_offset
+        seen = (np.minimum(at + after + 1, problem.keys) - np.maximum(at - before, 0)).clip(0)
+        pairs = np.cumsum(seen)
+        count = max(1, -(-int(pairs[-1]) // _PAIRS))
+        edges = np.searchsorted(pairs, pairs[-1] * np.arange(1, count) // count)
+        bounds = [0, *sorted({int(one) for one in edges} - {0}), problem.queries]
+        return [slice(*one) for one in itertools.pairwise(bounds)]
+
+    def _rows(self, batch_index: int, head: int, q: Tensor, packed: Tensor, block: slice) -> RowBlock:
+        """Compute some rows of a head."""
+        asked, (before, after), problem = self.asked, self.band, self.problem
+        height, columns, depth = block.stop - block.start, packed.shape[0] * BLOCK, packed.shape[1]
+        widest = min(columns, before + after + 1 + 2 * BLOCK + _MOST)
+        group = min(_MOST, max(_FEWEST, _SCORES // widest // ROWS * ROWS))
+        row_bytes = (widest + BLOCK) * 4  # rows whose distance is a power of two would displace each other from L1
+        start, shift = self.start + block.start, asked.shift
+        bins = spanned(start, height, asked.tall), spanned(shift, columns, asked.broad)
+        count = min(asked.count, columns)
+        held = {
+            "top": np.zeros((height, count), np.float32),
+            "keys": np.zeros((height, count), np.int64),
+            "per_row": np.zeros((height, 4), np.float32),
+            "received": np.zeros(columns, np.float64),
+            "sums": np.zeros(bins, np.float32),
+            "maxima": np.zeros(bins, np.float32),
+        }
+        room, scores = np.empty(3 * columns + CHUNK, np.float32), np.empty(group * row_bytes, np.uint8)
+        numbers = {name: one.ctypes.data for name, one in (held | {"room": room, "weights": scores}).items()}
+        numbers |= {"heads": 1, "rows": height, "columns": columns, "size": 4, "count": count, "scores": 0}
+        numbers |= {"row_shift": start % asked.tall, "column_shift": shift % asked.broad, "tall": asked.tall}
+        numbers |= {"broad": asked.broad, "bin_rows": bins[0], "bin_columns": bins[1]}
+        numbers |= {"first": start + asked.offset - shift, "diagonal": block.start + problem.q_offset}
+        numbers |= {"q": q.data_ptr() + block.start * depth * 4, "packed": packed.data_ptr(), "depth": depth}
+        numbers |= {"group": group, "weights_row": row_bytes, "before": before, "after": after, "seen": problem.keys}
+        job = np.array([tuple(numbers[name] for name in BLOCK_OF_WEIGHTS.names or ())], BLOCK_OF_WEIGHTS)
+        object_code.loops().functions["sweep_qk"](job.ctypes.data)
+        found = {name: torch.from_numpy(one)[None] for name, one in held.items()}
+        mass, dot, moment, most = found.pop("per_row").unbind(-1)
+        heads, nothing = slice(head, head + 1), torch.empty(1, height, 0)
+        return _Rows(
+            batch_index,
+            heads,
+            start,
+            0,
+            nothing,
+            leaks=False,
+            **found,
+            total=mass,
+            centred=dot,
+            distances=moment,
+            most=most,
+        )
+
+
+@dataclass(eq=False, kw_only=True)
+class _Rows(RowBlock):
+    """Rows of one head without their weights; rows that see no key have 0 everywhere."""
+
+    top: Float[Tensor, "1 rows count"]
+    keys: Int[Tensor, "1 rows count"]
+    total: Float[Tensor, "1 rows"]  # z / e ** most
+    centred: Float[Tensor, "1 rows"]  # Σ p (s − most)
+    distances: Float[Tensor, "1 rows"]  # Σ p |i − j|
+    most: Float[Tensor, "1 rows"]  # the largest score
+    received: Float[Tensor, "1 columns"]
+    sums: Float[Tensor, "1 row_bins column_bins"]
+    maxima: Float[Tensor, "1 row_bins column_bins"]
+
+    @property
+    def columns(self) -> slice:
+        """The range of the columns among all keys."""
+        return slice(self.key_start, self.key_start + self.received.shape[1])
+
+    def strongest(self, count: int) -> tuple[Float[Tensor, "1 rows count"], Int[Tensor, "1 rows count"]]:
+        """Return the largest weights of each row and their columns."""
+        return self.top[..., :count], self.keys[..., :count]
+
+    @property
+    def largest(self) -> Float[Tensor, "1 rows"]:
+        """The largest weight of each row."""
+        return self.top[..., 0]
+
+    def pooled(
+        self, tall: int, broad: int
+    ) -> tuple[Float[Tensor, "1 row_bins column_bins"], Float[Tensor, "1 row_bins column_bins"]]:
+        """Return sums and maxima over bins of the record, of the sizes for which they were computed."""
+        return self.sums, self.maxima
+
+    @property
+    def column_sums(self) -> Float[Tensor, "1 columns"]:
+        """The sum of each column of the block."""
+        return self.received
+
+    def moment(self, first: int) -> Float[Tensor, "1 rows"]:
+        """Return Σ_j p_ij |i − j| of each row, for the first row at the column for which it was computed."""
+        return self.distances
+
+    @cached_property
+    def lse(self) -> Float[Tensor, "1 rows"]:
+        """ln z of each row in float64; +inf for rows without weight."""
+        logarithm = self.most.double() + self.total.double().log()
+        return torch.where(self.total > 0, logarithm, torch.inf)
+
+    @cached_property
+    def entropy(self) -> Float[Tensor, "1 rows"]:
+        """ln(z / e ** most) − Σ p (s − most) of each row."""
+        return torch.where(self.total > 0, self.total.log() - self.centred, 0.0).clamp_min(0.0)

@@ -1,0 +1,195 @@
+"""The second pass in one compiled loop gives what dense float64 weights give, and takes the calls that it can."""
+
+import itertools
+from dataclasses import replace
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+import torch
+
+from oracles import causal, dense, entropy, pooled, window
+from regard.capture import compiled_pass, compiled_statistics
+from regard.capture.capture_qk import Purse, QueriesKeys
+from regard.capture.statistics import Confidence, Distance, Entropy, Extent, HeatMap, Received, Sink, Top
+from regard.capture.weights_from_qk import CallFromQK
+from regard.masks import Causal, Padding, Window
+from regard.normalizers import Softmax
+from regard.problem import Problem
+from regard.scores import ScaledDot
+
+MASKS = {
+    "all": (None, lambda *sizes: None),
+    "causal": (Causal(), causal),
+    "window": (Window(left=70, right=3), lambda *sizes: window(*sizes, 70, 3)),
+    "causal window": (Causal() & Window(200), lambda *sizes: window(*sizes, 199, 0)),
+    "before": (Window(left=300, right=0), lambda *sizes: window(*sizes, 300, 0)),
+}
+
+
+def randn(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def fold(calls, strongest=8):
+    """The results of calls that append rows to one record, each taken by the compiled pass."""
+    statistics = HeatMap(), Top(strongest), Entropy(), Received(), Distance(), Confidence(), QueriesKeys(Purse(2**30))
+    queries = 0
+    for call in calls:
+        start, queries = queries, queries + call.queries
+        sizes = call.batch, call.heads, queries, call.keys
+        extent = Extent(*sizes, torch.float32, torch.device("cpu"), call.keys - queries, around=call)
+        assert compiled_statistics.refuses(call, extent) is None
+        assert compiled_pass.reads_sums_only(call, statistics)
+        for one in statistics:
+            one.start(extent)
+        for portion in compiled_statistics.portions(call, statistics, extent, start):
+            for rows in portion():
+                for one in statistics:
+                    one.fold(rows)
+    found = {name: value for one in statistics for name, value in one.finish(extent).items()}
+    return found | {"lse": found.pop("qk").arrays["lse"]}
+
+
+def check(seen, exact, strongest=8):
+    """Compare everything with the dense weights."""
+
+    def near(ours, theirs, rtol=2e-5, atol=5e-6):
+        assert ours.shape == theirs.shape
+        np.testing.assert_allclose(ours, theirs, rtol=rtol, atol=atol)
+
+    weights = exact.weights
+    queries, keys = weights.shape[-2:]
+    bins = seen["query_bin"], seen["key_bin"]
+    near(seen["mean"], pooled(weights, *bins, np.mean))
+    near(seen["max"], pooled(weights, *bins, np.max))
+    near(seen["entropy"], entropy(weights))
+    near(seen["received"], weights.sum(-2))
+    near(seen["confidence"], weights.max(-1))
+    away = np.abs((np.arange(queries) + keys - queries)[:, None] - np.arange(keys))
+    near(seen["distance"], (weights * away).sum(-1))
+    near(seen["lse"], np.where(np.isneginf(exact.lse), np.inf, exact.lse))
+    best = torch.tensor(weights).topk(min(strongest, keys)).values.numpy()
+    near(seen["top_weights"], best)
+    found = np.take_along_axis(weights, np.maximum(seen["top_keys"], 0), -1)
+    near(np.where(seen["top_keys"] >= 0, found, 0), best)
+    assert ((seen["top_keys"] == -1) == (seen["top_weights"] == 0)).all()
+    assert (seen["top_keys"] < keys).all()
+    assert all(len(set(row[row >= 0])) == (row >= 0).sum() for row in seen["top_keys"].reshape(-1, best.shape[-1]))
+
+
+def case(kind, queries, keys, dim=16):
+    mask, visible = MASKS[kind]
+    q, k = randn(2, 4, queries, dim), 2 * randn(2, 2, keys, dim, seed=1)
+    call = CallFromQK(Problem.of(q, k, k, mask=mask))
+    return call, dense(q, k, k, visible=visible(queries, keys))
+
+
+@pytest.mark.parametrize("n", [1, 5, 63, 64, 65, 129, 513, 700, 1100])
+@pytest.mark.parametrize("kind", MASKS)
+def test_the_pass_gives_what_dense_weights_give(kind, n):
+    call, exact = case(kind, n, n)
+    check(fold([call]), exact)
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(3, 700), (300, 1030), (1, 65), (700, 300), (600, 40)])
+@pytest.mark.parametrize("kind", MASKS)
+def test_queries_stand_at_the_last_keys_and_some_see_none(kind, queries, keys):
+    call, exact = case(kind, queries, keys)
+    seen = fold([call])
+    check(seen, exact)
+    if queries > keys and kind != "all":
+        blind = exact.weights.sum(-1) == 0
+        assert blind.any()
+        assert (seen["top_keys"][blind] == -1).all()
+
+
+@pytest.mark.parametrize("dim", [1, 3, 64, 80, 128])
+def test_heads_of_any_width(dim):
+    call, exact = case("causal", 150, 150, dim)
+    check(fold([call]), exact)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("kind", MASKS)
+def test_blocks_of_rows_that_cut_bins_add_up(kind, threads, monkeypatch):
+    monkeypatch.setattr(compiled_pass, "_PAIRS", 20_000)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    call, exact = case(kind, 1100, 1100)
+    check(fold([call]), exact)
+
+
+def test_small_groups_of_rows(monkeypatch):
+    monkeypatch.setattr(compiled_pass, "_MOST", 4)
+    monkeypatch.setattr(compiled_pass, "_FEWEST", 4)
+    call, exact = case("window", 700, 700)
+    check(fold([call]), exact)
+
+
+@pytest.mark.parametrize("cuts", [[300, 512, 513, 514, 650], [3], [512, 1023, 1025]], ids=str)
+def test_rows_call_by_call_are_the_rows_of_one_pass(cuts):
+    q, k = randn(1, 2, 1100, 16), 2 * randn(1, 1, 1100, 16, seed=1)
+    edges = [0, *cuts, 1100]
+    calls = [
+        CallFromQK(Problem.of(q[:, :, a:b], k[:, :, :b], k[:, :, :b], mask=Causal()))
+        for a, b in itertools.pairwise(edges)
+    ]
+    check(fold(calls), dense(q, k, k, visible=causal(1100, 1100)))
+
+
+@pytest.mark.parametrize("strongest", [1, 64, 65, 200])
+@pytest.mark.parametrize("n", [100, 300])
+def test_any_number_of_strongest_keys(strongest, n):
+    call, exact = case("causal", n, n)
+    check(fold([call], strongest), exact, strongest)
+
+
+@pytest.mark.parametrize("scale", [0.0, 30.0])
+def test_equal_scores_and_scores_far_apart(scale):
+    q, k = scale * randn(1, 1, 300, 16), randn(1, 1, 300, 16, seed=1)
+    seen = fold([CallFromQK(Problem.of(q, k, k, mask=Causal()))])
+    if scale:
+        check(seen, dense(q, k, k, visible=causal(300, 300)))
+    else:
+        expected = np.where(np.arange(8) <= np.arange(300)[:, None], np.arange(8), -1)
+        np.testing.assert_array_equal(seen["top_keys"][0, 0], expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_narrow_numbers_are_widened_first(dtype):
+    q, k = randn(1, 2, 300, 16).to(dtype), randn(1, 1, 300, 16, seed=1).to(dtype)
+    with (
+        patch.object(QueriesKeys, "_take"),
+        patch.object(
+            QueriesKeys, "finish", lambda self, extent: {"qk": type("", (), {"arrays": {"lse": self._lse[0].numpy()}})}
+        ),
+    ):
+        check(fold([CallFromQK(Problem.of(q, k, k, mask=Causal()))]), dense(q, k, k, visible=causal(300, 300)))
+
+
+def plain(**changed):
+    q, k = randn(1, 2, 64, 16), randn(1, 1, 64, 16, seed=1)
+    return CallFromQK(Problem.of(q, k, k, **changed))
+
+
+def test_other_calls_keep_the_weights_in_blocks():
+    standard = [HeatMap(), Top(), Entropy(), Received()]
+    takes = compiled_pass.reads_sums_only
+    assert takes(plain(), standard)
+    assert takes(plain(mask=Causal()), [*standard, Distance(), Confidence()])
+
+    class Own(Entropy):
+        pass
+
+    assert not takes(plain(), [*standard, Sink()])
+    assert not takes(plain(), [Own()])
+    assert not takes(plain(mask=Padding(torch.ones(1, 64))), standard)
+    assert not takes(plain(bias=torch.zeros(64, 64)), standard)
+    assert not takes(plain(score=ScaledDot(softcap=5.0)), standard)
+    assert not takes(plain(normalizer=Softmax(sink=torch.zeros(2))), standard)
+    assert not takes(plain(weight_factor=torch.ones(64, 64)), standard)
+    assert not takes(plain().of_heads((1,)), standard)
+    assert not takes(plain().having(chosen_rows=frozenset({3})), standard)
+    problem = plain().problem
+    assert not takes(CallFromQK(replace(problem, q=problem.q * torch.nan)), standard)
+    assert not takes(CallFromQK(replace(problem, q=problem.q.double(), k=problem.k.double())), standard)
