@@ -13,10 +13,10 @@ from llvmlite import ir
 from numba import types
 
 from regard.backends.numba_loops import simd_exp_and_tanh as on
-from regard.backends.numba_loops.llvm_builder import FLOATS, I64, WIDTH, Code, compiled, instruction
+from regard.backends.numba_loops.llvm_builder import FLOATS, I32, I64, WIDTH, Code, F, compiled, instruction
 from regard.backends.numba_loops.sizes import BLOCK, LANES
 from regard.backends.numba_loops.tiles import PANEL_BYTES, PANELS, VECTORS, floats, multiply
-from regard.backends.numba_loops.weight_statistics import bin_run, insert_above, scan
+from regard.backends.numba_loops.weight_statistics import bin_run
 
 __all__ = ["sweep_qk"]
 
@@ -64,6 +64,31 @@ def _gather(code: Code, row: Any, blocks: Any, share: Any, added: Any, most: Any
             do.store(code.larger(weight, do.load(largest[at])), largest[at])
     for at in range(VECTORS):
         code.store(do.load(largest[at]), do.add(parts, ir.Constant(I64, at * WIDTH)))
+
+
+@instruction(_at, _at, _float)
+def _larger(code: Code, row: Any, least: Any) -> Any:
+    """Return which of 64 floats are larger than a number, one bit for each."""
+    do, bits = code.do, ir.Constant(I64, 0)
+    for at in range(VECTORS):
+        above = do.fcmp_ordered(">", code.load(code.at(row, at * WIDTH), FLOATS), code.everywhere(least))
+        part = do.zext(do.bitcast(above, ir.IntType(LANES)), I64)
+        bits = do.or_(bits, do.shl(part, ir.Constant(I64, at * LANES)))
+    return bits
+
+
+@instruction(_at, _at)
+def _lowest(code: Code, bits: Any) -> Any:
+    """Return the number of the lowest bit that is set."""
+    return code.do.cttz(bits, ir.Constant(ir.IntType(1), 1))
+
+
+@instruction(_float, _float)
+def _below(code: Code, x: Any) -> Any:
+    """Return the next smaller float of one that is not negative; −1 for 0."""
+    do = code.do
+    smaller = do.bitcast(do.sub(do.bitcast(x, I32), ir.Constant(I32, 1)), F)
+    return do.select(do.fcmp_ordered(">", x, ir.Constant(F, 0.0)), smaller, ir.Constant(F, -1.0))
 
 
 def sweep_qk(address: Any) -> None:
@@ -137,11 +162,43 @@ def _row(job: Any, row: int, source: int) -> None:
     found[3] = most
     above, maxima = job.room + left * 4, job.room + (job.columns + left) * 4
     _gather(source + left * 4, width // BLOCK, share, above, maxima, parts)
-    best = numba.carray(on.pointer(job.top + row * job.count * 4), job.count, np.int32)
+    _search(job, row, source + left * 4, width, parts)
+    keys = numba.carray(on.pointer(job.keys + row * job.count * 8), job.count, np.int64)
+    for at in range(job.count):
+        keys[at] += left
+
+
+@compiled
+def _search(job: Any, row: int, source: int, width: int, parts: int) -> None:
+    """Find the largest weights of a row in decreasing order, the first of equal ones first, and their keys.
+
+    Of k parts of the row, the smallest maximum is a lower bound of the row's k-th largest weight.
+    """
+    best = floats(job.top + row * job.count * 4, job.count)
     best[:] = -1
     if job.count <= BLOCK:
-        insert_above(job, row, parts, 0, np.int32)
-        best[:] = best[job.count - 1] - 1
-    scan(job, row, source + left * 4, left, width, np.int32)
+        _insert(job, row, parts, 0)
+        best[:] = _below(best[job.count - 1])
+    for left in range(0, width, BLOCK):
+        _insert(job, row, source + left * 4, left)
     for at in range(job.count):
-        best[at] = max(best[at], 0)
+        best[at] = max(best[at], np.float32(0))
+
+
+@compiled
+def _insert(job: Any, row: int, source: int, left: int) -> None:
+    """Insert those of 64 weights into the best of a row that are larger than the last of these."""
+    last = job.count - 1
+    weights, best = floats(source, BLOCK), floats(job.top + row * job.count * 4, job.count)
+    keys = numba.carray(on.pointer(job.keys + row * job.count * 8), job.count, np.int64)
+    larger = _larger(source, best[last])
+    while larger:
+        j = _lowest(larger)
+        larger &= larger - 1
+        weight = weights[j]
+        if weight > best[last]:
+            place = last
+            while place > 0 and best[place - 1] < weight:
+                best[place], keys[place] = best[place - 1], keys[place - 1]
+                place -= 1
+            best[place], keys[place] = weight, left + j
