@@ -60,15 +60,14 @@ def reads_sums_only(call: WatchedCall, statistics: Sequence[Statistic]) -> bool:
     if not isinstance(call, CallFromQK) or call.head_numbers is not None or call.chosen_rows is not None:
         return False
     problem = call.problem
-    is_plain = problem.score.product and problem.score.softcap is None and problem.bias is None
-    is_softmax = type(problem.normalizer) is Softmax and problem.sink is None and problem.weight_factor is None
+    is_plain = type(problem.normalizer) is Softmax and problem.sink is None and problem.weight_factor is None
     return (
         all(type(one) in _READ for one in statistics)  # what a subclass reads is unknown
         and is_plain
-        and is_softmax
+        and problem.score.softcap is None
         and torch.promote_types(problem.q.dtype, torch.float32) == torch.float32
         and (problem.mask is None or band_of(problem.mask.mask) is not None)
-        and call.is_tame
+        and call.is_tame  # a product without a bias
     )
 
 
@@ -88,10 +87,14 @@ def portions(call: CallFromQK, start: int, asked: Requested) -> list[Callable[[]
     ]
 
 
+def _blocks_of(keys: int) -> int:
+    return -(-keys // BLOCK)
+
+
 def _packed(problem: Problem, batch_index: int, kv_head: int) -> Float[Tensor, "blocks dim block"]:
     """Return the keys in blocks, in which those of one element are contiguous, with zeros after the last key."""
     k = problem.k[batch_index, kv_head]
-    padded = torch.zeros(-(-len(k) // BLOCK) * BLOCK, k.shape[1])
+    padded = torch.zeros(_blocks_of(len(k)) * BLOCK, k.shape[1], dtype=torch.float32, device="cpu")
     padded[: len(k)] = k
     return padded.view(-1, BLOCK, k.shape[1]).transpose(1, 2).contiguous()
 
@@ -106,11 +109,12 @@ class _Pass:
     def head(self, batch_index: int, head: int, packed: Callable[[int, int], Tensor]) -> Iterator[RowBlock]:
         """Yield the rows of a head; where threads are free, several blocks are computed in parallel."""
         problem, threads = self.problem, torch.get_num_threads()
-        q = torch.zeros(problem.queries + ROWS - 1, problem.q.shape[3])  # rows are computed four at a time
+        rows = problem.queries + ROWS - 1  # they are computed four at a time
+        q = torch.zeros(rows, problem.q.shape[3], dtype=torch.float32, device="cpu")
         torch.mul(problem.q[batch_index, head], problem.scale, out=q[: problem.queries])
         keys = packed(batch_index, head // (problem.heads // problem.kv_heads))
         compute = partial(self._rows, batch_index, head, q, keys)
-        if threads == 1:
+        if min(threads, len(self._blocks)) == 1:
             yield from map(compute, self._blocks)
             return
         with ThreadPoolExecutor(threads, thread_name_prefix="regard") as pool:
@@ -122,23 +126,28 @@ class _Pass:
         """Rows with about as many visible pairs each."""
         (before, after), problem = self.band, self.problem
         at = np.arange(problem.queries) + problem.q_offset
-        seen = (np.minimum(at + after + 1, problem.keys) - np.maximum(at - before, 0)).clip(0)
-        pairs = np.cumsum(seen)
+        pairs = np.cumsum((np.minimum(at + after + 1, problem.keys) - np.maximum(at - before, 0)).clip(0))
         count = max(1, -(-int(pairs[-1]) // _PAIRS))
         edges = np.searchsorted(pairs, pairs[-1] * np.arange(1, count) // count)
         bounds = [0, *sorted({int(one) for one in edges} - {0}), problem.queries]
         return [slice(*one) for one in itertools.pairwise(bounds)]
 
+    def _columns(self, block: slice) -> tuple[int, int]:
+        """Return the range of keys that some rows may see, in whole blocks, at least one."""
+        (before, after), problem = self.band, self.problem
+        first, last = block.start + problem.q_offset, block.stop - 1 + problem.q_offset
+        left = min(max(0, first - before) // BLOCK, _blocks_of(problem.keys) - 1)
+        right = max(left + 1, _blocks_of(max(0, min(problem.keys, last + after + 1))))
+        return left * BLOCK, right * BLOCK
+
     def _rows(self, batch_index: int, head: int, q: Tensor, packed: Tensor, block: slice) -> RowBlock:
         """Compute some rows of a head."""
-        asked, (before, after), problem = self.asked, self.band, self.problem
-        height, columns, depth = block.stop - block.start, packed.shape[0] * BLOCK, packed.shape[1]
-        widest = min(columns, before + after + 1 + 2 * BLOCK + _MOST)
-        group = min(_MOST, max(_FEWEST, _SCORES // widest // ROWS * ROWS))
-        row_bytes = (widest + BLOCK) * 4  # rows whose distance is a power of two would displace each other from L1
-        start, shift = self.start + block.start, asked.shift
-        bins = spanned(start, height, asked.tall), spanned(shift, columns, asked.broad)
+        asked, (before, after), depth = self.asked, self.band, q.shape[1]
+        left, right = self._columns(block)
+        height, columns, seen = block.stop - block.start, right - left, min(self.problem.keys, right) - left
+        start, shift = self.start + block.start, left + asked.shift
         count = min(asked.count, columns)
+        bins = spanned(start, height, asked.tall), spanned(shift, columns, asked.broad)
         held = {
             "top": np.zeros((height, count), np.float32),
             "keys": np.zeros((height, count), np.int64),
@@ -147,32 +156,24 @@ class _Pass:
             "sums": np.zeros(bins, np.float32),
             "maxima": np.zeros(bins, np.float32),
         }
-        room, scores = np.empty(3 * columns + CHUNK, np.float32), np.empty(group * row_bytes, np.uint8)
-        numbers = {name: one.ctypes.data for name, one in (held | {"room": room, "weights": scores}).items()}
-        numbers |= {"heads": 1, "rows": height, "columns": columns, "size": 4, "count": count, "scores": 0}
+        widest = min(columns, max(0, before + after + 1) + _MOST + 2 * BLOCK)  # of a group, in whole blocks
+        group = min(_MOST, max(_FEWEST, _SCORES // widest // ROWS * ROWS))
+        row_bytes = (widest + BLOCK) * 4  # rows whose distance is a power of two would displace each other from L1
+        room = {"room": np.empty(3 * columns + CHUNK, np.float32), "weights": np.empty(group * row_bytes, np.uint8)}
+        numbers = {name: one.ctypes.data for name, one in (held | room).items()}
+        numbers |= {"scores": 0, "heads": 1, "rows": height, "columns": columns, "size": 4, "count": count}
         numbers |= {"row_shift": start % asked.tall, "column_shift": shift % asked.broad, "tall": asked.tall}
         numbers |= {"broad": asked.broad, "bin_rows": bins[0], "bin_columns": bins[1]}
-        numbers |= {"first": start + asked.offset - shift, "diagonal": block.start + problem.q_offset}
-        numbers |= {"q": q.data_ptr() + block.start * depth * 4, "packed": packed.data_ptr(), "depth": depth}
-        numbers |= {"group": group, "weights_row": row_bytes, "before": before, "after": after, "seen": problem.keys}
+        numbers |= {"first": start + asked.offset - shift, "diagonal": block.start + self.problem.q_offset - left}
+        numbers |= {"q": q.data_ptr() + block.start * depth * 4, "packed": packed.data_ptr() + left * depth * 4}
+        numbers |= {"depth": depth, "group": group, "weights_row": row_bytes}
+        numbers |= {"before": before, "after": after, "seen": seen}
         job = np.array([tuple(numbers[name] for name in BLOCK_OF_WEIGHTS.names or ())], BLOCK_OF_WEIGHTS)
         object_code.loops().functions["sweep_qk"](job.ctypes.data)
         found = {name: torch.from_numpy(one)[None] for name, one in held.items()}
-        mass, dot, moment, most = found.pop("per_row").unbind(-1)
-        heads, nothing = slice(head, head + 1), torch.empty(1, height, 0)
-        return _Rows(
-            batch_index,
-            heads,
-            start,
-            0,
-            nothing,
-            leaks=False,
-            **found,
-            total=mass,
-            centred=dot,
-            distances=moment,
-            most=most,
-        )
+        found |= dict(zip(("total", "centred", "distances", "most"), found.pop("per_row").unbind(-1), strict=True))
+        nothing = torch.empty(1, height, 0, dtype=torch.float32, device="cpu")
+        return _Rows(batch_index, slice(head, head + 1), start, left, nothing, leaks=False, **found)
 
 
 @dataclass(eq=False, kw_only=True)

@@ -121,6 +121,15 @@ class CallFromQK(WatchedCall):
         """The bytes of q and k."""
         return self.problem.q.nbytes + self.problem.k.nbytes
 
+    @cached_property
+    def is_tame(self) -> bool:
+        """Whether no score is NaN or nearly as low as the most negative number."""
+        problem = self.problem
+        if not problem.score.product or problem.bias is not None or not (problem.q.numel() and problem.k.numel()):
+            return False
+        q, k = (max(-float(low), float(high)) for low, high in (problem.q.aminmax(), problem.k.aminmax()))
+        return abs(problem.scale) * q * k * problem.q.shape[-1] < _TAME
+
     def _score(self, q: Tensor, k: Tensor, batch_index: int, heads: slice, block: Block, out: Tensor) -> None:
         """Write the scaled scores of a block with keys shared between heads to `out`."""
         problem = self.problem
@@ -211,15 +220,6 @@ class CallFromQK(WatchedCall):
         assert problem.mask is not None
         sizes = {"batch": slice(batch_index, batch_index + 1), "heads": heads}
         return problem.mask.tile(slice(block.top, block.bottom), where, **sizes, device=problem.q.device)[0]
-
-    @cached_property
-    def is_tame(self) -> bool:
-        """Whether no score is NaN or nearly as low as the most negative number."""
-        problem = self.problem
-        if not problem.score.product or problem.bias is not None or not (problem.q.numel() and problem.k.numel()):
-            return False
-        q, k = (max(-float(low), float(high)) for low, high in (problem.q.aminmax(), problem.k.aminmax()))
-        return abs(problem.scale) * q * k * problem.q.shape[-1] < _TAME
 
     def _rows_of(
         self,
