@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -170,7 +171,7 @@ class _Pass:
         numbers |= {"before": before, "after": after, "seen": seen}
         job = np.array([tuple(numbers[name] for name in BLOCK_OF_WEIGHTS.names or ())], BLOCK_OF_WEIGHTS)
         object_code.loops().functions["sweep_qk"](job.ctypes.data)
-        found = {name: torch.from_numpy(one)[None] for name, one in held.items()}
+        found: dict[str, Any] = {name: torch.from_numpy(one)[None] for name, one in held.items()}
         found |= dict(zip(("total", "centred", "distances", "most"), found.pop("per_row").unbind(-1), strict=True))
         nothing = torch.empty(1, height, 0, dtype=torch.float32, device="cpu")
         return _Rows(batch_index, slice(head, head + 1), start, left, nothing, leaks=False, **found)
