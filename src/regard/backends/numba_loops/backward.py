@@ -22,16 +22,16 @@ from regard.backends.numba_loops import simd_products as products
 from regard.backends.numba_loops.llvm_builder import compiled
 from regard.backends.numba_loops.sizes import BLOCK, ROWS
 from regard.backends.numba_loops.tiles import (
-    PANEL_BYTES,
-    PANELS,
-    VECTORS,
     add_bias_and_hide,
     bits_of,
     first_run,
     floats,
     multiply,
+    multiply_columns,
     pack,
     seat,
+    span_of,
+    strip_rows,
 )
 
 __all__ = ["add_parts", "differentiate"]
@@ -129,14 +129,12 @@ def _visit(
         numba.carray(on.pointer(job.lengths), rows[table + 1], np.int64),
         numba.carray(on.pointer(job.tiles), rows[table + 1], np.int64),
     )
-    fresh = 1
+    on.zero(sums, height * far)
     for run in range(rows[table], rows[table + 1]):
         for block in range(starts[run], starts[run] + lengths[run]):
             _weigh(job, sequence, head, kv_head, first, height, block, marks[run], queries, up, scores, diagonals)
-            _add(job, sequence, kv_head, block, height, queries, up, scores, sums, dk, dv, fresh)
-            fresh = 0
-    if fresh:  # no key is visible
-        on.zero(sums, height * far)
+            spans = -1 if diagonals else marks[run]  # the sums along diagonals are of whole blocks
+            _add(job, sequence, kv_head, block, spans, height, queries, up, scores, sums, dk, dv)
     on.copy(job.dq + ((sequence * job.heads + head) * job.queries + first) * far, sums, height * far)
 
 
@@ -152,35 +150,36 @@ def _weigh(
     along = scores + 3 * BLOCK * _SIDE  # the tile's own sums, because long sums of float32 are less exact
     at = (sequence * job.kv_heads + kv_head) * ((job.keys + BLOCK - 1) // BLOCK) + block
     keys, values = job.packed_keys + at * BLOCK * far, job.packed_values + at * BLOCK * wide
-    depth = job.value_vectors * on.LANES
-    for panel in range(PANELS):
-        below, offset = panel * job.depth * PANEL_BYTES, panel * PANEL_BYTES
-        multiply(0, queries, far, keys + below, PANEL_BYTES, scores + offset, _SIDE, padded, job.depth, on.PANEL, 1)
-        multiply(
-            0, up, wide, values + panel * depth * PANEL_BYTES, PANEL_BYTES, gradients + offset, _SIDE, padded,
-            depth, on.PANEL, 1,
-        )  # fmt: skip
+    depth, spans = job.value_vectors * on.LANES, -1 if diagonals else tile
+    some = strip_rows(spans)
+    for row in range(0, padded, some):
+        begin, end = span_of(job, spans, 0, row // some)
+        rows, into = min(some, padded - row), row * _SIDE
+        multiply_columns(0, queries + row * far, far, keys, scores + into, _SIDE, rows, job.depth, begin, end)
+        multiply_columns(0, up + row * wide, wide, values, gradients + into, _SIDE, rows, depth, begin, end)
     where = (sequence * job.heads + head) * job.queries + first
     sums, deltas = floats(job.lse, where + height), floats(job.delta, where + height)
     if diagonals:
         on.zero(along, 2 * _SIDE)
     for row in range(height):
-        here, other = scores + row * _SIDE, gradients + row * _SIDE
+        begin, end = span_of(job, spans, 0, row // some)
+        at, vectors = row * _SIDE + begin * 4, (end - begin) // on.LANES
+        here, other = scores + at, gradients + at
         if job.cap > 0:
-            on.cap(here, VECTORS, job.scale, job.cap)
-            on.copy(capped + row * _SIDE, here, _SIDE)
-        add_bias_and_hide(job, here, sequence, head, first + row, block, tile)
+            on.cap(here, vectors, job.scale, job.cap)
+            on.copy(capped + at, here, vectors * on.LANES * 4)
+        add_bias_and_hide(job, scores + row * _SIDE, sequence, head, first + row, block, tile)
         if job.row_bits:
             dropping.weigh_back_dropped(
-                here, other, VECTORS, job.soft, sums[where + row], deltas[where + row], job.factor, job.kept,
-                job.column_bits + block * BLOCK * 4, bits_of(job, where + row), job.least_bits,
+                here, other, vectors, job.soft, sums[where + row], deltas[where + row], job.factor, job.kept,
+                job.column_bits + (block * BLOCK + begin) * 4, bits_of(job, where + row), job.least_bits,
             )  # fmt: skip
         else:
-            dropping.weigh_back(here, other, VECTORS, job.soft, sums[where + row], deltas[where + row], job.factor)
+            dropping.weigh_back(here, other, vectors, job.soft, sums[where + row], deltas[where + row], job.factor)
         if diagonals:
             on.add(along + (height - 1 - row) * 4, other, BLOCK, np.float32(1))
         if job.cap > 0:
-            on.cap_slope(other, capped + row * _SIDE, VECTORS, job.cap)
+            on.cap_slope(other, capped + at, vectors, job.cap)
     if diagonals:
         into = diagonals + (job.queries - first - height) * 4 + block * _SIDE
         on.add(into, along, BLOCK + height - 1, np.float32(1))
@@ -188,27 +187,36 @@ def _weigh(
 
 @compiled
 def _add(
-    job: Any, sequence: int, kv_head: int, block: int, height: int, queries: int, up: int, scores: int, sums: int,
-    dk: int, dv: int, fresh: int,
+    job: Any, sequence: int, kv_head: int, block: int, spans: int, height: int, queries: int, up: int, scores: int,
+    sums: int, dk: int, dv: int,
 ) -> None:  # fmt: skip
     """Add a block's share of all three gradients."""
     padded = (height + ROWS - 1) // ROWS * ROWS
     far, wide = job.depth * 4, job.value_vectors * on.LANES * 4
     gradients = scores + BLOCK * _SIDE
-    count = min(BLOCK, job.keys - block * BLOCK)
+    count, some = min(BLOCK, job.keys - block * BLOCK), strip_rows(spans)
     keys = job.k + sequence * job.k_batch + kv_head * job.k_head + block * BLOCK * job.k_row
     for left in range(0, job.value_vectors, on.PANEL):
         offset, vectors = left * on.LANES * 4, min(on.PANEL, job.value_vectors - left)
         into = dv + block * BLOCK * wide + offset
         for row in range(0, count, ROWS):
+            begin, end = span_of(job, spans, 1, row // some)
             products.multiply_transposed(
-                scores + row * 4, _SIDE, up + offset, wide, into + row * wide, wide, height, vectors, 0
-            )
+                scores + begin * _SIDE + row * 4, _SIDE, up + begin * wide + offset, wide, into + row * wide, wide,
+                max(0, min(end, height) - begin), vectors, 0,
+            )  # fmt: skip
     for left in range(0, job.depth // on.LANES, on.PANEL):
         offset, vectors = left * on.LANES * 4, min(on.PANEL, job.depth // on.LANES - left)
         into = dk + block * BLOCK * far + offset
         for row in range(0, count, ROWS):
+            begin, end = span_of(job, spans, 1, row // some)
             products.multiply_transposed(
-                gradients + row * 4, _SIDE, queries + offset, far, into + row * far, far, height, vectors, 0
-            )
-        multiply(0, gradients, _SIDE, keys + offset, job.k_row, sums + offset, far, padded, count, vectors, fresh)
+                gradients + begin * _SIDE + row * 4, _SIDE, queries + begin * far + offset, far, into + row * far, far,
+                max(0, min(end, height) - begin), vectors, 0,
+            )  # fmt: skip
+        for row in range(0, padded, some):
+            begin, end = span_of(job, spans, 0, row // some)
+            multiply(
+                0, gradients + row * _SIDE + begin * 4, _SIDE, keys + begin * job.k_row + offset, job.k_row,
+                sums + row * far + offset, far, min(some, padded - row), max(0, min(end, count) - begin), vectors, 0,
+            )  # fmt: skip

@@ -203,7 +203,7 @@ def _numbers_of(problem: Problem, tables: Tables) -> dict[str, Any]:
     numbers: dict[str, Any] = {
         name: getattr(problem, name) for name in ("batch", "heads", "kv_heads", "queries", "keys")
     }
-    numbers |= {name: getattr(tables, name).ctypes.data for name in "rows starts lengths tiles seen".split()}
+    numbers |= {name: getattr(tables, name).ctypes.data for name in "rows starts lengths tiles seen spans".split()}
     numbers |= {"mask_batch": tables.leading[0], "mask_heads": tables.leading[1]}
     return numbers | {"value_vectors": -(-problem.v.shape[-1] // LANES)} | _factors_of(problem)
 

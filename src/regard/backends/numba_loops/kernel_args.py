@@ -20,7 +20,7 @@ _NUMBERS = """
     q q_batch q_head q_row k k_batch k_head k_row v v_batch v_head v_row up up_batch up_head up_row
     output lse low packs packed_keys packed_values
     batch heads kv_heads queries keys depth value_vectors pairs
-    rows starts lengths tiles seen edge mask_batch mask_heads
+    rows starts lengths tiles seen spans edge mask_batch mask_heads
     bias bias_batch bias_head bias_row bias_sums bias_sums_bytes
     parts finished part_most part_mass part_sums
     delta dq dk dv

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from regard.backends.numba_loops.sizes import BLOCK
+from regard.backends.numba_loops.sizes import BLOCK, STRIP, STRIPS
 from regard.masks import BoundMask
 from regard.masks.block_plan import Cover, Runs, remembered
 from regard.problem import Problem
@@ -38,11 +38,12 @@ class Tables:
     lengths: Numbers  # number of blocks of each run
     tiles: Numbers  # index in `seen` of its single block; −1 if every pair is visible
     seen: npt.NDArray[np.uint8]  # (tiles, 64, 64): 1 for visible pairs
+    spans: Numbers  # (tiles, 2, 4, 2): of each 16 rows, the 16s of columns that are computed, and the other way round
 
     @property
     def nbytes(self) -> int:
         """The bytes of all tables."""
-        return sum(one.nbytes for one in (self.rows, self.starts, self.lengths, self.tiles, self.seen))
+        return sum(one.nbytes for one in (self.rows, self.starts, self.lengths, self.tiles, self.seen, self.spans))
 
 
 _tables: Remembered[Tables] = Remembered(32, most_bytes=_MOST, bytes_of=lambda one: one.nbytes)
@@ -100,7 +101,29 @@ def _made(problem: Problem) -> Tables:
         runs_before += len(runs.row)
     starts, lengths, marks = (np.concatenate(one).astype(np.int64) for one in zip(*parts, strict=True))
     nothing = np.zeros((0, BLOCK, BLOCK), np.uint8)
-    return Tables(leading, np.concatenate(rows), starts, lengths, marks, np.concatenate([nothing, *seen]))
+    bits = np.concatenate([nothing, *seen])
+    return Tables(leading, np.concatenate(rows), starts, lengths, marks, bits, _spans_of(bits))
+
+
+def _spans_of(seen: npt.NDArray[np.uint8]) -> Numbers:
+    """Return, for each strip of 16 rows of a tile, from which to which strip of columns it is computed, and for each of
+    columns from which to which of rows: the smallest ranges that hold all visible pairs and agree with each other.
+    """
+    strips: npt.NDArray[np.bool_] = np.asarray(seen.reshape(-1, STRIPS, STRIP, STRIPS, STRIP).any((2, 4)))
+    while True:
+        spans = np.stack([_ends(strips), _ends(strips.swapaxes(1, 2))], 1)
+        at = np.arange(STRIPS)
+        by_rows, by_columns = ((one[..., :1] <= at) & (at < one[..., 1:]) for one in (spans[:, 0], spans[:, 1]))
+        filled = by_rows | by_columns.swapaxes(1, 2)
+        if np.array_equal(filled, strips):
+            return spans
+        strips = filled
+
+
+def _ends(strips: npt.NDArray[np.bool_]) -> Numbers:
+    """Return the first place on the last axis that is true and the one after the last, or 0 and 0 where none is."""
+    first, last = strips.argmax(-1), STRIPS - strips[..., ::-1].argmax(-1)
+    return (np.stack([first, last], -1) * strips.any(-1, keepdims=True)).astype(np.int64)
 
 
 def _with_single_blocks(runs: Runs) -> Runs:

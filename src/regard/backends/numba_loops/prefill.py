@@ -14,16 +14,17 @@ from regard.backends.numba_loops.llvm_builder import compiled
 from regard.backends.numba_loops.sizes import BLOCK, GROUP, ROWS
 from regard.backends.numba_loops.tiles import (
     FAR,
-    PANEL_BYTES,
-    PANELS,
     adjust,
     drop,
     first_run,
     floats,
     multiply,
+    multiply_columns,
     pack,
     pairs_of_blocks,
     seat,
+    span_of,
+    strip_rows,
     weigh,
     write_log_sum,
 )
@@ -123,10 +124,12 @@ def _visit(
     for at in range(held):
         block, tile = blocks[0, at], blocks[1, at]
         packed, here = job.packed_keys + (of + block) * job.depth * BLOCK * 4, scores + at * BLOCK * 4
-        for panel in range(PANELS):
-            multiply(
-                job.pairs, queries, job.depth * 4, packed + panel * job.depth * PANEL_BYTES, PANEL_BYTES,
-                here + panel * PANEL_BYTES, FAR, padded, job.depth, on.PANEL, 1,
+        some = strip_rows(tile)
+        for row in range(0, padded, some):
+            begin, end = span_of(job, tile, 0, row // some)
+            multiply_columns(
+                job.pairs, queries + row * job.depth * 4, job.depth * 4, packed, here + row * FAR, FAR,
+                min(some, padded - row), job.depth, begin, end,
             )  # fmt: skip
         if tile >= 0 or job.bias or job.cap > 0 or (block + 1) * BLOCK > job.keys:
             for row in range(height):
@@ -155,16 +158,27 @@ def _add_values(
         values = job.packed_values + of * block_bytes
     blocks = pairs_of_blocks(rest + BLOCK * 8)
     for at in range(held):
-        block = blocks[0, at]
-        rows = min(BLOCK, job.keys - block * BLOCK)
+        block, tile = blocks[0, at], blocks[1, at]
+        count, some = min(BLOCK, job.keys - block * BLOCK), strip_rows(tile)
         first = 1 if fresh and at == 0 else 0
+        if first and tile >= 0:  # some rows may see nothing in it
+            on.zero(sums, padded * wide)
+            first = 0
         for left in range(0, job.value_vectors, on.PANEL):
             offset = left * on.LANES * 4
-            multiply(
-                job.pairs, scores + at * BLOCK * width, FAR, values + block * block_bytes + offset, row_bytes,
-                sums + offset, wide, padded, (rows + 1) // 2 if job.pairs else rows,
-                min(on.PANEL, job.value_vectors - left), first,
-            )  # fmt: skip
+            for row in range(0, padded, some):
+                begin, end = span_of(job, tile, 0, row // some)
+                end = min(end, count)
+                if begin >= end:
+                    continue
+                top, depth = begin, end - begin
+                if job.pairs:
+                    top, depth = begin // 2, (depth + 1) // 2
+                multiply(
+                    job.pairs, scores + row * FAR + at * BLOCK * width + top * 4, FAR,
+                    values + block * block_bytes + top * row_bytes + offset, row_bytes, sums + row * wide + offset,
+                    wide, min(some, padded - row), depth, min(on.PANEL, job.value_vectors - left), first,
+                )  # fmt: skip
 
 
 @compiled

@@ -9,7 +9,7 @@ from regard.backends.numba_loops import simd_dropout as dropping
 from regard.backends.numba_loops import simd_exp_and_tanh as on
 from regard.backends.numba_loops import simd_products as products
 from regard.backends.numba_loops.llvm_builder import compiled
-from regard.backends.numba_loops.sizes import BLOCK, GROUP, ROWS
+from regard.backends.numba_loops.sizes import BLOCK, GROUP, ROWS, STRIP, STRIPS
 
 __all__ = [
     "FAR",
@@ -23,9 +23,12 @@ __all__ = [
     "first_run",
     "floats",
     "multiply",
+    "multiply_columns",
     "pack",
     "pairs_of_blocks",
     "seat",
+    "span_of",
+    "strip_rows",
     "weigh",
     "write_log_sum",
 ]
@@ -49,6 +52,38 @@ def multiply(
             products.multiply_pairs(a + row * lda, lda, b, ldb, c + row * ldc, ldc, depth, vectors, fresh)
         else:
             products.multiply_f32(a + row * lda, lda, b, ldb, c + row * ldc, ldc, depth, vectors, fresh)
+
+
+@compiled
+def span_of(job: Any, tile: int, of_columns: int, strip: int) -> Any:
+    """Return the first row or column of a tile that a strip of columns or rows is computed with, and the end."""
+    if tile < 0:
+        return 0, BLOCK
+    at = ((tile * 2 + of_columns) * STRIPS + strip) * 2
+    ends = numba.carray(on.pointer(job.spans), at + 2, np.int64)
+    return ends[at] * STRIP, ends[at + 1] * STRIP
+
+
+@compiled
+def strip_rows(tile: int) -> int:
+    """Return the number of rows that are computed together: all where every pair is visible."""
+    return BLOCK if tile < 0 else STRIP
+
+
+@compiled
+def multiply_columns(
+    pairs: int, a: int, lda: int, columns: int, c: int, ldc: int, rows: int, depth: int, begin: int, end: int
+) -> None:
+    """Compute the columns from `begin` to `end` of c (rows × 64) = a (rows × depth) · a block that was rearranged in
+    columns (depth × 64).
+    """
+    vector, last = begin // on.LANES, end // on.LANES
+    while vector < last:
+        panel, within = vector // on.PANEL, vector % on.PANEL
+        vectors = min(on.PANEL - within, last - vector)
+        below = columns + panel * depth * PANEL_BYTES + within * on.LANES * 4
+        multiply(pairs, a, lda, below, PANEL_BYTES, c + vector * on.LANES * 4, ldc, rows, depth, vectors, 1)
+        vector += vectors
 
 
 @compiled
