@@ -1,5 +1,6 @@
 """The cases, in the order of the table."""
 
+from regard_bench.cases.busy_process import BUSY
 from regard_bench.cases.few_queries import DECODING, SMALL
 from regard_bench.cases.full_and_causal import BEYOND, BF16, DENSE, TRAINING
 from regard_bench.cases.peers import PEERS
@@ -9,4 +10,4 @@ from regard_bench.cases.whole_models import MODELS
 
 __all__ = ["CASES"]
 
-CASES = (DENSE, BF16, WINDOW, TRAINING, SPARSE, BEYOND, DECODING, SMALL, MODELS, PEERS, SEEING)
+CASES = (DENSE, BF16, WINDOW, TRAINING, SPARSE, BEYOND, DECODING, SMALL, BUSY, MODELS, PEERS, SEEING)
