@@ -29,6 +29,7 @@ import transformers
 
 from regard import HeadSet, load_model, sources, tap
 from regard.files import write_atomically
+from regard.heads.answer_sources import mean_by_reading
 from regard.heads.head_set import ReadoutScore
 from regard.interpret.source_prompt import joined, prompt_of, token_ranges
 
@@ -175,8 +176,14 @@ def one_pass(
     new = torch.tensor(ids[first:])[:, None]
     with torch.no_grad(), tap(loaded.model, heads=heads, keys=keys, queries=range(first - 1, len(ids) - 1)) as rows:
         logits = loaded.model(torch.tensor([ids]), use_cache=False, logits_to_keep=len(new) + 1).logits[0, :-1]
-    weights = torch.stack([row.weights[0] for row in rows.rows]).double()
+    order = [rows.heads.index(one) for one in heads.heads]
+    weights = torch.stack([row.weights[0] for row in rows.rows])[:, order].double()
     return weights.numpy(), float(logits.double().log_softmax(-1).gather(1, new).mean())
+
+
+def strength(heads: HeadSet, weights: npt.NDArray[np.float64]) -> float:
+    """`Sources.strength` of the weights of these heads, (tokens, heads, documents)."""
+    return float(np.einsum("h,thd->td", heads.strength_weights, weights).max(1).mean())
 
 
 def words(text: str) -> set[str]:
@@ -188,13 +195,12 @@ def measured(loaded: Any, everywhere: HeadSet, used: HeadSet, seed: int, *, leav
     made = prompt(seed)
     documents, question, answer = made.documents, made.question, made.answer
     asked = {"question": question, "answer": answer, "parts": "document"}
-    nowhere = sources(loaded, documents=made.absent, **asked)
     shared = [len(words(text) & words(question + " " + answer)) for text in documents.values()]
     rows, log_prob = one_pass(loaded, everywhere, documents, question, answer)
-    rows_of_mine = rows[:, [everywhere.heads.index(one) for one in used.heads]]
-    each, mine = rows.mean(0), rows_of_mine.mean(0)
-    strength = np.einsum("h,thd->td", used.strength_weights, rows_of_mine).max(1).mean()
-    scores = np.array(used.weights) @ mine
+    without, log_prob_without = one_pass(loaded, used, made.absent, question, answer)
+    of_mine = rows[:, [everywhere.heads.index(one) for one in used.heads]]
+    scores = mean_by_reading(np.einsum("h,thd->td", used.weights, of_mine))
+    strengths = [strength(used, one) for one in (of_mine, without)]
     one: dict[str, Any] = {
         "seed": seed,
         "source": made.source,
@@ -202,19 +208,20 @@ def measured(loaded: Any, everywhere: HeadSet, used: HeadSet, seed: int, *, leav
         "language": made.language,
         "repeated": made.repeated,
         "found": int(scores.argmax()),
-        "mean of heads": int(each.mean(0).argmax()),
+        "mean of heads": int(rows.mean((0, 1)).argmax()),
         "words in common": int(np.argmax(shared)),
-        "strength": [float(strength), nowhere.strength],
-        "log-probability per token": [log_prob, float(nowhere.log_probs.mean())],
+        "strength": strengths,
+        "log-probability per token": [log_prob, log_prob_without],
         "characters": [sum(map(len, one.values())) for one in (documents, made.absent)],
-        "each head": mine.round(6).tolist(),
+        "each head": of_mine.mean(0).round(6).tolist(),
     }
     if leave_out:
         begun = time.perf_counter()
         found = sources(loaded, documents=documents, **asked)
         one["seconds"] = time.perf_counter() - begun
         np.testing.assert_allclose(found.scores, scores, atol=1e-5)
-        np.testing.assert_allclose(found.strength, strength, atol=1e-5)
+        nowhere = sources(loaded, documents=made.absent, **asked)
+        np.testing.assert_allclose([found.strength, nowhere.strength], strengths, atol=1e-5)
         begun = time.perf_counter()
         one["drops"] = without_each(loaded, documents, question, answer)
         one["seconds of leave-one-out"] = time.perf_counter() - begun

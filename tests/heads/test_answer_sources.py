@@ -30,16 +30,31 @@ def made() -> Sources:
     )
 
 
-def test_scores_are_means_over_tokens_and_sums_over_parts(made):
-    np.testing.assert_allclose(made.scores, [0.1, 0.2, 0.1])
-    np.testing.assert_allclose(made.document_scores, [0.3, 0.1])
-    np.testing.assert_allclose(made.sentence_scores, [[0.15, 0.3, 0], [0, 0, 0.3]])
+def test_scores_are_means_over_tokens_that_count_by_what_they_read(made):
+    # the tokens' scores have the sums 0.7, 0.2 and 0.3
+    np.testing.assert_allclose(made.scores, np.array([0.07 + 0.04, 0.42, 0.09]) / 1.2)
+    np.testing.assert_allclose(made.document_scores, np.array([0.07 + 0.04 + 0.42, 0.09]) / 1.2)
+    np.testing.assert_allclose(made.sentence_scores, [[0.11 / 0.9, 0.42 / 0.9, 0], [0, 0, 0.3]])
     assert made.strength == pytest.approx((0.6 + 0.2 + 0.3) / 3)
     assert made.from_nowhere is True
-    assert [(part.id, round(score, 9)) for part, score in made.ranked()] == [("1.2", 0.2), ("1.1", 0.1), ("2.1", 0.1)]
+    ranked = [(part.id, round(score, 9)) for part, score in made.ranked()]
+    assert ranked == [("1.2", 0.35), ("1.1", 0.091666667), ("2.1", 0.075)]
     assert made.text(made.part("2.1")) == "我爱你。"
     with pytest.raises(InputError, match=r"`id` must be that of a part, 1.1 to 2.1, got '9.9'"):
         made.part("9.9")
+
+
+def test_all_tokens_count_alike_by_a_readout_of_another_job(made):
+    other = replace(made, heads=replace(made.heads, job="AT2"))
+    np.testing.assert_allclose(other.scores, [0.1, 0.2, 0.1])
+    np.testing.assert_allclose(other.document_scores, [0.3, 0.1])
+    np.testing.assert_allclose(other.sentence_scores, [[0.15, 0.3, 0], [0, 0, 0.3]])
+
+
+def test_an_answer_that_reads_nothing_has_the_scores_0(made):
+    nothing = replace(made, token_scores=np.zeros((3, 3)))
+    np.testing.assert_array_equal(nothing.scores, 0)
+    np.testing.assert_array_equal(nothing.sentence_scores, 0)
 
 
 def test_what_was_saved_is_loaded(made, tmp_path):

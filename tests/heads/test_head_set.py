@@ -192,7 +192,7 @@ def test_at2s_coefficients_are_heads_by_layer_and_number(tmp_path: Path) -> None
     assert dict(zip(found.heads, found.weights, strict=True)) == {
         (0, 0): 0.5, (0, 2): -0.125, (1, 1): 0.25, (1, 2): 0.125,
     }  # fmt: skip
-    assert found.job == "sources"
+    assert found.job == "AT2"
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Where an answer came from: scores of the parts of a prompt, what happened without them, and a JSON file of both."""
 
-import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -13,14 +12,27 @@ import numpy.typing as npt
 from regard.errors import InputError
 from regard.files import printable
 from regard.heads.head_set import HeadSet
-from regard.heads.json_file import read_json_file, write_json_file
+from regard.heads.json_file import json_number, json_text, json_whole, read_json_file, write_json_file
 
-__all__ = ["Removal", "SourceDocument", "SourcePart", "Sources"]
+__all__ = ["Removal", "SourceDocument", "SourcePart", "Sources", "mean_by_reading"]
 
 _FORMAT, _VERSION = "regard sources", 1
 _LARGEST = 2**28  # bytes of a file
 _MOST = 2**26  # scores, which are parts · tokens of the answer
 Scores = npt.NDArray[np.float64]
+
+
+def mean_by_reading(token_scores: Scores) -> Scores:
+    """Return the mean over tokens of the scores of parts, (parts,), where a token counts by the sum of its scores.
+
+    A token that reads much of the prompt was copied from it; the scores of one that reads little show what its heads
+    do when they find nothing.
+
+    >>> mean_by_reading(np.array([[0.25, 0.5], [0.25, 0.0]])).tolist()
+    [0.25, 0.375]
+    """
+    reads = np.maximum(token_scores.sum(1), 0)
+    return np.asarray(reads @ token_scores / reads.sum() if reads.any() else token_scores.mean(0))
 
 
 @dataclass(frozen=True)
@@ -70,7 +82,9 @@ class Sources:
 
     `token_scores[t, p]` is Σ_h w_h · Σ_{j in p} weight_h(i, j), where i is the position that predicts token t of the
     answer, h are `heads.heads` and w their `heads.weights`. The score of a part for the answer, or for a sentence of
-    it, is the mean over its tokens; the score of a document is the sum over its parts.
+    it, is the mean over its tokens; the score of a document is the sum over its parts. By a readout of the job
+    "sources" a token counts in this mean by what it reads, Σ_p token_scores[t, p]; by any other, as AT2's, all tokens
+    count alike.
 
     Args:
         model: The model's name.
@@ -112,7 +126,7 @@ class Sources:
     @property
     def scores(self) -> Scores:
         """The score of each part for the whole answer, (parts,)."""
-        return np.asarray(self.token_scores.mean(0))
+        return self._mean(self.token_scores)
 
     @property
     def document_scores(self) -> Scores:
@@ -128,8 +142,11 @@ class Sources:
         for row, (start, end) in enumerate(self.sentence_spans):
             tokens = [at for at, (first, last) in enumerate(self.token_spans) if first < end and last > start]
             if tokens:
-                found[row] = self.token_scores[tokens].mean(0)
+                found[row] = self._mean(self.token_scores[tokens])
         return found
+
+    def _mean(self, token_scores: Scores) -> Scores:
+        return mean_by_reading(token_scores) if self.heads.job == "sources" else np.asarray(token_scores.mean(0))
 
     @property
     def from_nowhere(self) -> bool | None:
@@ -233,22 +250,22 @@ def _check_parts(found: Sources) -> None:
 def _of(found: Mapping[str, Any]) -> Sources:
     try:
         return Sources(
-            model=_string(found["model"]),
-            documents=tuple(SourceDocument(_string(one["name"]), _string(one["text"])) for one in found["documents"]),
+            model=json_text(found["model"]),
+            documents=tuple(SourceDocument(json_text(one["name"]), json_text(one["text"])) for one in found["documents"]),
             parts=tuple(
-                SourcePart(_string(one["id"]), *(_whole(one[name]) for name in ("document", "start", "end")))
+                SourcePart(json_text(one["id"]), *(json_whole(one[name]) for name in ("document", "start", "end")))
                 for one in found["parts"]
             ),
-            answer=_string(found["answer"]),
+            answer=json_text(found["answer"]),
             token_spans=_spans(found["tokens"]),
             sentence_spans=_spans(found["sentences"]),
             log_probs=_array(found["log_probs"], 1),
             token_scores=_array(found["token_scores"], 2),
             heads=HeadSet.from_dict(found["heads"]),
             removals=tuple(_removal(one) for one in found["removals"]),
-            threshold=_number(found["threshold"]),
-            error_rate=_number(found["error_rate"]),
-            strength=_number(found["strength"]),
+            threshold=json_number(found["threshold"]),
+            error_rate=json_number(found["error_rate"]),
+            strength=json_number(found["strength"]),
         )
     except KeyError as missing:
         raise InputError(f"it lacks {missing}") from None
@@ -257,37 +274,17 @@ def _of(found: Mapping[str, Any]) -> Sources:
 
 
 def _removal(one: Mapping[str, Any]) -> Removal:
-    numbers = [_number(one[name]) for name in ("drop", "hidden", "control_drop")]
-    control = None if one["control"] is None else _string(one["control"])
+    numbers = [json_number(one[name]) for name in ("drop", "hidden", "control_drop")]
+    control = None if one["control"] is None else json_text(one["control"])
     if None in numbers[:2]:
         raise InputError(f"`removals` must have numbers, got {one}")
-    return Removal(_string(one["part"]), numbers[0] or 0.0, numbers[1] or 0.0, control, numbers[2])
-
-
-def _string(one: Any) -> str:
-    if not isinstance(one, str):
-        raise InputError(f"it must have a text here, got {str(one)[:40]!r}")
-    return one
-
-
-def _whole(one: Any) -> int:
-    if type(one) is not int:
-        raise InputError(f"it must have a whole number here, got {str(one)[:40]!r}")
-    return one
-
-
-def _number(one: Any) -> float | None:
-    if one is None:
-        return None
-    if type(one) not in (int, float) or not math.isfinite(one):
-        raise InputError(f"it must have a finite number here, got {str(one)[:40]!r}")
-    return float(one)
+    return Removal(json_text(one["part"]), numbers[0] or 0.0, numbers[1] or 0.0, control, numbers[2])
 
 
 def _spans(found: Any) -> tuple[tuple[int, int], ...]:
     if not isinstance(found, list) or not all(isinstance(one, list) and len(one) == 2 for one in found):
         raise InputError("its spans must be pairs [start, end]")
-    return tuple((_whole(start), _whole(end)) for start, end in found)
+    return tuple((json_whole(start), json_whole(end)) for start, end in found)
 
 
 def _array(found: Any, dimensions: int) -> Scores:

@@ -253,7 +253,7 @@ class HeadSet:
             raise InputError(f"cannot read AT2's coefficients from {printable(path)}: {problem}") from None
         heads = tuple((int(layer), int(head)) for layer, head in np.argwhere(coefficients))
         weights = tuple(float(coefficients[one]) for one in heads)
-        return cls(heads, weights, job="sources", method=f"AT2's coefficients, {Path(path).name}")
+        return cls(heads, weights, job="AT2", method=f"AT2's coefficients, {Path(path).name}")
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "HeadSet":

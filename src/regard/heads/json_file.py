@@ -1,6 +1,7 @@
 """JSON files of a format and version, with a checksum by which a changed number is noticed."""
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from regard.errors import InputError
 from regard.files import checksum_of_json, read_text, write_atomically
 from regard.strict_json import DuplicateKeyError, is_version, parse_json
 
-__all__ = ["read_json_file", "write_json_file"]
+__all__ = ["json_number", "json_text", "json_whole", "read_json_file", "write_json_file"]
 
 _CHECKSUM = "crc"
 
@@ -58,3 +59,26 @@ def _parsed(path: Path, largest: int) -> Any:
         raise InputError(f"{problem}: keep one of them") from None
     except (ValueError, RecursionError) as problem:
         raise InputError(f"it must be JSON, got something else ({' '.join(str(problem).split())[:100]})") from None
+
+
+def json_text(one: Any) -> str:
+    """Return a value of such a file if it is a text, else raise InputError."""
+    if not isinstance(one, str):
+        raise InputError(f"it must have a text here, got {str(one)[:40]!r}")
+    return one
+
+
+def json_whole(one: Any) -> int:
+    """Return a value of such a file if it is a whole number, else raise InputError."""
+    if type(one) is not int:
+        raise InputError(f"it must have a whole number here, got {str(one)[:40]!r}")
+    return one
+
+
+def json_number(one: Any) -> float | None:
+    """Return a value of such a file if it is a finite number or null, else raise InputError."""
+    if one is None:
+        return None
+    if type(one) not in (int, float) or not math.isfinite(one):
+        raise InputError(f"it must have a finite number here, got {str(one)[:40]!r}")
+    return float(one)

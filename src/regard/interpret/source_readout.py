@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from regard.errors import InputError, ObservationError
+from regard.heads.answer_sources import mean_by_reading
 from regard.heads.head_set import HeadSet, ReadoutScore
 from regard.interpret.answer_log_probs import log_probs_of
 from regard.interpret.bundled import Loaded
@@ -161,7 +162,7 @@ def _fitted(examples: Sequence[_Ablated], num_heads: int | None) -> Floats:
 
 def _correlation(one: _Ablated, weights: Floats) -> float:
     """Return the correlation of an example's log-probabilities with the scores of the documents that are kept."""
-    scores, real = one.kept @ (one.features @ weights), one.log_probs
+    scores, real = one.kept @ mean_by_reading(one.masses @ weights), one.log_probs
     spread = scores.std() * real.std()
     return float(((scores - scores.mean()) * (real - real.mean())).mean() / spread) if spread > 0 else 0.0
 
@@ -183,7 +184,7 @@ def _accuracies(
         return {}
 
     def right(examples: Sequence[_Ablated], readout: Floats) -> int:
-        return sum(int((one.features @ readout).argmax()) == one.source for one in examples)
+        return sum(int(mean_by_reading(one.masses @ readout).argmax()) == one.source for one in examples)
 
     shuffled = []
     for _ in range(_SHUFFLES):
