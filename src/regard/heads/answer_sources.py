@@ -25,8 +25,7 @@ Scores = npt.NDArray[np.float64]
 def mean_by_reading(token_scores: Scores) -> Scores:
     """Return the mean over tokens of the scores of parts, (parts,), where a token counts by the sum of its scores.
 
-    A token that reads much of the prompt was copied from it; the scores of one that reads little show what its heads
-    do when they find nothing.
+    The scores of a token that reads little show what its heads do when they find nothing.
 
     >>> mean_by_reading(np.array([[0.25, 0.5], [0.25, 0.0]])).tolist()
     [0.25, 0.375]
@@ -251,7 +250,9 @@ def _of(found: Mapping[str, Any]) -> Sources:
     try:
         return Sources(
             model=json_text(found["model"]),
-            documents=tuple(SourceDocument(json_text(one["name"]), json_text(one["text"])) for one in found["documents"]),
+            documents=tuple(
+                SourceDocument(json_text(one["name"]), json_text(one["text"])) for one in found["documents"]
+            ),
             parts=tuple(
                 SourcePart(json_text(one["id"]), *(json_whole(one[name]) for name in ("document", "start", "end")))
                 for one in found["parts"]
