@@ -12,6 +12,7 @@ from functools import cached_property, lru_cache, partial
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -149,7 +150,7 @@ class _Pass:
         start, shift = self.start + block.start, left + asked.shift
         count = min(asked.count, columns)
         bins = spanned(start, height, asked.tall), spanned(shift, columns, asked.broad)
-        held = {
+        held: dict[str, npt.NDArray[Any]] = {
             "top": np.zeros((height, count), np.float32),
             "keys": np.zeros((height, count), np.int64),
             "per_row": np.zeros((height, 4), np.float32),
@@ -160,7 +161,10 @@ class _Pass:
         widest = min(columns, max(0, before + after + 1) + _MOST + 2 * BLOCK)  # of a group, in whole blocks
         group = min(_MOST, max(_FEWEST, _SCORES // widest // ROWS * ROWS))
         row_bytes = (widest + BLOCK) * 4  # rows whose distance is a power of two would displace each other from L1
-        room = {"room": np.empty(3 * columns + CHUNK, np.float32), "weights": np.empty(group * row_bytes, np.uint8)}
+        room: dict[str, npt.NDArray[Any]] = {
+            "room": np.empty(3 * columns + CHUNK, np.float32),
+            "weights": np.empty(group * row_bytes, np.uint8),
+        }
         numbers = {name: one.ctypes.data for name, one in (held | room).items()}
         numbers |= {"scores": 0, "heads": 1, "rows": height, "columns": columns, "size": 4, "count": count}
         numbers |= {"row_shift": start % asked.tall, "column_shift": shift % asked.broad, "tall": asked.tall}

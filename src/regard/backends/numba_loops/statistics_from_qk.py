@@ -14,7 +14,7 @@ from numba import types
 
 from regard.backends.numba_loops import simd_exp_and_tanh as on
 from regard.backends.numba_loops.llvm_builder import FLOATS, I32, I64, WIDTH, Code, F, compiled, instruction
-from regard.backends.numba_loops.sizes import BLOCK, LANES
+from regard.backends.numba_loops.sizes import BLOCK, LANES, ROWS
 from regard.backends.numba_loops.tiles import PANEL_BYTES, PANELS, VECTORS, floats, multiply
 from regard.backends.numba_loops.weight_statistics import bin_run
 
@@ -132,7 +132,7 @@ def _zero(job: Any, left: int, right: int) -> None:
 @compiled
 def _score(job: Any, top: int, bottom: int, left: int, right: int) -> None:
     """Compute the scores of a group of rows with some blocks of keys."""
-    padded = (bottom - top + on.ROWS - 1) // on.ROWS * on.ROWS
+    padded = (bottom - top + ROWS - 1) // ROWS * ROWS
     wide = job.depth * 4
     for column in range(left, right, BLOCK):
         for panel in range(PANELS):
