@@ -187,6 +187,23 @@ def test_a_decoding_call_over_some_of_the_keys_is_known(mask, monkeypatch):
     assert len(made) == 1
 
 
+def test_a_kernel_that_somebody_has_put_in_its_place_is_called_and_not_kept(monkeypatch):
+    q, k, v = tensors()
+    call_cache._KEPT.clear()
+    own = torch.nn.functional.scaled_dot_product_attention
+    for _ in range(2):
+        for calls in ([], None):
+            with monkeypatch.context() as patching:
+                if calls is not None:
+                    patching.setattr(
+                        torch.nn.functional,
+                        "scaled_dot_product_attention",
+                        lambda *given, calls=calls, **named: calls.append(1) or own(*given, **named),
+                    )
+                regard.attention(q, k, v, mask=masks.Causal())
+            assert calls is None or calls == [1]
+
+
 def test_the_second_call_is_the_first_to_the_bit():
     q, k, v = tensors()
     call_cache._KEPT.clear()

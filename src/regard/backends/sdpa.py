@@ -90,8 +90,7 @@ class Sdpa(Backend):
         learns = torch.is_grad_enabled() and any(one.requires_grad for one in (problem.q, problem.k, problem.v))
         if problem.bias is not None and learns:
             return None  # whether its rows are low is looked at in each call
-        # Without a gradient there is none to differentiate again.
-        kernel = _fused if learns else functional.scaled_dot_product_attention
+        kernel = _fused if learns else _without_gradients
         flags: dict[str, Any] = {}
         if problem.scale != 1.0 / math.sqrt(problem.q.shape[-1]):  # the kernel's own: each argument takes time
             flags["scale"] = problem.scale
@@ -100,7 +99,7 @@ class Sdpa(Backend):
         if problem.bias is None and (problem.mask is None or _is_plain_causal(problem)):
             if problem.mask is not None:
                 flags["is_causal"] = True
-            return partial(kernel, **flags) if flags else kernel
+            return partial(kernel, **flags)
         return _with_tensor(kernel, flags, problem)
 
     def __call__(self, problem: Problem) -> Answer:
@@ -142,6 +141,11 @@ class Sdpa(Backend):
 
 def _fused(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     return _refuse_second_derivative(functional.scaled_dot_product_attention(q, k, v, **options))
+
+
+def _without_gradients(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+    """The kernel of this moment, which somebody may have replaced; there is no gradient to be differentiated again."""
+    return functional.scaled_dot_product_attention(q, k, v, **options)
 
 
 def _masked(attend: Tensor | None, blind: Tensor, flags: dict[str, Any], q: Tensor, k: Tensor, v: Tensor) -> Tensor:
