@@ -178,13 +178,15 @@ class _Pass:
         found: dict[str, Any] = {name: torch.from_numpy(one)[None] for name, one in held.items()}
         found |= dict(zip(("total", "centred", "distances", "most"), found.pop("per_row").unbind(-1), strict=True))
         nothing = torch.empty(1, height, 0, dtype=torch.float32, device="cpu")
-        return _Rows(batch_index, slice(head, head + 1), start, left, nothing, leaks=False, **found)
+        found |= {"asked": asked, "leaks": False}
+        return _Rows(batch_index, slice(head, head + 1), start, left, nothing, **found)
 
 
 @dataclass(eq=False, kw_only=True)
 class _Rows(RowBlock):
     """Rows of one head without their weights; rows that see no key have 0 everywhere."""
 
+    asked: Requested
     top: Float[Tensor, "1 rows count"]
     keys: Int[Tensor, "1 rows count"]
     total: Float[Tensor, "1 rows"]  # z / e ** most
@@ -213,6 +215,7 @@ class _Rows(RowBlock):
         self, tall: int, broad: int
     ) -> tuple[Float[Tensor, "1 row_bins column_bins"], Float[Tensor, "1 row_bins column_bins"]]:
         """Return sums and maxima over bins of the record, of the sizes for which they were computed."""
+        assert (tall, broad) == (self.asked.tall, self.asked.broad)
         return self.sums, self.maxima
 
     @property
@@ -222,6 +225,7 @@ class _Rows(RowBlock):
 
     def moment(self, first: int) -> Float[Tensor, "1 rows"]:
         """Return Σ_j p_ij |i − j| of each row, for the first row at the column for which it was computed."""
+        assert first == self.start + self.asked.offset - self.key_start
         return self.distances
 
     @cached_property

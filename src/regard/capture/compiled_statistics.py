@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from regard.backends.numba_loops import object_code
-from regard.backends.numba_loops.kernel_args import BLOCK_OF_WEIGHTS, CHUNK
+from regard.backends.numba_loops.kernel_args import BLOCK_OF_WEIGHTS, CHUNK, FROM_QK
 from regard.capture import compiled_pass
 from regard.capture.compiled_pass import Requested, reads_sums_only, spanned
 from regard.capture.statistics import Extent, Statistic, Top
@@ -133,7 +133,8 @@ def _fold(rows: RowBlock, asked: Requested) -> RowBlock:
     numbers |= {"heads": heads, "rows": height, "columns": columns, "bin_rows": bins[0], "bin_columns": bins[1]}
     numbers |= {"row_shift": start % asked.tall, "column_shift": key_start % asked.broad}
     numbers |= {"tall": asked.tall, "broad": asked.broad, "first": start + asked.offset - key_start}
-    job = np.array([tuple(numbers.get(name, 0) for name in BLOCK_OF_WEIGHTS.names or ())], BLOCK_OF_WEIGHTS)
+    numbers |= dict.fromkeys(FROM_QK, 0)
+    job = np.array([tuple(numbers[name] for name in BLOCK_OF_WEIGHTS.names or ())], BLOCK_OF_WEIGHTS)
     object_code.loops().functions[f"sweep_{dtype.name}"](job.ctypes.data)
     if not np.isfinite(per_row).all():
         return rows

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-__all__ = ["BLOCK_OF_WEIGHTS", "CHUNK", "HEAD_ROWS", "JOB", "PACKED", "SEATS", "START", "place", "record_of"]
+__all__ = ["BLOCK_OF_WEIGHTS", "CHUNK", "FROM_QK", "HEAD_ROWS", "JOB", "PACKED", "SEATS", "START", "place", "record_of"]
 
 _NUMBERS = """
     counter seats packed tasks room room_bytes
@@ -51,6 +51,7 @@ def place(job: bytearray, *, rows: dict[str, Tensor], **numbers: int) -> None:
 
 
 CHUNK = 64  # weights that are searched together; the columns of a block are a multiple of it
+FROM_QK = tuple("q packed depth group weights_row diagonal before after seen".split())  # of weights from q and k
 BLOCK_OF_WEIGHTS = np.dtype(
     [
         (name, np.int64)
@@ -58,9 +59,9 @@ BLOCK_OF_WEIGHTS = np.dtype(
     weights scores heads rows columns size room
     row_shift tall column_shift broad bin_rows bin_columns first count
     top keys per_row received sums maxima
-    q packed depth group weights_row diagonal before after seen
 """.split()
     ]
+    + [(name, np.int64) for name in FROM_QK]
 )
 
 HEAD_ROWS = np.dtype(
