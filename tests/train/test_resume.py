@@ -15,6 +15,7 @@ from regard.train import JsonlLog, read_log, train
 from regard.train.callbacks import Started
 from regard.train.checkpoints import Checkpoints
 from regard.train.run_dir import Folder
+from regard.train.tasks.base import Task
 from train.runs import tiny
 
 
@@ -78,6 +79,24 @@ def test_a_run_that_goes_on_past_its_end_saves_what_comes(tmp_path):
     assert ended.step == 9
     assert not same(before, weights(tmp_path / "run"))
     assert Checkpoints(tmp_path / "run" / "checkpoints").steps()[-1] == 9
+
+
+def test_a_run_that_is_stopped_after_its_last_step_is_finished(tmp_path, monkeypatch):
+    """Its model is in training mode when it is built, and no step and no evaluation is left to change that."""
+    modes, finish = [], Folder.finish
+    monkeypatch.setattr(Task, "draw", lambda task, model, folder: modes.append(model.training))
+
+    def stopped(*given):
+        monkeypatch.setattr(Folder, "finish", finish)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Folder, "finish", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        train(tiny(tmp_path / "parts"))
+    ended = train(tiny(tmp_path / "parts"))
+    assert (ended.step, ended.reason, modes) == (12, "max_steps", [False, False])
+    train(tiny(tmp_path / "whole"))
+    assert same(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
 
 
 def test_a_run_that_has_ended_is_not_trained_on(tmp_path):

@@ -252,7 +252,6 @@ class Trainer:
         if reason == "should_stop":
             if self.place.step not in self.checkpoints.steps():
                 self.save()
-            self.model.eval()
             self.draw()
             ended = Ended(self.place.step, reason, {}, None)
         else:
@@ -272,6 +271,7 @@ class Trainer:
 
     def draw(self) -> None:
         """Draw the model's attention at the last step."""
+        self.model.eval()  # a run that resumes after its last step has not evaluated
         if self.accelerator.is_main_process:
             self.task.draw(self.accelerator.unwrap_model(self.model), self.folder.path)
 
