@@ -402,6 +402,7 @@ def test_a_file_is_read_without_the_newline_at_its_end(run, writes: Path, tmp_pa
         (["  "], "the text is empty"),
         (["a", "--max-new-tokens", 0], "`--max-new-tokens` must be at least 1, got 0"),
         (["a", "--threads", 0], "`--threads` must be at least 1, got 0"),
+        (["a", "--threads", 100_000], "`--threads` must be at most 4,096, got 100,000"),
         (["a", "--num-beams", 0], "`--num-beams` must be at least 1, got 0"),
         (["a", "--top-k", 0], "`--top-k` must be at least 1, got 0"),
         (["a", "--top-p", 1.5], "`--top-p` must be above 0 and at most 1, got 1.5"),

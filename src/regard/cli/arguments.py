@@ -11,8 +11,9 @@ import typer
 from regard.errors import InputError
 from regard.files import check_writable
 
-__all__ = ["check_output", "complete_model", "model_option", "read_prompt", "read_text", "title_of"]
+__all__ = ["MOST_THREADS", "check_output", "complete_model", "model_option", "read_prompt", "read_text", "title_of"]
 
+MOST_THREADS = 4096  # as in `training.num_threads`; the system refuses far more in the middle of a computation
 _LARGEST = 50_000_000  # bytes of a text file
 _LIKE_A_FILE = re.compile(r"\S+\.(txt|text|md|rst|tex|csv|tsv|json|html?|xml|py|js|c|h|log|ya?ml|toml)", re.IGNORECASE)
 

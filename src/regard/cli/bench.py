@@ -13,7 +13,7 @@ from rich.text import Text
 if TYPE_CHECKING:
     from regard_bench.rows import Case, Row
 
-from regard.cli.arguments import check_output
+from regard.cli.arguments import MOST_THREADS, check_output
 from regard.cli.console import TextConsole
 
 __all__ = ["bench"]
@@ -42,7 +42,8 @@ def bench(
         ),
     ] = None,
     threads: Annotated[
-        int | None, typer.Option(min=1, help="Number of PyTorch threads; PyTorch's default if not given.")
+        int | None,
+        typer.Option(min=1, max=MOST_THREADS, help="Number of PyTorch threads; PyTorch's default if not given."),
     ] = None,
     list_: Annotated[bool, typer.Option("--list", metavar="", help="List the cases, and measure none.")] = False,
 ) -> None:

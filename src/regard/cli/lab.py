@@ -8,6 +8,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from regard.cli.arguments import MOST_THREADS
 from regard.cli.console import TextConsole
 
 __all__ = ["lab"]
@@ -28,7 +29,7 @@ def lab(
         Path, typer.Option(metavar="FOLDER", help="Folder for index.html and lab.json; earlier ones are replaced.")
     ] = Path("lab"),
     seed: Annotated[int, typer.Option(min=0, help="Seed of all random numbers.")] = 0,
-    threads: Annotated[int, typer.Option(min=1, help="Number of PyTorch threads.")] = 2,
+    threads: Annotated[int, typer.Option(min=1, max=MOST_THREADS, help="Number of PyTorch threads.")] = 2,
     list_: Annotated[bool, typer.Option("--list", metavar="", help="List the claims, and run none.")] = False,
 ) -> None:
     """Test claims of tutorials and papers about attention.
