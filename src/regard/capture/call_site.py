@@ -149,11 +149,12 @@ class Site:
                 self._folding.leave_out("tokens")
             alone = not self._cross and (call.begins_a_cache or (call.queries == 1 and marked < call.keys))
             self._filled = marked
-            queries, keys = call.queries, marked if alone else call.keys
+            queries, keys = call.queries, call.reach if alone else call.keys
         else:
             assert self._extent is not None
             self._filled += 0 if self._cross else call.queries
-            queries, keys = self._extent.queries + call.queries, max(self._extent.keys, self._filled)
+            last = self._filled if self._cross else self._filled + call.reach - marked
+            queries, keys = self._extent.queries + call.queries, max(self._extent.keys, last)
         start = queries - call.queries
         self._count = call.heads
         shift = 0 if self._cross else self._filled - marked  # number of keys that a sliding cache has dropped

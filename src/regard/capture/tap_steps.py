@@ -160,7 +160,9 @@ class TapSteps:
         """Return weights by key position, or their sums over the spans."""
         shift = 0
         if not site.cross:
-            weights, shift = weights if end >= keys else weights[..., :end], max(0, end - keys)
+            shift = max(0, end - keys)
+            if end < keys and not weights[..., end:].any():  # a query may see keys after its own position
+                weights = weights[..., :end]
         if self._spans is not None:
             return self._spans.sum(weights, shift)
         return functional.pad(weights, (shift, 0)) if shift else weights
@@ -191,7 +193,7 @@ class TapSteps:
         if not first.numel():
             return
         rows = range(*step.rows.indices(step.queries)) if isinstance(step.rows, slice) else step.rows
-        weights = first if len(order) == 1 else torch.cat([step.weights[one] for one in order], 1)
+        weights = first if len(order) == 1 else _joined([step.weights[one] for one in order])
         weights = weights if permutation is None else weights[:, list(permutation)]
         ids = step.ids if step.ids is not None and step.ids.shape[1] == step.queries else None
         parent = self._take_parent(len(first))
@@ -255,6 +257,14 @@ class TapSteps:
     def forget(self) -> None:
         """Drop everything that was held."""
         self._held, self._held_cache, self._cache, self._step, self._parent = [], None, None, None, None
+
+
+def _joined(layers: Sequence[Tensor]) -> Tensor:
+    """Return the heads of all layers, with weight 0 for keys after the last that a layer sees."""
+    keys = max(one.shape[-1] for one in layers)
+    return torch.cat(
+        [one if one.shape[-1] == keys else functional.pad(one, (0, keys - one.shape[-1])) for one in layers], 1
+    )
 
 
 def _reference(cache: Any) -> Callable[[], Any]:

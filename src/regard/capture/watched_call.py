@@ -18,6 +18,8 @@ from regard.errors import ObservationError
 
 __all__ = ["Ids", "WatchedCall"]
 
+_PAIRS = 2**24  # of a mask that are evaluated at a time
+
 
 @dataclass(frozen=True, eq=False)
 class Ids:
@@ -159,6 +161,18 @@ class WatchedCall:
         left unused.
         """
         return self.queries == self.newest + 1 < self.keys and (self.queries == 1 or self._last_seen(0) == 0)
+
+    @property
+    def reach(self) -> int:
+        """The number of keys up to the last one that a query sees, at least up to the newest key."""
+        after = self.newest + 1
+        seen = torch.zeros(self.keys - after, dtype=torch.bool, device=self.device)
+        some = max(1, _PAIRS // max(1, len(seen)))
+        for top in range(0, self.queries if len(seen) else 0, some):
+            rows = slice(top, min(top + some, self.queries))
+            seen |= self.visible(rows, slice(after, self.keys)).any(2).any(1).any(0)
+        at = seen.nonzero()
+        return after + int(at[-1]) + 1 if len(at) else after
 
     def _last_seen(self, row: int) -> int:
         """Return the last column that a query of any sequence sees."""

@@ -1,0 +1,107 @@
+"""Queries whose masks are bound to a place before the last key: what they see after the place belongs to the record.
+
+Columns after it that no query sees are those of a static cache that are not used yet.
+"""
+
+import pytest
+import torch
+from torch import nn
+
+import regard
+from regard import masks
+
+KEYS, PLACE = 12, 4
+SEEING_ON = {
+    "both sides": masks.Window(left=2, right=2),
+    "all": masks.Padding(torch.ones(1, KEYS, dtype=torch.bool)),
+    "a prefix": masks.prefix_lm(10),
+    "later keys only": ~masks.Causal(),
+}
+
+
+class Attends(nn.Module):
+    def forward(self, q, k, v, mask):
+        return regard.attention(q, k, v, mask=mask)
+
+
+class Twice(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([Attends(), Attends()])
+
+    def forward(self, q, k, v, first, second):
+        return self.layers[1](self.layers[0](q, k, v, first), k, v, second)
+
+
+def tensors(queries, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(1, 2, size, 8, generator=generator) for size in (queries, KEYS, KEYS)]
+
+
+def formula(q, k, mask, place):
+    """Weights in float64, by the pairs that the definitions of the masks name."""
+    i, j = torch.arange(q.shape[2])[:, None] + place, torch.arange(KEYS)
+    seen = {
+        "both sides": (i - j).abs() <= 2,
+        "all": j >= 0 * i,
+        "a prefix": (j < 10) | (j <= i),
+        "later keys only": j > i,
+        "causal": j <= i,
+    }[mask]
+    scores = q.double() @ k.double().mT / q.shape[-1] ** 0.5
+    return scores.masked_fill(~seen, -torch.inf).softmax(-1)
+
+
+@pytest.mark.parametrize("keep", ["weights", "maps", "qk"])
+@pytest.mark.parametrize("queries", [1, 2])
+@pytest.mark.parametrize("name", SEEING_ON)
+def test_keys_that_a_query_sees_after_its_place_are_recorded(name, queries, keep):
+    q, k, v = tensors(queries)
+    model = Attends()
+    with torch.no_grad(), regard.watch(model, keep=keep) as seen:
+        model(q, k, v, SEEING_ON[name].bind(queries, KEYS, PLACE))
+    expected = formula(q, k, name, PLACE)
+    found = torch.as_tensor(seen.weights(layer=0)).double()
+    last = found.shape[-1]
+    assert not expected[..., last:].any()
+    torch.testing.assert_close(found, expected[..., :last], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("keep", ["weights", "qk"])
+@pytest.mark.parametrize("name", SEEING_ON)
+def test_so_are_those_of_later_steps_over_the_same_cache(name, keep):
+    model, places = Attends(), (PLACE, PLACE + 1, PLACE + 2)
+    k, v = tensors(1)[1:]
+    queries = [tensors(1, seed=at)[0] for at in places]
+    with torch.no_grad(), regard.watch(model, keep=keep) as seen:
+        for q, place in zip(queries, places, strict=True):
+            model(q, k, v, SEEING_ON[name].bind(1, KEYS, place))
+    expected = torch.cat([formula(q, k, name, place) for q, place in zip(queries, places, strict=True)], 2)
+    found = torch.as_tensor(seen.weights(layer=0)).double()
+    last = found.shape[-1]
+    assert not expected[..., last:].any()
+    torch.testing.assert_close(found, expected[..., :last], rtol=0, atol=1e-6)
+
+
+def test_columns_that_no_query_sees_are_left_out():
+    q, k, v = tensors(1)
+    model = Attends()
+    with torch.no_grad(), regard.watch(model) as seen:
+        model(q, k, v, masks.Causal().bind(1, KEYS, PLACE))
+    assert seen.weights(layer=0).shape == (1, 2, 1, PLACE + 1)
+
+
+@pytest.mark.parametrize("name", SEEING_ON)
+def test_a_tap_delivers_them(name):
+    q, k, v = tensors(1)
+    model = Twice()
+    first = masks.Causal().bind(1, KEYS, PLACE)
+    inner = model.layers[0](q, k, v, first)
+    with torch.no_grad(), regard.tap(model, heads=["0.0", "0.1", "1.0"]) as tap:
+        model(q, k, v, first, SEEING_ON[name].bind(1, KEYS, PLACE))
+    (row,) = tap.rows
+    expected = torch.cat([formula(q, k, "causal", PLACE)[0, :, 0], formula(inner, k, name, PLACE)[0, :1, 0]])
+    found = row.weights[0].double()
+    last = found.shape[-1]
+    assert not expected[..., last:].any()
+    torch.testing.assert_close(found, expected[..., :last], rtol=0, atol=1e-6)
