@@ -237,8 +237,11 @@ def test_a_boolean_tensor_is_a_mask_in_compiled_code_too():
         lambda: masks.Causal("start") & ~masks.Window(8),
         lambda: masks.LocalMonotonic(3),
         lambda: masks.bigbird(heads=2, block=16),
+        lambda: masks.LocalPredictive(torch.arange(64.0).flip(0)[None] - 0.5, radius=5),
+        lambda: masks.Document.from_lengths(torch.tensor([20, 0, 44]), within=masks.Causal()),
+        lambda: ~masks.Document.from_lengths(torch.tensor([20, 44]), within=masks.Window(3)) | masks.Causal(),
     ],
-    ids=["longformer", "aligned", "local", "bigbird"],
+    ids=["longformer", "aligned", "local", "bigbird", "predicted", "documents", "not within documents"],
 )
 def test_a_mask_that_nobody_has_asked_yet_compiles_in_one_graph(make):
     """What a mask computes once it computes in the graph then, where no lock can be entered."""

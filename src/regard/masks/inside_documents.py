@@ -1,7 +1,7 @@
 """Inside: a mask that holds inside each of several documents packed into one sequence, on positions local to it."""
 
 from dataclasses import dataclass
-from functools import cached_property
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Int
@@ -12,7 +12,19 @@ from regard.masks.base import Mask
 from regard.masks.block_plan import EMPTY, PARTIAL, Rectangles
 from regard.masks.padding_and_global import entry
 
+if TYPE_CHECKING:
+    from regard.masks.document import Document
+
 __all__ = ["Inside"]
+
+
+@dataclass(frozen=True, eq=False)
+class _Lengths:
+    """The first query and the first key of each document, and the end of all; the different sizes of documents."""
+
+    queries: Int[Tensor, " edges"]
+    keys: Int[Tensor, " edges"]
+    sizes: frozenset[tuple[int, int]]  # (queries, keys)
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,52 +34,52 @@ class Inside(Mask):
     a and b are where the document begins: b its first key; a such that its queries are its last positions.
     """
 
-    documents: Mask
+    documents: "Document"
     within: Mask
     lengths: Int[Tensor, " documents"]
     query_lengths: Int[Tensor, " documents"] | None
     start: int = 0  # position of the first query if there are query_lengths, set when the mask is bound
 
+    def __post_init__(self) -> None:
+        """Copy the lengths, and read them: no compiler can."""
+        super().__post_init__()
+        assert self._read
+
     def __call__(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
         """Both are in the same document, inside of which the mask lets see."""
-        row = (i - self.start).clamp(0, len(self._to_local) - 1)
+        keys = self.documents.ids
+        queries = keys if self.documents.query_ids is None else self.documents.query_ids
+        row = (i - self.start).clamp(0, len(queries) - 1)
         one = torch.zeros_like(batch)  # the same in every sequence
-        to_row, to_key = entry(self._to_local[None], one, row), entry(self._to_local_keys[None], one, j)
+        of_row, of_key = entry(queries[None], one, row), entry(keys[None], one, j)
+        rows, columns = (one[None] for one in self._shifts)
+        row, column = row + entry(rows, one, of_row), j + entry(columns, one, of_key)
         # Inside, a sequence is a document: a rule of one's own is told which.
-        documents = entry(self._document_of_keys[None], one, j) if self.within.leading[0] == 1 else batch
-        inner = self.within(documents, head, row + to_row, j + to_key)
+        inner = self.within(of_key if self.within.leading[0] == 1 else batch, head, row, column)
         return self.documents(batch, head, i, j) & inner
 
-    @cached_property
-    def _edges(self) -> tuple[Tensor, Tensor]:
-        """The first query and the first key of each document, and the end of all."""
-        lengths = self.lengths.cpu().long()
-        queries = lengths if self.query_lengths is None else self.query_lengths.cpu().long()
-        return _sums(queries), _sums(lengths)
+    @property  # kept by hand: compilers cannot enter the lock of `cached_property` before Python 3.12
+    def _read(self) -> _Lengths:
+        kept: _Lengths | None = getattr(self, "_lengths", None)
+        if kept is None:
+            lengths = self.lengths.cpu().long()
+            queries = lengths if self.query_lengths is None else self.query_lengths.cpu().long()
+            sizes = frozenset(zip(queries.tolist(), lengths.tolist(), strict=True))
+            kept = _Lengths(_sums(queries), _sums(lengths), sizes)
+            object.__setattr__(self, "_lengths", kept)
+        return kept
 
-    @cached_property
+    @property
     def _shifts(self) -> tuple[Tensor, Tensor]:
         """What takes rows and keys of each document to local positions."""
-        rows, keys = self._edges
+        rows, keys = self._read.queries, self._read.keys
         return keys.diff() - rows.diff() - rows[:-1], -keys[:-1]
-
-    @cached_property
-    def _to_local(self) -> Tensor:
-        return self._shifts[0].repeat_interleave(self._edges[0].diff())
-
-    @cached_property
-    def _to_local_keys(self) -> Tensor:
-        return self._shifts[1].repeat_interleave(self._edges[1].diff())
-
-    @cached_property
-    def _document_of_keys(self) -> Tensor:
-        return torch.arange(len(self.lengths)).repeat_interleave(self._edges[1].diff())
 
     def blocks(self, rectangles: Rectangles, /) -> Tensor:
         """Cut each rectangle to the document that both its sides share, and ask the inner mask; PARTIAL for several."""
         top, bottom = rectangles.top - self.start, rectangles.bottom - self.start
         left, right = rectangles.left, rectangles.right
-        rows, keys = self._edges
+        rows, keys = self._read.queries, self._read.keys
         one = torch.maximum(_document(rows, top), _document(keys, left))
         last = torch.minimum(_document(rows, bottom - 1), _document(keys, right - 1))
         cut_top, cut_bottom = torch.maximum(top, rows[one]), torch.minimum(bottom, rows[one + 1])
@@ -96,7 +108,7 @@ class Inside(Mask):
         """Resolve both; the inner mask must be the same one in every document."""
         documents = self.documents.resolve(q_len, kv_len, q_offset)
         within = self.within
-        for n, (m, size) in enumerate({*zip(*(edges.diff().tolist() for edges in self._edges), strict=True)}):
+        for n, (m, size) in enumerate(self._read.sizes):
             placed = self.within.resolve(m, size, size - m)
             if n > 0 and placed != within:
                 raise InputError(
@@ -105,7 +117,7 @@ class Inside(Mask):
                 )
             within = placed
         start = 0 if self.query_lengths is None else q_offset
-        return self.with_place(documents=documents, within=within, start=start)
+        return self.with_place(documents=documents, within=within, start=start, _lengths=self._read)
 
 
 def _sums(lengths: Int[Tensor, " documents"]) -> Int[Tensor, " edges"]:

@@ -123,18 +123,14 @@ class LocalPredictive(Mask):
         check_count("radius", self.radius, 0, "counts the keys on either side of the centre")
         super().__post_init__()
 
-    @cached_property
-    def _middle(self) -> Tensor:
-        return self.center.detach().floor().long()
-
     def __call__(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
         """The key is near the centre."""
-        return (j - entry(self._middle, batch, i - self.start)).abs() <= self.radius
+        return (j - _middle(entry(self.center, batch, i - self.start))).abs() <= self.radius
 
     @cached_property
     def _extremes(self) -> tuple[Tensor, Tensor]:
         """[level, b, c]: least and greatest centre of the 2^level cells from cell c on."""
-        middle = self._middle.cpu()
+        middle = _middle(self.center).cpu()
         short = -middle.shape[1] % _CELL
         cells = torch.cat([middle, middle[:, -1:].expand(-1, short)], 1).unflatten(1, (-1, _CELL))
         return _levels(cells.amin(-1), torch.minimum), _levels(cells.amax(-1), torch.maximum)
@@ -164,6 +160,10 @@ class LocalPredictive(Mask):
         if self.center.shape[1] != q_len:
             raise InputError(f"`center` must have one position for each of {q_len} queries, got {self.center.shape[1]}")
         return self.with_place(start=q_offset)
+
+
+def _middle(center: Float[Tensor, "*positions"]) -> Int[Tensor, "*positions"]:
+    return center.detach().floor().long()
 
 
 def _levels(
