@@ -84,6 +84,15 @@ def case(kind, queries, keys, dim=16):
     return call, dense(q, k, k, visible=visible(queries, keys))
 
 
+@pytest.mark.parametrize("dim", [32, 64, 80, 128])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_queries_of_short_numbers_are_scaled_in_single_precision(dtype, dim):
+    """1 / √dim is no power of two for most of them, so that a product in their own type would be rounded."""
+    q, k = (3 * randn(1, 2, 300, dim, seed=at).to(dtype) for at in (3, 4))
+    call = CallFromQK(Problem.of(q, k, k, mask=Causal()))
+    check(fold([call]), dense(q.double(), k.double(), k.double(), visible=causal(300, 300)))
+
+
 @pytest.mark.parametrize("n", [1, 5, 63, 64, 65, 129, 513, 700, 1100])
 @pytest.mark.parametrize("kind", MASKS)
 def test_the_pass_gives_what_dense_weights_give(kind, n):

@@ -113,7 +113,8 @@ class _Pass:
         problem, threads = self.problem, torch.get_num_threads()
         rows = problem.queries + ROWS - 1  # they are computed four at a time
         q = torch.zeros(rows, problem.q.shape[3], dtype=torch.float32, device="cpu")
-        torch.mul(problem.q[batch_index, head], problem.scale, out=q[: problem.queries])
+        q[: problem.queries] = problem.q[batch_index, head]
+        q.mul_(problem.scale)  # in single precision: a product of bfloat16 with a number is rounded to bfloat16
         keys = packed(batch_index, head // (problem.heads // problem.kv_heads))
         compute = partial(self._rows, batch_index, head, q, keys)
         if min(threads, len(self._blocks)) == 1:
