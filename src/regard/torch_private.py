@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import torch
 from torch import _native_multi_head_attention as native_multi_head_attention
 from torch import _transformer_encoder_layer_fwd as transformer_encoder_layer_fwd
 from torch._C import DisableTorchFunction, ScriptMethod
@@ -77,6 +78,7 @@ __all__ = [
     "get_unwrapped",
     "include_dispatch_key",
     "is_batchedtensor",
+    "is_exporting",
     "is_functorch_wrapped_tensor",
     "is_torch_function_disabled",
     "is_torch_function_mode_enabled",
@@ -99,3 +101,9 @@ def assume_constant_result(function: _Function) -> _Function:
     """Have compilers call a function once, as `torch.compiler.assume_constant_result` does, which imports them."""
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return function
+
+
+@assume_constant_result
+def is_exporting() -> bool:
+    """Whether the call is part of an export: PyTorch 2.11 answers yes for all compiled code."""
+    return torch.compiler.is_exporting()

@@ -3,10 +3,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import torch
-
 from regard.problem import Problem
-from regard.torch_private import statically_known_true
+from regard.torch_private import is_exporting, statically_known_true
 
 if TYPE_CHECKING:
     from regard.backends.base import Backend, Selection
@@ -22,7 +20,7 @@ def choose(backends: "Selection", problem: Problem) -> "Backend | None":
     Compiled code takes the shortcuts that eager code takes. Exported programs are for any length, and may run on a
     machine that has no loops.
     """
-    if torch.compiler.is_exporting():
+    if is_exporting():
         if (found := _of_any_length(backends.usual, problem)) is not None:
             return found
     else:

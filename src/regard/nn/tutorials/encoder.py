@@ -13,6 +13,7 @@ from regard.nn.checks import check_width
 from regard.nn.tutorials.attention_heatmap import visualize_attention
 from regard.nn.tutorials.masked_attention import LessonMask, attend, check_tokens, head_width, merge_heads, split_heads
 from regard.positions import sinusoidal
+from regard.torch_private import is_exporting
 
 __all__ = [
     "EncoderLayer",
@@ -100,7 +101,7 @@ class MultiHeadAttention(nn.Module):
             for project, x in ((self.W_q, query), (self.W_k, key), (self.W_v, value))
         )
         heads, weights = scaled_dot_product_attention(q, k, v, mask)
-        if not torch.compiler.is_exporting():  # which refuses a tensor that is set on a module
+        if not is_exporting():  # which refuses a tensor that is set on a module
             self.attention_weights = weights
         output: Tensor = self.W_o(merge_heads(heads))
         return output
