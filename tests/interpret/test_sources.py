@@ -89,8 +89,27 @@ def test_the_first_token_of_the_answer_is_in_no_part_though_it_takes_the_prompts
     found = sources(model, tokenizer, "The cat. ", "dog cat. dog", heads=HEADS, parts=[(0, 3), (3, 9)])
     weights, _, ids = dense(model, tokenizer, "The cat. dog cat. dog")
     assert ids.tolist() == [0, 1, 3, 1, 3]
+    weights[:, :, 0] = 0  # of the first token of the text, which counts for no part
     expected = np.einsum("h,htp->tp", [0.75, 0.25], weights[:, 1:4, :2])
     np.testing.assert_allclose(found.token_scores, expected, atol=1e-6)
+
+
+def test_the_first_token_and_special_ones_count_for_no_part(model, tokenizer):
+    """Heads rest on them when they find nothing, so that the first part of a prompt had the largest score of all."""
+    text = "The cat is grey.[BOS] The dog is red."
+    chat = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizers.Tokenizer.from_str(tokenizer.backend_tokenizer.to_str()),
+        unk_token="[UNK]",
+        bos_token="[BOS]",
+    )
+    chat.backend_tokenizer.post_processor = tokenizers.processors.TemplateProcessing(single="$A", special_tokens=[])
+    found = sources(model, chat, text, "The cat.", heads=HEADS, parts=[(0, 16), (16, len(text))])
+    weights, _, ids = dense(model, chat, text + " The cat.")
+    assert ids[5] == chat.bos_token_id
+    expected = np.stack([weights[:, 10:13, 1:5].sum(-1), weights[:, 10:13, 6:11].sum(-1)], -1)
+    np.testing.assert_allclose(found.token_scores, np.einsum("h,htp->tp", [0.75, 0.25], expected), atol=1e-6)
+    with pytest.raises(InputError, match="no part of the prompt has a token besides the first"):
+        sources(model, chat, "cat", "red", heads=HEADS)
 
 
 def test_at2s_coefficients_give_at2s_scores(model, tokenizer, tmp_path):
@@ -306,6 +325,10 @@ BAD = {
     "a kind of parts": ({"prompt": TEXT, "parts": "words"}, "`parts` must be one of"),
     "spans of two documents": ({"documents": ["a", "b"], "question": "c", "parts": [(0, 1)]}, "is for one text"),
     "a NUL byte": ({"prompt": "a\0b"}, "NUL"),
+    "half of a surrogate pair": ({"documents": ["a \ud800"], "question": "b"}, r"half of a surrogate pair \(U\+D800\)"),
+    "an answer with half of one": ({"prompt": TEXT, "answer": "red \udfff"}, r"`answer` contains half.*U\+DFFF"),
+    "a seed that is a text": ({"prompt": TEXT, "seed": "x"}, "`seed` must be an integer of at least 0, got 'x'"),
+    "a seed below 0": ({"prompt": TEXT, "seed": -1}, "`seed` must be an integer of at least 0, got -1"),
     "too long": ({"prompt": "cat " * 70, "answer": "cat"}, "have 72 tokens.*positions for 64"),
     "too long to answer": ({"prompt": "cat " * 70}, "positions for 64"),
     "heads of another model": ({"prompt": TEXT, "heads": dataclasses.replace(HEADS, fingerprint="x")}, "fingerprint"),
@@ -332,6 +355,23 @@ def test_a_record_is_saved_and_shown(model, tokenizer, tmp_path):
     found.save_page(tmp_path / "found.html")
     assert (tmp_path / "found.html").read_text("utf-8").startswith("<!doctype html>")
     assert "The cat." in found._repr_html_()
+
+
+@pytest.mark.skipif(not bundled.is_installed("smollm2"), reason="smollm2 is missing: regard models get smollm2")
+@pytest.mark.models
+def test_a_prompt_that_begins_with_another_sentence_has_the_source_that_its_documents_have():
+    facts = {
+        "Boats come back in April.": ("When do boats come back?", "In April."),
+        "The shop closes at six.": ("When does the shop close?", "At six."),
+        "Tickets cost nine euros.": ("What do tickets cost?", "Nine euros."),
+        "The museum keeps a Roman coin.": ("What does the museum keep?", "A Roman coin."),
+    }
+    loaded, found = bundled.load("smollm2"), []
+    for question, answer in facts.values():
+        prompt = f"Anna planted the first pear tree. {' '.join(facts)}\n\nQuestion: {question}\nAnswer:"
+        one = sources(loaded, prompt=prompt, answer=answer)
+        found.append(one.text(one.ranked()[0][0]))
+    assert found == list(facts)
 
 
 @pytest.mark.slow

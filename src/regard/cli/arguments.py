@@ -11,7 +11,16 @@ import typer
 from regard.errors import InputError
 from regard.files import check_writable
 
-__all__ = ["MOST_THREADS", "check_output", "complete_model", "model_option", "read_prompt", "read_text", "title_of"]
+__all__ = [
+    "MOST_THREADS",
+    "check_output",
+    "check_threads",
+    "complete_model",
+    "model_option",
+    "read_prompt",
+    "read_text",
+    "title_of",
+]
 
 MOST_THREADS = 4096  # as in `training.num_threads`; the system refuses far more in the middle of a computation
 _LARGEST = 50_000_000  # bytes of a text file
@@ -95,6 +104,18 @@ def check_output(option: str, path: Path | None, *suffixes: str) -> None:
 def model_option(description: str) -> Any:
     """Return the option with its help."""
     return typer.Option(help=description, autocompletion=complete_model, callback=_known)
+
+
+def check_threads(threads: int | None) -> None:
+    """Refuse a number of threads that is not from 1 to the most.
+
+    Raises:
+        InputError: It is not.
+    """
+    if threads is not None and threads < 1:
+        raise InputError(f"`--threads` must be at least 1, got {threads}")
+    if threads is not None and threads > MOST_THREADS:
+        raise InputError(f"`--threads` must be at most {MOST_THREADS:,}, got {threads:,}")
 
 
 def complete_model(incomplete: str) -> list[str]:

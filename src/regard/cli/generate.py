@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from rich.status import Status
 
-from regard.cli.arguments import MOST_THREADS, model_option, read_prompt
+from regard.cli.arguments import check_threads, model_option, read_prompt
 from regard.cli.console import TextConsole
 from regard.cli.text_stream import Detokenizer, Screen
 from regard.errors import InputError, MissingExtraError
@@ -103,7 +103,7 @@ def generate(
     Each token is the most likely one, unless an option samples or searches. In a pipe only new text is printed.
     """
     options = _Options(max_new_tokens, temperature, top_k, top_p, seed, num_beams, length_penalty)
-    _count("--threads", threads, most=MOST_THREADS)
+    check_threads(threads)
     words = read_prompt(text)
     progress = TextConsole(stderr=True)
     with progress.status("loading the libraries") as status:
@@ -133,11 +133,9 @@ def generate(
     progress.print(f"{summary}, {why}{again}", style="dim", soft_wrap=True)
 
 
-def _count(name: str, value: int | None, *, most: int | None = None) -> None:
+def _count(name: str, value: int | None) -> None:
     if value is not None and value < 1:
         raise InputError(f"`{name}` must be at least 1, got {value}")
-    if value is not None and most is not None and value > most:
-        raise InputError(f"`{name}` must be at most {most:,}, got {value:,}")
 
 
 def _load(name: str, threads: int | None, status: Status) -> tuple[Any, Any]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.arguments import check_output, read_text
+from regard.cli.arguments import check_output, check_threads, read_text
 from regard.cli.console import TextConsole
 from regard.errors import InputError
 
@@ -80,8 +80,7 @@ def _check(num_beams: int, script: str | None, threads: int | None, align: str |
         raise InputError(f"`--num-beams` must be at least 1, got {num_beams}")
     if script not in (None, "hans", "hant"):
         raise InputError(f"`--script` must be hans or hant, got {script!r}")
-    if threads is not None and threads < 1:
-        raise InputError(f"`--threads` must be at least 1, got {threads}")
+    check_threads(threads)
     if align not in (None, "-"):
         check_output("--align", Path(align), ".png", ".svg")
 

@@ -80,7 +80,8 @@ class Sources:
     """The scores of all parts of a prompt for an answer.
 
     `token_scores[t, p]` is Σ_h w_h · Σ_{j in p} weight_h(i, j), where i is the position that predicts token t of the
-    answer, h are `heads.heads` and w their `heads.weights`. The score of a part for the answer, or for a sentence of
+    answer, j the tokens of a part except the first of the prompt and special ones, h are `heads.heads` and w their
+    `heads.weights`. The score of a part for the answer, or for a sentence of
     it, is the mean over its tokens; the score of a document is the sum over its parts. By a readout of the job
     "sources" a token counts in this mean by what it reads, Σ_p token_scores[t, p]; by any other, as AT2's, all tokens
     count alike.

@@ -11,7 +11,7 @@ import numpy as np
 from regard.errors import InputError
 from regard.interpret.bundled import Loaded
 from regard.interpret.head_examples import HeadExample, Keys, call_of, json_lines
-from regard.interpret.source_prompt import Prompt, encode, joined, prompt_of, token_ranges
+from regard.interpret.source_prompt import Prompt, encode, joined, prompt_of, read_tokens, token_ranges
 
 __all__ = ["DocumentQuestion", "SourceExample", "draw_question", "make_source_examples", "read_source_examples"]
 
@@ -108,8 +108,9 @@ def source_example(loaded: Loaded, asked: DocumentQuestion) -> SourceExample:
         loaded.tokenizer, prompt=None, documents=asked.documents, question=asked.question, messages=None,
         parts="document",
     )  # fmt: skip
-    before = encode(loaded.tokenizer, prompt.text, typed=prompt.typed)[1]
-    keys: list[Keys] = [tuple(range(*one)) for one in token_ranges(prompt.text, before, prompt.places)]
+    own, before = encode(loaded.tokenizer, prompt.text, typed=prompt.typed)
+    ranges = token_ranges(prompt.text, before, prompt.places)
+    keys: list[Keys] = [tuple(one) for one in read_tokens(loaded.tokenizer, own, ranges)]
     ids, _, first = joined(loaded.tokenizer, prompt.text, asked.answer.strip(), typed=prompt.typed)
     rows = tuple(range(first - 1, len(ids) - 1))
     label = asked.source or 0

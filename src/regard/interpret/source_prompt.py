@@ -9,7 +9,17 @@ from regard.heads.answer_sources import SourceDocument, SourcePart
 from regard.interpret.subwords import is_cjk
 from regard.interpret.text_parts import Parts, Span, find_parts
 
-__all__ = ["Prompt", "encode", "joined", "prompt_of", "space_before", "token_ranges", "without_end"]
+__all__ = [
+    "Prompt",
+    "check_unicode",
+    "encode",
+    "joined",
+    "prompt_of",
+    "read_tokens",
+    "space_before",
+    "token_ranges",
+    "without_end",
+]
 
 _INSTRUCTION = "Answer the question from these documents.\n\n"
 
@@ -94,7 +104,17 @@ def _text(name: str, one: Any) -> str:
         raise InputError(f"`{name}` must be a text with at least one word, got {one!r}")
     if "\0" in one:
         raise InputError(f"`{name}` contains a NUL byte: is it a binary file?")
+    check_unicode(name, one)
     return one
+
+
+def check_unicode(name: str, text: str) -> None:
+    """Raise an InputError if a text has half of a surrogate pair, which no tokenizer reads."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as problem:
+        half = f"U+{ord(text[problem.start]):04X}"
+        raise InputError(f"`{name}` contains half of a surrogate pair ({half}): was it decoded with errors?") from None
 
 
 def _documents(given: Mapping[str, str] | Sequence[str]) -> list[SourceDocument]:
@@ -242,3 +262,12 @@ def token_ranges(text: str, spans: Sequence[Span], places: Sequence[Span]) -> li
             token += 1
         found.append((first, token))
     return found
+
+
+def read_tokens(tokenizer: Any, ids: Sequence[int], ranges: Sequence[Span]) -> list[list[int]]:
+    """Return the tokens of each range whose weights count: all but the first of the text and special ones.
+
+    Heads rest on these when they find nothing (Xiao et al. 2024, arXiv:2309.17453), which shows nothing of a part.
+    """
+    resting = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
+    return [[at for at in range(max(start, 1), end) if ids[at] not in resting] for start, end in ranges]

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from regard.checks import check_flag
+from regard.checks import check_count, check_flag
 from regard.errors import InputError
 from regard.heads.answer_sources import Removal, Scores, SourcePart, Sources
 from regard.heads.head_set import HeadSet
@@ -18,7 +18,17 @@ from regard.interpret.bundled import Loaded
 from regard.interpret.find_heads import as_loaded
 from regard.interpret.model_loading import positions
 from regard.interpret.source_heads import heads_for
-from regard.interpret.source_prompt import Prompt, encode, joined, prompt_of, space_before, token_ranges, without_end
+from regard.interpret.source_prompt import (
+    Prompt,
+    check_unicode,
+    encode,
+    joined,
+    prompt_of,
+    read_tokens,
+    space_before,
+    token_ranges,
+    without_end,
+)
 from regard.interpret.tap import tap
 from regard.interpret.text_parts import Parts, Span, sentences
 
@@ -68,7 +78,8 @@ def sources(
 
     The model reads the prompt with the answer once, or generates the answer, while the rows of a few heads are tapped.
     A part's score for a token of the answer is the weighted sum, over these heads, of the attention weights from the
-    position that predicts the token to the part. This shows what the heads attend to; whether the answer depends on a
+    position that predicts the token to the part's tokens, without the first of the prompt and special ones, on which
+    heads rest when they find nothing. This shows what the heads attend to; whether the answer depends on a
     part is shown by `verify`, which removes it.
 
     Args:
@@ -96,6 +107,7 @@ def sources(
             prompt.
     """
     check_flag("verify", verify)
+    check_count("seed", seed, 0, most=None)
     _check_answer(answer, max_new_tokens, num_removals)
     say = progress or (lambda _: None)
     loaded = as_loaded(model, tokenizer)
@@ -111,7 +123,7 @@ def sources(
         asked = _Asked(loaded, made, answer.strip())
     ids, first = asked.ids(made.text)
     ranges = token_ranges(made.text, asked.prompt_spans(), made.places)
-    weights, log_probs = _tapped(loaded.model, ids, first, ranges, readout)
+    weights, log_probs = _tapped(loaded.model, ids, first, read_tokens(loaded.tokenizer, ids, ranges), readout)
     found = SourcesResult(
         model=loaded.name,
         documents=made.documents,
@@ -137,6 +149,8 @@ def _check_answer(answer: str | None, max_new_tokens: int, num_removals: int) ->
             raise InputError(f"`{name}` must be a whole number from 1, got {count!r}")
     if answer is not None and (not isinstance(answer, str) or not answer.strip()):
         raise InputError(f"`answer` must be a text with at least one word, or None to generate one, got {answer!r}")
+    if answer is not None:
+        check_unicode("answer", answer)
 
 
 def _check_parts(made: Prompt, verify: bool) -> None:
@@ -233,19 +247,22 @@ def _generated(loaded: Loaded, made: Prompt, most: int) -> tuple[str, tuple[int,
 
 
 def _tapped(
-    model: nn.Module, ids: Sequence[int], first: int, ranges: Sequence[Span], heads: HeadSet
+    model: nn.Module, ids: Sequence[int], first: int, tokens: Sequence[Sequence[int]], heads: HeadSet
 ) -> tuple[Scores, Scores]:
     """Return the weights from the rows that predict the answer to each part, (tokens, heads, parts), and the
     log-probability of each token of the answer.
     """
-    filled = [at for at, (start, end) in enumerate(ranges) if end > start]
+    filled = [at for at, some in enumerate(tokens) if some]
     if not filled:
-        raise InputError("no part of the prompt has a token: is it made of characters that the tokenizer drops?")
-    keys = {str(at): ranges[at] for at in filled}
+        raise InputError(
+            "no part of the prompt has a token besides the first of the text and special ones, on which heads rest: "
+            "give a longer prompt"
+        )
+    keys = {str(at): tokens[at] for at in filled}
     with tap(model, heads=heads, keys=keys, queries=range(first - 1, len(ids) - 1)) as rows:
         log_probs = log_probs_of(model, ids, first)
     order = [rows.heads.index(one) for one in heads.heads]
-    weights = np.zeros((len(ids) - first, len(order), len(ranges)))
+    weights = np.zeros((len(ids) - first, len(order), len(tokens)))
     weights[:, :, filled] = torch.stack([row.weights[0] for row in rows.rows]).double().cpu().numpy()[:, order]
     return weights, log_probs
 
