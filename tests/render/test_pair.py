@@ -14,6 +14,7 @@ from regard.errors import InputError
 from regard.heads.change_loss_and_pairs import HeadChange
 from regard.heads.scores import HeadScores
 from regard.render.figure import pair_figure, save_pair_figure
+from regard.render.head_lists_text import change_lines
 from regard.render.pair_page import pair_card, pair_page, write_pair_page
 from regard.render.pair_text import pair_picture
 
@@ -92,6 +93,13 @@ def test_rows_that_cannot_be_compared_are_left_out(english_pair):
     scores = HeadScores("made by hand", {}, 13)
     unlike = HeadChange(("text 1", "text 2"), np.array([[0.5, 0.25]]), scores, scores, 0, "they have other lengths")
     assert "Over all rows" not in printed(english_pair, changed=unlike)
+
+
+def test_a_comparison_names_both_models():
+    scores = [HeadScores(name, {}, 13) for name in ("a model", "another")]
+    for second, heading in ((0, "a model, one and two: compared"), (1, "a model and another, one and two: compared")):
+        found = HeadChange(("one", "two"), np.array([[0.5]]), scores[0], scores[second], 13, "they are alike")
+        assert str(next(iter(change_lines(found)))).startswith(heading)
 
 
 def test_a_terminal_of_fewer_than_60_cells_is_refused(english_pair):

@@ -120,7 +120,9 @@ def heads(
         list[str] | None,
         typer.Option(help="Run the model without a head, LAYER.HEAD, and show what it loses. Again for further heads."),
     ] = None,
-    replace: Annotated[Replace, typer.Option(help="What --ablate puts in place of a head's output.")] = Replace.ZERO,
+    replace: Annotated[
+        Replace | None, typer.Option(help="What --ablate puts in place of a head's output.", show_default="zero")
+    ] = None,
     random: Annotated[int, typer.Option(min=0, help="Random sets of heads that --ablate compares with.")] = 20,
     out: Annotated[Path | None, typer.Option(help="Save figure.png or figure.svg, layers by heads.")] = None,
     json: Annotated[Path | None, typer.Option(help="Save all numbers to a .json file.")] = None,
@@ -137,6 +139,8 @@ def heads(
     --ablate takes heads out: a weight by itself is not an
     explanation. Heads are named LAYER.HEAD, counted from 0.
     """
+    if replace is not None and not ablate:
+        raise InputError(f"`--replace {replace}` is for `--ablate LAYER.HEAD`: name the heads that are taken out")
     _check(pair, ablate, sort, out)
     _check_job(for_, examples, model, others=bool(pair or ablate or sort or text or out or csv))
     removed = _heads_of(ablate or ())
@@ -159,7 +163,7 @@ def heads(
         elif pair:
             lines = _pairs(pair, words, model, top or _TOP, files, status)
         elif removed:
-            lines = _ablate(removed, words, model, str(replace), random, files, status)
+            lines = _ablate(removed, words, model, str(replace or Replace.ZERO), random, files, status)
         else:
             lines = _score(words, model, sort, top, files, status)
     _print(lines)

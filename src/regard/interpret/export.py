@@ -43,6 +43,18 @@ class _Export:
     table: Callable[[], Table] | None
     figure: "Callable[[], Figure] | None"
 
+    def form(self, form: Any, kind: str, suffix: str, head: int | None) -> Any:
+        """Return the form that an extension asks for, or raise with those that there are."""
+        if form is not None:
+            return form
+        forms = ((self.arrays, ".npz", ".npy"), (self.table, ".csv"), (self.figure, ".png", ".svg"))
+        *others, last = (one for made, *found in forms if made is not None for one in found)
+        written = f"{', '.join(others)} or {last}" if others else last
+        more = (
+            ", or name a `head`, which has all forms" if self.table is None and head is None and kind != "heads" else ""
+        )
+        raise InputError(f"`path` of {kind!r} cannot end in {suffix}: write {written}{more}")
+
 
 def export(
     record: Record,
@@ -88,19 +100,12 @@ def export(
         head = at_index("head", head, min(one.heads for one in chosen), "heads")
     made = _thing(record, kind, seen, head, batch_index)
     if suffix in (".png", ".svg"):
-        write_figure(_form(made.figure, kind, suffix)(), path)
+        write_figure(made.form(made.figure, kind, suffix, head)(), path)
     elif suffix == ".csv":
-        write_atomically(path, table_csv(_form(made.table, kind, suffix)()))
+        write_atomically(path, table_csv(made.form(made.table, kind, suffix, head)()))
     else:
-        arrays = _form(made.arrays, kind, suffix)()
+        arrays = made.form(made.arrays, kind, suffix, head)()
         write_atomically(path, npz(arrays) if suffix == ".npz" else npy(next(iter(arrays.values()))))
-
-
-def _form(form: Any, kind: str, suffix: str) -> Any:
-    if form is None:
-        others = {".png": ".csv or .npz", ".svg": ".csv or .npz"}.get(suffix, ".png or .svg")
-        raise InputError(f"`path` of {kind!r} cannot end in {suffix}: write {others}, or name a `layer` and a `head`")
-    return form
 
 
 def _thing(record: Record, kind: str, seen: Layer | None, head: int | None, batch_index: int) -> _Export:

@@ -85,7 +85,8 @@ def change_lines(change: HeadChange, *, top: int = 10, width: int = 80) -> Itera
 
     names = " and ".join(map(visible, change.names))
     how = "row by row" if change.by_rows else "by the scores of the heads"
-    yield from table_lines(f"{visible(change.before.model)}, {names}: compared {how}, as {change.why}.", width)
+    models = " and ".join(dict.fromkeys((visible(change.before.model), visible(change.after.model))))
+    yield from table_lines(f"{models}, {names}: compared {how}, as {change.why}.", width)
     meaning = (
         "change: mean over rows of the Jensen–Shannon divergence / ln 2; 0 is the same, 1 no key in common. sum: over "
         "all rows, in nats (Clark et al. 2019, arXiv:1906.04341)."
