@@ -233,7 +233,7 @@ def verdict(mutant: Mutant, tests: list[str], copy: Path) -> tuple[str, str]:
         finally:
             target.write_bytes(source)
         name = by.partition(" ")[2].partition(" - ")[0]
-        if found != "killed" or name not in tests or run([name], copy)[0] == "survived":
+        if found != "killed" or name not in tests or run([name], copy)[0] != "killed":
             return found, by
         BROKEN.add(name)
         tests.remove(name)
@@ -271,9 +271,11 @@ def judge(mutant: Mutant, known: Reach, copy: Path) -> dict[str, Any]:
     row: dict[str, Any] = {"file": mutant.file, "line": mutant.line, "before": mutant.before, "after": mutant.after}
     for tier, slow in (("make test", False), ("make test-all", True)):
         tests = known.of(mutant, slow=slow)
+        row[f"tests of {tier}"], row["tier"] = len(tests), tier
+        if slow and not tests:
+            break  # the verdict is that of `make test`
         started = time.perf_counter()
         row["verdict"], row["by"] = verdict(mutant, tests, copy)
-        row[f"tests of {tier}"], row["tier"] = len(tests), tier
         row["seconds"] = round(time.perf_counter() - started, 1)
         if row["verdict"] == "killed":
             return row
