@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 import torch
+from torch.nn.functional import scaled_dot_product_attention
 
 import regard
 from regard import masks
@@ -72,3 +73,14 @@ def test_keys_whose_heads_are_adjacent_in_memory_give_the_same_bits(keys):
     turned = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in (k, v)]
     assert turned[0].stride() != k.stride()
     assert torch.equal(regard.attention(q, *turned, backend="numba"), regard.attention(q, k, v, backend="numba"))
+
+
+@pytest.mark.parametrize("keys", [1, 63, 333, 1101, 2064])
+@pytest.mark.parametrize("group", [1, 3, 5])
+def test_its_error_in_bfloat16_is_at_most_half_as_large_again_as_that_of_pytorch(group, keys):
+    """Keys and values are read in pairs, of which the last may have one number."""
+    q, k, v = drawn(group, keys, 64, 64, dtype=torch.bfloat16)
+    exact = formula(q, k, v, torch.ones(keys, dtype=torch.bool))
+    ours = regard.attention(q, k, v, backend="numba").double()
+    theirs = scaled_dot_product_attention(q, *(x.repeat_interleave(group, 1) for x in (k, v))).double()
+    assert (ours - exact).abs().mean() <= 1.5 * (theirs - exact).abs().mean()

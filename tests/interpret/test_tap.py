@@ -352,3 +352,34 @@ def test_what_cannot_be_tapped_is_refused_with_the_way_out() -> None:
         regard.tap(model, heads=["1.2"], max_bytes=20),
     ):
         model(**given)
+
+
+class LeavesOut(nn.Module):
+    """A model that does not call its second layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([Attends(), Attends()])
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.layers[0](x)
+        return out
+
+
+class Attends(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.scaled_dot_product_attention(x, x, x)
+
+
+@pytest.mark.parametrize(
+    ("stream", "said"),
+    [
+        (None, "layer 1 did not attend in this call; seen: layers.0"),
+        ("text", "layer 1 did not attend in this call, or not in the stream 'text'; seen: layers.0"),
+    ],
+)
+def test_a_chosen_layer_that_a_call_leaves_out_is_named(stream: str | None, said: str) -> None:
+    model = LeavesOut()
+    with pytest.raises(ObservationError) as refused, regard.tap(model, heads=["0.0", "1.0"], stream=stream):
+        model(torch.randn(1, 2, 4, 8))
+    assert str(refused.value) == said

@@ -195,6 +195,11 @@ def at(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     return (weights @ v[0])[None], weights
 
 
+def vector_at(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    weights = torch.matmul(q[0, 0], k[0].T).softmax(0)
+    return torch.matmul(weights, v[0])[None], weights
+
+
 def added_mv(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     weights = torch.addmv(torch.arange(M).float(), k[0], q[0, 0]).softmax(-1)
     return torch.addmv(torch.zeros(D), v[0].T, weights), weights
@@ -222,7 +227,7 @@ def indexed(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     return torch.einsum("bn,bnd->bd", weights, v), weights
 
 
-@pytest.mark.parametrize("form", [mv, at, added_mv, column, labelled, luong, indexed])
+@pytest.mark.parametrize("form", [mv, at, vector_at, added_mv, column, labelled, luong, indexed])
 def test_one_query_is_seen_as_a_row(watched, far, form: Attend) -> None:
     model, given = Hand(form), inputs(queries=1)
     seen = watched(model, lambda: model(*given))

@@ -216,9 +216,8 @@ class TappedSites:
                 '("target", "source")'
             )
         there = ", ".join(dict.fromkeys(str(site.name) for site in seen)) or "none"
-        return ObservationError(
-            f"layer {label} did not attend in this call, or not in the stream {self._stream!r}; seen: {there}"
-        )
+        stream = "" if self._stream is None else f", or not in the stream {self._stream!r}"
+        return ObservationError(f"layer {label} did not attend in this call{stream}; seen: {there}")
 
 
 def _layers_of(
