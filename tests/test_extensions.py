@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -29,6 +30,10 @@ def render(record, focus):
     return "no bytes"
 
 
+def render_bytes(record, focus):
+    return f"{record} and {focus}".encode()
+
+
 def load(name, *, attn_implementation=None):
     return name
 
@@ -45,6 +50,7 @@ entropy = builtins:str
 
 [regard.renderers]
 txt = one_of_mine:render
+page = one_of_mine:render_bytes
 
 [regard.model_loaders]
 mine = one_of_mine:load
@@ -78,7 +84,7 @@ def watched(*statistics):
 
 def test_names_are_listed_and_nothing_is_imported(installed):
     assert extension_names("regard.statistics") == ("broken", "entropy", "largest", "number", "text")
-    assert [extension_names(group) for group in GROUPS[1:]] == [("txt",), ("mine",)]
+    assert [extension_names(group) for group in GROUPS[1:]] == [("page", "txt"), ("mine",)]
     assert "one_of_mine" not in sys.modules
 
 
@@ -145,6 +151,17 @@ def test_the_command_refuses_unknown_files_and_loaders_before_a_model_is_loaded(
     with pytest.raises(SystemExit, match="2"):
         main()
     assert re.search(words, capsys.readouterr().err)
+
+
+def test_a_file_with_the_ending_of_a_renderer_is_what_it_returns(installed, tmp_path):
+    from regard.cli.look import _write
+
+    looked = SimpleNamespace(record="the record", highlight="its head")
+    _write(looked, tmp_path / "it.page", "a b", whole=True)
+    assert (tmp_path / "it.page").read_bytes() == b"the record and its head"
+    with pytest.raises(InputError, match=r"the renderer of \.txt must return bytes, got str"):
+        _write(looked, tmp_path / "it.txt", "a b", whole=True)
+    assert not (tmp_path / "it.txt").exists()
 
 
 @pytest.mark.slow
