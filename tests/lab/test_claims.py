@@ -148,7 +148,6 @@ def test_a_tiny_leak_would_be_seen():
 # --- 6, costs
 
 
-@pytest.mark.slow
 def test_bytes_are_those_that_are_alive_at_once():
     x = torch.zeros(1000)
     assert measuring.peak_bytes(lambda: x + 1) == 4000

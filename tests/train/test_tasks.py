@@ -11,6 +11,7 @@ from regard.errors import InputError
 from regard.models import RecurrentSeq2Seq, Transformer
 from regard.train import Translator, train
 from regard.train.config import task_of
+from regard.train.tasks import TASKS
 from train.runs import tiny
 
 WORDS = "red blue green small large old new good bad fast".split()
@@ -271,3 +272,10 @@ def test_a_folder_that_is_no_translator_is_refused(tmp_path):
     (tmp_path / "model").mkdir()
     with pytest.raises(InputError, match="it was trained for another task"):
         Translator.load(tmp_path)
+
+
+def test_the_best_checkpoint_has_the_least_loss_and_the_most_that_is_right():
+    greater = {"loss": False, "perplexity": False, "accuracy": True, "bleu": True, "exact": True}
+    for task in TASKS:
+        assert task.metrics == {name: greater[name] for name in task.metrics}
+        assert next(iter(task.metrics)) == "loss"
