@@ -341,6 +341,7 @@ def test_a_job_that_a_model_cannot_have_is_refused_by_name(tmp_path: Path) -> No
         ('{"text": ""}', "line 1 of .* is no example of previous: it needs text as texts, got '' for `text`"),
         ('{"text": "w1 w2"}', "line 1 of .*: it is too short"),
         ('{"text": "w1 w2 w3 w4 w5 w6 w7 w8 w9"}', "from 10 to 1,000, got 1"),
+        ('{"text": "w1 w2 w3 w4 w5 w6 w7 w8 w9"}\n' * 1001, "from 10 to 1,000, got 1001"),
     ],
 )
 def test_a_bad_file_of_examples_names_its_line(tmp_path: Path, line: str, reason: str) -> None:
