@@ -105,3 +105,38 @@ def test_a_tap_delivers_them(name):
     last = found.shape[-1]
     assert not expected[..., last:].any()
     torch.testing.assert_close(found, expected[..., :last], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("queries", [1, 3, 12])
+@pytest.mark.parametrize("place", [4, 10, 30])
+def test_distances_are_counted_from_the_place_also_beyond_the_keys(queries, place):
+    q, k, v = tensors(queries)
+    model, mask = Attends(), masks.Padding(torch.ones(1, KEYS, dtype=torch.bool))
+    with torch.no_grad(), regard.watch(model, statistics=["distance"]) as seen:
+        model(q, k, v, mask.bind(queries, KEYS, place))
+    away = (torch.arange(queries)[:, None] + place - torch.arange(KEYS)).abs()
+    expected = (formula(q, k, "all", place) * away).sum(-1)
+    torch.testing.assert_close(
+        torch.as_tensor(seen.statistic("distance", layer=0)).double(), expected, rtol=1e-5, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("keep", ["weights", "qk"])
+@pytest.mark.parametrize("padding", [0, 2])
+def test_unused_columns_are_left_out_after_padding_on_the_left(padding, keep):
+    """The first row, of padding, sees nothing: it does not show that its columns are those of a cache."""
+    q, k, v = tensors(6)
+    seen_pairs = torch.ones(6, KEYS, dtype=torch.bool).tril()
+    seen_pairs[:, :padding] = False
+
+    def forward(q, k, v, mask):
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+    model = Attends()
+    model.forward = forward
+    with torch.no_grad(), regard.watch(model, keep=keep) as seen:
+        model(q, k, v, seen_pairs)
+    found = torch.as_tensor(seen.weights(layer=0)).double()
+    assert found.shape == (1, 2, 6, 6)
+    scores = (q.double() @ k.double().mT / 8**0.5).masked_fill(~seen_pairs, -torch.inf)
+    torch.testing.assert_close(found, scores.softmax(-1).nan_to_num(0.0)[..., :6], rtol=0, atol=1e-6)

@@ -578,3 +578,50 @@ def test_queries_of_a_bound_mask_stand_there_though_the_last_keys_are_padding(qu
         assert seen.weights(layer=0).shape == (1, 1, queries, 16)
         np.testing.assert_allclose(seen.weights(layer=0)[0, 0], weights, atol=1e-6)
         np.testing.assert_allclose(seen.statistic("distance", layer=0)[0, 0], (weights * abs(i - j)).sum(-1), rtol=1e-5)
+
+
+def by_number(batch, head, i, j):
+    """Each sequence, or head, hides other keys."""
+    return (j <= i) & ((j + head + 2 * batch) % 3 > 0) | (i == j)
+
+
+OWN = {
+    "heads": lambda batch, head, i, j: by_number(0, head, i, j),
+    "sequences": lambda batch, head, i, j: by_number(batch, 0, i, j),
+    "both": by_number,
+    "neither": lambda batch, head, i, j: by_number(0, 0, i, j),
+}
+
+
+@pytest.mark.parametrize("combined", [False, True])
+@pytest.mark.parametrize("name", OWN)
+def test_a_function_that_reads_the_sequence_or_the_head_is_kept_for_each(tmp_path, name, combined):
+    """A function does not declare for how many of them it has values."""
+    mask = ~(~MaskMod(OWN[name]) | Window(5)) if combined else MaskMod(OWN[name])
+    seen, q, k = seen_of({"mask": mask})
+    batch, head = np.arange(2)[:, None, None, None], np.arange(4)[:, None, None]
+    i, j = np.arange(N)[:, None], np.arange(N)
+    visible = OWN[name](batch, head, i, j) & ((i - j >= 5) if combined else True)
+    for kept in both(seen, tmp_path):
+        near(kept, dense(q, k, k, visible=visible).weights, 1e-12)
+
+
+def test_heads_are_not_chosen_where_a_function_reads_their_number():
+    with pytest.raises(ObservationError, match="needs masks, biases, scores and sinks that all heads share"):
+        seen_of({"mask": MaskMod(OWN["heads"])}, heads=["0.1"])
+    seen, q, k = seen_of({"mask": MaskMod(OWN["sequences"])}, heads=["0.1"])
+    expected = dense(q, k, k, visible=OWN["sequences"](np.arange(2)[:, None, None, None], 0, *np.ogrid[:N, :N])).weights
+    np.testing.assert_allclose(seen.weights(layer=0, head=1), expected[:, 1], atol=1e-6)
+
+
+@pytest.mark.parametrize("normalizer", [Softmax(), Sigmoid()])
+def test_rows_that_were_not_chosen_have_no_weight(tmp_path, normalizer):
+    q, k = randn(2, 4, N, DIM, seed=1), randn(2, 2, N, DIM, seed=2)
+    model = Attention({"mask": Causal(), "normalizer": normalizer})
+    with torch.no_grad(), regard.watch(model, keep="qk", queries=[3, 17]) as seen:
+        model(q, k, k)
+    options = {"mask": Causal(), "normalizer": normalizer, "return_weights": True, "backend": "reference"}
+    expected = np.zeros((2, 4, N, N))
+    expected[:, :, [3, 17]] = regard.attention(q, k, k, **options)[1].numpy()[:, :, [3, 17]]
+    for kept in both(seen, tmp_path):
+        near(kept, expected, 1e-12)

@@ -92,6 +92,7 @@ class Site:
         self._marks: Tensor | None = None  # all marks of a cross-attention, whose keys do not change
         self._cross = False
         self._filled = 0  # keys up to the newest one
+        self._beyond = 0  # positions from there to the query that follows, of queries that stand beyond the keys
 
     def continues(self, call: WatchedCall) -> bool:
         """Return whether the call adds rows to this site; raise if beam search has reordered the rows."""
@@ -148,7 +149,7 @@ class Site:
             if self._hearing is not None and self._hearing.is_of_others(cross=self._cross):
                 self._folding.leave_out("tokens")
             alone = not self._cross and (call.begins_a_cache or (call.queries == 1 and marked < call.keys))
-            self._filled = marked
+            self._filled, self._beyond = marked, call.end - marked
             queries, keys = call.queries, call.reach if alone else call.keys
         else:
             assert self._extent is not None
@@ -167,7 +168,7 @@ class Site:
             *(call.batch, around.heads, queries, keys),
             dtype=dtype,
             device=call.marks.device,
-            offset=0 if self._cross else self._filled - queries,
+            offset=0 if self._cross else self._filled + self._beyond - queries,
             cross=self._cross,
             site=self.name,
             around=around,

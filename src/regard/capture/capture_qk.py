@@ -98,7 +98,10 @@ class QueriesKeys:
             problem = self._of_heads(problem, call.head_numbers, extent)
         self._first, self._device = extent.queries - call.queries, extent.device
         self._take(problem, extent, around.shift)
-        self._lse.append(torch.full((call.batch, call.heads, call.queries), torch.nan, dtype=torch.float64))
+        lse = torch.full((call.batch, call.heads, call.queries), torch.nan, dtype=torch.float64)
+        if call.chosen_rows is not None:
+            lse[:, :, [row for row in range(call.queries) if row not in call.chosen_rows]] = torch.inf  # weights of 0
+        self._lse.append(lse)
         form = self._form(problem, extent)
         segment = Segment(self._first, call.queries, around.shift, call.keys, form)
         joined = _joined(self._segments[-1], segment) if self._segments and not extent.cross else None
@@ -106,7 +109,7 @@ class QueriesKeys:
 
     def _of_heads(self, problem: Problem, heads: tuple[int, ...], extent: Extent) -> Problem:
         """Return a problem with the queries and keys of some heads; what all heads share stays as it is."""
-        mask = problem.mask is not None and problem.mask.mask.leading[1] > 1
+        mask = _leading(problem)[1] > 1
         biases = any(one is not None and one.leading[1] > 1 for one in (problem.bias, problem.weight_factor))
         if mask or biases or problem.score.of_heads(slice(0, 1)) is not problem.score or problem.sink is not None:
             raise ObservationError(
@@ -193,17 +196,14 @@ class QueriesKeys:
         """Return the mask itself, or a mask defined by the user as a tensor of bits, within `max_bytes`."""
         if problem.mask is None:
             alone = problem.queries == 1 and not extent.cross and problem.q_offset == problem.keys - 1
-            return (
-                write(Causal(), self._put(extent.site)) if alone else None
-            )  # a decoding step, which sees all positions before it
+            return write(Causal(), self._put(extent.site)) if alone else None  # a decoding step sees all before it
         try:
             return write(_simple(problem.mask), self._put(extent.site))
         except UnwritableError:
-            sizes = [min(size, own) for size, own in zip(problem.mask.mask.leading, problem.q.shape[:2], strict=True)]
-            self._check_dense(sizes[0] * sizes[1] * problem.queries * problem.keys, "the mask", extent)
-            dense = Dense.over(problem.mask.dense(sizes[0], sizes[1], problem.q.device))
-            dense = dense.with_place(q_offset=problem.q_offset)
-            return write(dense, self._put(extent.site))
+            batch, heads = _leading(problem)
+            self._check_dense(batch * heads * problem.queries * problem.keys, "the mask", extent)
+            dense = Dense.over(problem.mask.dense(batch, heads, problem.q.device))
+            return write(dense.with_place(q_offset=problem.q_offset), self._put(extent.site))
 
     def _bias(self, problem: Problem, bias: Bias | None, extent: Extent) -> Any:
         """Return the bias itself, or a bias defined by the user as a tensor, within `max_bytes`."""
@@ -221,6 +221,15 @@ class QueriesKeys:
         """Reserve one byte per pair for a mask while it is evaluated, and an eighth of a byte when it is stored."""
         if count > self._purse.left:
             self._purse.spend(count, f"{what}, which is not one of regard's own,", extent.site)
+
+
+def _leading(problem: Problem) -> tuple[int, int]:
+    """Return for how many sequences and heads a mask has values: what it uses, the shape of one pair shows."""
+    if problem.mask is None or not (problem.queries and problem.keys):
+        return 1, 1
+    one, sizes = slice(0, 1), {"batch": problem.batch, "heads": problem.heads}
+    batch, heads = problem.mask.tile(one, one, **sizes, device=problem.q.device).shape[:2]
+    return batch, heads
 
 
 def _joined(before: Segment, after: Segment) -> Segment | None:

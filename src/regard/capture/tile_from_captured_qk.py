@@ -166,6 +166,7 @@ def _weigh(parts: _Parts, place: _Place, q: Tensor, k: Tensor, lse: Tensor) -> T
         else:
             # A hidden pair has weight 0, also of a normalizer that gives some to minus infinity.
             found = parts.normalizer.weights(scores[None, None], (scores > -torch.inf)[None, None])[0][0, 0]
+            found = found.masked_fill(lse.isposinf()[:, None], 0.0)  # rows that were not chosen
         if parts.weight_factor is not None:
             found = found * parts.weight_factor.tile(place.batch_index, place.head, i, j)[0, 0].to(q.dtype)
     return found

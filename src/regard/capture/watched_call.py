@@ -158,9 +158,15 @@ class WatchedCall:
     @property
     def begins_a_cache(self) -> bool:
         """Whether this is a prompt written to a static cache: each query sees the positions before it, and columns are
-        left unused.
+        left unused. The first query sees itself, or nothing where it is padding.
         """
-        return self.queries == self.newest + 1 < self.keys and (self.queries == 1 or self._last_seen(0) == 0)
+        alone = self.queries == self.newest + 1 < self.keys
+        return alone and (self.queries == 1 or not bool(self.row(0)[:, :, 1:].any()))
+
+    @property
+    def end(self) -> int:
+        """The position after that of the last query."""
+        return self.newest + 1
 
     @property
     def reach(self) -> int:

@@ -53,9 +53,13 @@ class BoundMask:
         return visible.expand(*visible.shape[:2], i.shape[2], j.shape[3])
 
     def dense(
-        self, batch: int = 1, heads: int = 1, device: torch.device | None = None
+        self, batch: int | None = None, heads: int | None = None, device: torch.device | None = None
     ) -> Bool[Tensor, "#batch #heads queries keys"]:
-        """Evaluate the mask for all rows and columns."""
+        """Evaluate the mask for all rows and columns of so many sequences and heads, by default those that it declares
+        (`Mask.leading`); of a function that reads `batch` or `head`, which declares none, give both.
+        """
+        own = self.mask.leading
+        batch, heads = own[0] if batch is None else batch, own[1] if heads is None else heads
         device, columns = device or torch.device("cpu"), slice(0, self.kv_len)
         if torch.compiler.is_compiling():  # a loop over lengths would fix them, where they may be symbols
             return self.tile(slice(0, self.q_len), columns, batch=batch, heads=heads, device=device)
@@ -104,7 +108,9 @@ def _range(which: slice | int, device: torch.device) -> Tensor:
 class SharedMask(BoundMask):
     """A bound mask whose dense form is made once; its tensors must not change as long as it is used."""
 
-    def dense(self, batch: int = 1, heads: int = 1, device: torch.device | None = None) -> Tensor:
+    def dense(
+        self, batch: int | None = None, heads: int | None = None, device: torch.device | None = None
+    ) -> Bool[Tensor, "#batch #heads queries keys"]:
         """Evaluate the mask for all rows and columns, or give what was evaluated before."""
         asked = batch, heads, device
         known: dict[Any, Tensor] = self.__dict__.setdefault("_known", {})

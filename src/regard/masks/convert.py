@@ -176,7 +176,7 @@ def to_mha_attn_mask(
             [0., 0.]])
     """
     check_kind("mask", mask, BoundMask)
-    if batch is None and num_heads is None and mask.mask.leading == (1, 1):
+    if batch is None and num_heads is None and mask.mask.leading == (1, 1) and not any(_undeclared(mask)):
         hidden = ~mask.dense()[0, 0]
     elif batch is None or num_heads is None:
         raise InputError(
@@ -197,8 +197,23 @@ def _expanded(mask: BoundMask, batch: int | None, num_heads: int | None) -> Tens
     for name, given, held in (("batch", batch, own[0]), ("num_heads", num_heads, own[1])):
         if given is not None and held not in (1, given):
             raise InputError(f"`{name}` must be that of the mask, {held}, got {given}")
+    for name, given, reads in zip(("batch", "num_heads"), (batch, num_heads), _undeclared(mask), strict=True):
+        if given is None and reads:
+            raise InputError(f"`{name}` must be given: the mask reads its number, and does not say how many there are")
     batch, num_heads = batch or own[0], num_heads or own[1]
     return mask.dense(batch, num_heads).expand(batch, num_heads, mask.q_len, mask.kv_len)
+
+
+def _undeclared(mask: BoundMask) -> tuple[bool, bool]:
+    """Return whether a mask differs between sequences, and between heads, of which it declares one (`Mask.leading`)."""
+    own, one = mask.mask.leading, slice(0, 1)
+    if not (mask.q_len and mask.kv_len):
+        return False, False
+    try:
+        found = mask.tile(one, one, batch=max(2, own[0]), heads=max(2, own[1]), device=torch.device("cpu")).shape
+    except IndexError:  # of a function that looks up a tensor for one
+        return False, False
+    return found[0] > own[0], found[1] > own[1]
 
 
 class Unpadded(NamedTuple):
