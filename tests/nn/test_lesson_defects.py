@@ -177,6 +177,7 @@ def test_sizes_that_do_not_fit_are_refused_in_the_words_of_the_lesson():
         "`vocab_size` counts words and must be an integer of at least 1": lambda: tutorials.TransformerEncoder(0),
         "`num_layers` counts layers": lambda: tutorials.TransformerEncoder(10, 8, 2, num_layers=-1),
         "`d_ff` is the width of the hidden layer": lambda: tutorials.FeedForward(8, 0),
+        "`d_model` is the width of a token": lambda: tutorials.FeedForward(0, 8),
         "`max_seq_len` counts positions": lambda: tutorials.PositionalEncoding(8, 0),
         r"width 32, got 8: DotProductAttention\(8\)": lambda: tutorials.DotProductAttention(32)(*[randn(2, 3, 8)] * 3),
     }
