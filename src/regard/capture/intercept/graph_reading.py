@@ -33,6 +33,7 @@ _MATH = (
     "calls F.scaled_dot_product_attention in a form without a fused kernel (dropout, a learned mask, other widths), "
     f"which a compiler takes apart: {EAGERLY}"
 )
+_EXPONENTIALS = f"{BY_HAND}; where it is a short call of regard.attention with dropout, {EAGERLY}"
 _NESTED = f"attends in nested tensors, whose calls compiled code does not show: {EAGERLY}"
 _INSIDE = f"attends inside {{}}, which is not looked into in compiled code: {EAGERLY}"
 _UNKNOWN = f"calls {{}}, which compiled code does not look into: {EAGERLY}"
@@ -134,7 +135,7 @@ class _Reading:
         if name in SOFTMAXES and any(one in self._scores for one in inputs):
             return _SOFTMAX
         if name in PRODUCTS and any(one in self._exponentials for one in inputs):
-            return BY_HAND
+            return _EXPONENTIALS
         if name in _FASTS:
             return _FAST
         if "flex_attention" in name:
