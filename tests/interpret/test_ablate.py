@@ -172,6 +172,10 @@ def test_what_the_caller_holds_is_not_changed(replace: str) -> None:
     ("heads", "said"),
     [
         ([], "`heads` must name at least one head"),
+        (["0.1"], r"`heads` must be pairs of whole numbers, \(layer, head\), such as .*, got '0\.1'"),
+        ([(0,)], r"`heads` must be pairs of whole numbers.*, got \(0,\)"),
+        ([(0, 1), (0, 1.5)], r"`heads` must be pairs of whole numbers.*, got \(0, 1\.5\)"),
+        ([(True, 1)], r"`heads` must be pairs of whole numbers.*, got \(True, 1\)"),
         ([(2, 0)], r"`layer` must be from 0 to 1, got 2\.0"),
         ([(-1, 0)], r"`layer` must be from 0 to 1, got -1\.0"),
         ([(1, 4)], r"`head` must be from 0 to 3 in layer 1, got 1\.4"),

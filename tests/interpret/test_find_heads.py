@@ -361,3 +361,10 @@ def test_a_fingerprint_is_of_the_numbers_and_not_of_their_precision() -> None:
 
 def test_every_job_has_a_source_and_models() -> None:
     assert all(job.test.source and job.kinds and 0 <= job.threshold < 1 for job in JOBS.values())
+
+
+def test_the_method_says_that_an_example_of_ones_own_shows_one_row(tmp_path: Path) -> None:
+    model, path = Planted(LAYERS, causal=True), texts(tmp_path / "texts.jsonl")
+    own = find_heads(model, tokenizer(), "previous", examples=path)
+    assert "on one row, drawn by the seed, of each in half of the examples" in own.method
+    assert "on the inputs of head_scores" in find_heads(model, tokenizer(), "previous").method

@@ -11,7 +11,7 @@ from regard.errors import InputError
 from regard.heads.answer_sources import Sources
 from regard.interpret import bundled
 from regard.interpret.source_examples import draw_question
-from regard.interpret.source_prompt import prompt_of, token_ranges
+from regard.interpret.source_prompt import encode, prompt_of, token_ranges
 
 transformers = pytest.importorskip("transformers")
 safetensors_numpy = pytest.importorskip("safetensors.numpy")
@@ -112,6 +112,35 @@ def test_the_first_token_and_special_ones_count_for_no_part(model, tokenizer):
         sources(model, chat, "cat", "red", heads=HEADS)
 
 
+JOINS = {
+    ('She said: "', "Hello."): 'She said: "Hello.',
+    ('She said "no"', "and left"): 'She said "no" and left',
+    ("(x", ") = 1"): "(x) = 1",
+    ("f(", "x)"): "f(x)",
+    ("https://", "a.b"): "https://a.b",
+    ("Total: -", "5"): "Total: -5",
+    ("Answer:", "It is."): "Answer: It is.",
+    ("Answer:", "\n\nIt is. \n"): "Answer:\n\nIt is.",
+    ("def f():\n", "    return 1"): "def f():\n    return 1",
+    ("我爱你", "The cat"): "我爱你The cat",
+}
+
+
+@pytest.mark.parametrize(("prompt", "answer"), JOINS)
+def test_prompt_and_answer_are_joined_as_they_are_written(model, monkeypatch, prompt, answer):
+    read = []
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"?": 0}, unk_token="?"))
+    words.pre_tokenizer = tokenizers.pre_tokenizers.Split(tokenizers.Regex("."), "isolated")
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=words, unk_token="?")
+    monkeypatch.setattr(
+        "regard.interpret.source_prompt.encode",
+        lambda own, text, *, typed: read.append(text) or encode(own, text, typed=typed),
+    )
+    found = sources(model, tokenizer, f"a {prompt}", answer, heads=HEADS, parts="line")
+    assert max(read, key=len) == f"a {JOINS[prompt, answer]}"
+    assert found.answer == answer.strip()
+
+
 def test_at2s_coefficients_give_at2s_scores(model, tokenizer, tmp_path):
     """AT2: features (target tokens, tokens, layers · heads), a linear layer, sums over a source's tokens, and the mean
     over the target's.
@@ -193,6 +222,13 @@ def test_removal_is_a_run_without_the_part(model, tokenizer):
         assert one.drop == pytest.approx(drops[one.part], abs=1e-5)
         assert one.control != one.part
         assert one.control_drop == pytest.approx(drops[one.control], abs=1e-5)
+
+
+def test_a_control_is_no_part_that_is_removed_for_its_score(model, tokenizer):
+    for seed in range(20):
+        options = {"heads": HEADS, "parts": "sentence", "verify": True, "num_removals": 2, "seed": seed}
+        found = sources(model, tokenizer, TEXT, "The cat.", **options)
+        assert {one.part for one in found.removals}.isdisjoint(one.control for one in found.removals)
 
 
 def test_hidden_keys_have_weight_0_and_positions_stay(model, tokenizer):

@@ -71,7 +71,7 @@ JOBS: Mapping[str, HeadJob] = {
             "local",
             "locl",
             "L",
-            f"mean over rows that see 4 times as many keys of the mass on the nearest {LOCAL_WINDOW}",
+            f"mean over rows from {4 * LOCAL_WINDOW} on of the mass on keys less than {LOCAL_WINDOW} away",
             "Xiao et al. 2024 (DuoAttention), arXiv:2410.10819",
         ),
         MOST,

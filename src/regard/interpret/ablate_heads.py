@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, SupportsIndex
 
 from torch import Tensor, nn
 
@@ -187,6 +187,9 @@ def by_layer(layers: Sequence[HeadsOut], heads: Sequence[tuple[int, int]]) -> di
     """Group `heads` by layer, and raise InputError if a layer or head does not exist."""
     if not heads:
         raise InputError("`heads` must name at least one head, such as [(5, 11)], got none")
+    for one in heads:
+        if not (isinstance(one, tuple | list) and len(one) == 2 and all(map(_is_number, one))):
+            raise InputError(f"`heads` must be pairs of whole numbers, (layer, head), such as [(5, 11)], got {one!r}")
     twice = [one for one, count in Counter(heads).items() if count > 1]
     if twice:
         raise InputError(f"`heads` must differ, got {twice[0][0]}.{twice[0][1]} more than once")
@@ -198,6 +201,10 @@ def by_layer(layers: Sequence[HeadsOut], heads: Sequence[tuple[int, int]]) -> di
             raise InputError(f"`head` must be from 0 to {layers[layer].heads - 1} in layer {layer}, got {layer}.{head}")
         chosen.setdefault(layer, []).append(head)
     return chosen
+
+
+def _is_number(one: Any) -> bool:
+    return isinstance(one, SupportsIndex) and not isinstance(one, bool)
 
 
 def _without(

@@ -30,6 +30,7 @@ from regard.interpret.watch import watch
 __all__ = ["as_loaded", "find_heads", "fingerprint"]
 
 _COUNT = {"retrieval": 24, "sources": 32}  # examples that the program makes, of some 200 tokens each
+_IN_ONE_ROW = ("induction", "previous", "sink", "local")  # which examples show in one row, and head_scores in all
 _SHUFFLES = 20
 _STEPS, _RIDGE = 300, 1e-3  # of the logistic regression
 _SAMPLED = 1024  # numbers of a tensor that the fingerprint sees
@@ -66,7 +67,8 @@ def find_heads(
         examples: A file of JSON Lines instead of the program's examples, at least 10: for retrieval and sources with
             the keys `documents`, `question` and `answer` (and for sources, where it is known, `source`, the number of
             the right document), for alignment with `source`, `target` and `pairs` ("cat>貓, dog>狗"), else with `text`.
-            The measure is then that of the first half of them.
+            The measure is then that of the first half of them, for previous, sink, local and induction in one row of
+            each, drawn by the seed: give many.
         num_heads: How many of the heads with the largest measure; by default all above the job's threshold, for sources
             those with at least a hundredth of the sum of the readout's weights.
         seed: Seed of the program's examples and of the shuffles.
@@ -96,7 +98,7 @@ def find_heads(
     made = _usable(made, draw)
     seen = measured(loaded, made, say)
     half = len(made) // 2
-    own = examples is None and job in ("induction", "previous", "sink", "local")
+    own = examples is None and job in _IN_ONE_ROW
     measure = _on_texts(job, loaded) if own else per_head(seen.heads, seen.right[:half].mean(0))
     heads = _above(measure, chosen, job, loaded.name, num_heads)
     at = [seen.heads.index(one) for one in heads]
@@ -109,7 +111,7 @@ def find_heads(
         job=job,
         stream=seen.stream,
         head_scores=tuple(float(measure[one]) for one in heads),
-        method=_method(chosen, examples, len(made), seed, num_heads, own=own),
+        method=_method(chosen, examples, len(made), seed, num_heads, job=job, own=own),
         model=loaded.name,
         fingerprint=fingerprint(loaded.model),
         held_out=ReadoutScore.of(correct, len(made) - half),
@@ -273,8 +275,12 @@ def _shuffled(features: Features, labels: npt.NDArray[np.int_], half: int, draw:
     return float(np.mean(found))
 
 
-def _method(chosen: HeadJob, examples: object, count: int, seed: int, num_heads: int | None, *, own: bool) -> str:
+def _method(
+    chosen: HeadJob, examples: object, count: int, seed: int, num_heads: int | None, *, job: str, own: bool
+) -> str:
     where = "the inputs of head_scores" if own else "half of the examples"
+    if not own and job in _IN_ONE_ROW:
+        where = f"one row, drawn by the seed, of each in {where}"
     limit = f"above {chosen.threshold}" if num_heads is None else f"the {num_heads} largest"
     made = f"{count} examples, seed {seed}" if examples is None else f"{count} examples of {os.fspath(str(examples))}"
     return f"{chosen.test.formula}, {limit}, on {where}; {made}"

@@ -21,6 +21,7 @@ __all__ = [
     "without_end",
 ]
 
+_OPENING, _QUOTES, _CLOSING = "([{<“‘«-–—/\\_@#$", "\"'`", ")]}>”’»,.;:!?%"
 _INSTRUCTION = "Answer the question from these documents.\n\n"
 
 
@@ -231,8 +232,14 @@ def without_end(ids: Sequence[int], spans: Sequence[Span]) -> list[tuple[int, Sp
 
 
 def space_before(text: str, answer: str, *, typed: bool) -> str:
-    """Return the space between a prompt and its answer: none after white space, in a chat, or beside Chinese."""
-    return "" if typed or text[-1:].isspace() or is_cjk(text[-1]) or is_cjk(answer[0]) else " "
+    """Return the space between a prompt and its answer.
+
+    There is none after white space, in a chat, beside Chinese, after an opening bracket or quote, a hyphen or a slash,
+    and before a mark that closes or ends something.
+    """
+    joins = typed or text[-1:].isspace() or is_cjk(text[-1]) or is_cjk(answer[0])
+    opened = text[-1] in _OPENING or (text[-1] in _QUOTES and text.count(text[-1]) % 2 == 1)
+    return "" if joins or opened or answer[0] in _CLOSING else " "
 
 
 def joined(tokenizer: Any, text: str, answer: str, *, typed: bool) -> tuple[list[int], list[Span], int]:

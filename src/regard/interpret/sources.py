@@ -120,6 +120,8 @@ def sources(
     if answer is None:
         asked = _Asked(loaded, made, *_generated(loaded, made, max_new_tokens))
     else:
+        before = answer[: len(answer) - len(answer.lstrip())]  # white space that is given is read, but in a chat
+        made = made if made.typed else replace(made, text=made.text + before)
         asked = _Asked(loaded, made, answer.strip())
     ids, first = asked.ids(made.text)
     ranges = token_ranges(made.text, asked.prompt_spans(), made.places)
@@ -288,10 +290,11 @@ def _removals(
 
     ids, first = asked.ids(made.text)
     chosen = []
+    best = [found.parts.index(part) for part, _ in found.ranked()[:count]]
     for number, (part, _) in enumerate(found.ranked()[:count], 1):
         say(f"{asked.loaded.name} reads it without part {part.id}, {number} of {min(count, len(found.parts))}")
         at = found.parts.index(part)
-        other = _control(found.parts, ranges, at, draw)
+        other = _control(found.parts, ranges, at, best, draw)
         hidden = whole - float(log_probs_of(model, ids, first, hidden=ranges[at]).sum())
         control = None if other is None else drop(other)
         chosen.append(Removal(part.id, drop(part), hidden, None if other is None else other.id, control))
@@ -299,11 +302,14 @@ def _removals(
 
 
 def _control(
-    parts: Sequence[SourcePart], ranges: Sequence[Span], at: int, draw: np.random.Generator
+    parts: Sequence[SourcePart], ranges: Sequence[Span], at: int, best: Sequence[int], draw: np.random.Generator
 ) -> SourcePart | None:
-    """Return another part, drawn among those that are about as long, else among the nearest three."""
+    """Return another part, drawn among those that are about as long, else among the nearest three; none that is removed
+    for its score, if there are others.
+    """
     sizes = np.array([end - start for start, end in ranges])
-    others = np.array([other for other in range(len(parts)) if other != at and sizes[other]])
+    free = [other for other in range(len(parts)) if other != at and sizes[other]]
+    others = np.array([other for other in free if other not in best] or free)
     if not len(others):
         return None
     away = np.abs(sizes[others] - sizes[at])

@@ -18,13 +18,8 @@ if TYPE_CHECKING:
 __all__ = ["Inside"]
 
 
-@dataclass(frozen=True, eq=False)
-class _Lengths:
-    """The first query and the first key of each document, and the end of all; the different sizes of documents."""
-
-    queries: Int[Tensor, " edges"]
-    keys: Int[Tensor, " edges"]
-    sizes: frozenset[tuple[int, int]]  # (queries, keys)
+# The first query and key of each document, and the ends of all; the different sizes (queries, keys) of documents.
+_Lengths = tuple[Int[Tensor, " edges"], Int[Tensor, " edges"], frozenset[tuple[int, int]]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,21 +60,21 @@ class Inside(Mask):
             lengths = self.lengths.cpu().long()
             queries = lengths if self.query_lengths is None else self.query_lengths.cpu().long()
             sizes = frozenset(zip(queries.tolist(), lengths.tolist(), strict=True))
-            kept = _Lengths(_sums(queries), _sums(lengths), sizes)
+            kept = _sums(queries), _sums(lengths), sizes
             object.__setattr__(self, "_lengths", kept)
         return kept
 
     @property
     def _shifts(self) -> tuple[Tensor, Tensor]:
         """What takes rows and keys of each document to local positions."""
-        rows, keys = self._read.queries, self._read.keys
+        rows, keys, _ = self._read
         return keys.diff() - rows.diff() - rows[:-1], -keys[:-1]
 
     def blocks(self, rectangles: Rectangles, /) -> Tensor:
         """Cut each rectangle to the document that both its sides share, and ask the inner mask; PARTIAL for several."""
         top, bottom = rectangles.top - self.start, rectangles.bottom - self.start
         left, right = rectangles.left, rectangles.right
-        rows, keys = self._read.queries, self._read.keys
+        rows, keys, _ = self._read
         one = torch.maximum(_document(rows, top), _document(keys, left))
         last = torch.minimum(_document(rows, bottom - 1), _document(keys, right - 1))
         cut_top, cut_bottom = torch.maximum(top, rows[one]), torch.minimum(bottom, rows[one + 1])
@@ -108,7 +103,7 @@ class Inside(Mask):
         """Resolve both; the inner mask must be the same one in every document."""
         documents = self.documents.resolve(q_len, kv_len, q_offset)
         within = self.within
-        for n, (m, size) in enumerate(self._read.sizes):
+        for n, (m, size) in enumerate(self._read[2]):
             placed = self.within.resolve(m, size, size - m)
             if n > 0 and placed != within:
                 raise InputError(
