@@ -153,7 +153,14 @@ class WatchedCall:
         """The column of the newest key. A static cache has unused columns after it, which the last query does
         not see.
         """
+        if self.place is not None:
+            return min(self.place, self.keys - 1)
         return self.keys - 1 if self.queries == self.keys else self._last_seen(self.queries - 1)
+
+    @property
+    def place(self) -> int | None:
+        """The position of the last query, which may be beyond the keys, if its mask is bound to one."""
+        return None
 
     @property
     def begins_a_cache(self) -> bool:
@@ -166,7 +173,7 @@ class WatchedCall:
     @property
     def end(self) -> int:
         """The position after that of the last query."""
-        return self.newest + 1
+        return (self.newest if self.place is None else self.place) + 1
 
     @property
     def reach(self) -> int:

@@ -105,21 +105,10 @@ class CallFromQK(WatchedCall):
         return visible_pairs(self.problem, rows, columns)
 
     @property
-    def newest(self) -> int:
-        """The column of the newest key: where the last query stands, if the caller bound its mask to a place."""
-        return super().newest if self._place is None else min(self._place, self.keys - 1)
-
-    @property
-    def end(self) -> int:
-        """The position after that of the last query, which may stand beyond the keys if its mask is bound there."""
-        return super().end if self._place is None else self._place + 1
-
-    @property
-    def _place(self) -> int | None:
+    def place(self) -> int | None:
         """Where the last query stands, if the caller bound its mask to a place."""
-        place = self.problem.q_offset + self.queries - 1
-        is_bound = self.is_bound or self.problem.q_offset != self.keys - self.queries
-        return place if is_bound and place >= 0 else None
+        start, last = self.problem.q_offset, self.problem.q_offset + self.queries - 1
+        return last if last >= 0 and (self.is_bound or start != self.keys - self.queries) else None
 
     @property
     def device(self) -> torch.device:

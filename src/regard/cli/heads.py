@@ -139,9 +139,7 @@ def heads(
     --ablate takes heads out: a weight by itself is not an
     explanation. Heads are named LAYER.HEAD, counted from 0.
     """
-    if replace is not None and not ablate:
-        raise InputError(f"`--replace {replace}` is for `--ablate LAYER.HEAD`: name the heads that are taken out")
-    _check(pair, ablate, sort, out)
+    _check(pair, ablate, replace, sort, out)
     _check_job(for_, examples, model, others=bool(pair or ablate or sort or text or out or csv))
     removed = _heads_of(ablate or ())
     files = Files(out, json, csv)
@@ -175,7 +173,11 @@ def _print(lines: Iterable[Any]) -> None:
         screen.print(line)
 
 
-def _check(pair: list[str] | None, ablate: list[str] | None, sort: str | None, out: Path | None) -> None:
+def _check(
+    pair: list[str] | None, ablate: list[str] | None, replace: Replace | None, sort: str | None, out: Path | None
+) -> None:
+    if replace is not None and not ablate:
+        raise InputError(f"`--replace {replace}` is for `--ablate LAYER.HEAD`: name the heads that are taken out")
     if pair and ablate:
         raise InputError("`--pair` and `--ablate` are two questions: ask one at a time")
     if sort is not None and (pair or ablate):
