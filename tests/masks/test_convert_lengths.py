@@ -67,3 +67,18 @@ def test_gradients_pass_through_packing():
 def test_what_does_not_fit_is_refused(make, words):
     with pytest.raises(InputError, match=words):
         make()
+
+
+@pytest.mark.parametrize("shape", [(1, 3), (2, 1), (2, 3)])
+def test_a_function_that_reads_sequences_or_heads_is_written_with_their_numbers_given(shape):
+    """It declares none: without them, the matrix of the first sequence and head is that of no other."""
+    table = torch.rand(*shape, 4, 4, generator=torch.Generator().manual_seed(0)) < 0.5
+    own = masks.MaskMod(lambda b, h, i, j: table[b % shape[0], h % shape[1], i, j])
+    plain = masks.MaskMod(lambda b, h, i, j: table[b if shape[0] > 1 else 0, h if shape[1] > 1 else 0, i, j])
+    exact = masks.MaskMod(lambda b, h, i, j: table[b, h, i, j])
+    for mask in (own, plain, exact):
+        for write in (masks.to_dense_mask, masks.to_mha_attn_mask):
+            with pytest.raises(InputError, match="batch|num_heads"):
+                write(mask.bind(4, 4))
+    found = masks.to_dense_mask(exact.bind(4, 4), batch=shape[0], num_heads=shape[1])
+    assert torch.equal(found.bool(), table)

@@ -209,11 +209,15 @@ def _undeclared(mask: BoundMask) -> tuple[bool, bool]:
     own, one = mask.mask.leading, slice(0, 1)
     if not (mask.q_len and mask.kv_len):
         return False, False
-    try:
-        found = mask.tile(one, one, batch=max(2, own[0]), heads=max(2, own[1]), device=torch.device("cpu")).shape
-    except IndexError:  # of a function that looks up a tensor for one
-        return False, False
-    return found[0] > own[0], found[1] > own[1]
+
+    def reads(dim: int, **two: int) -> bool:
+        try:
+            found = mask.tile(one, one, **{"batch": own[0], "heads": own[1], **two}, device=torch.device("cpu")).shape
+        except IndexError:  # of a function that looks up a tensor for one
+            return False
+        return found[dim] > own[dim]
+
+    return reads(0, batch=max(2, own[0])), reads(1, heads=max(2, own[1]))
 
 
 class Unpadded(NamedTuple):

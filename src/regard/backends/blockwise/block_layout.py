@@ -263,7 +263,7 @@ class Sheet:
         j = columns.clamp(max=problem.keys - 1)
         b, h = (torch.arange(part.start, part.stop, device=device) for part in (self.batch, self.heads))
         seen = problem.mask.mask(
-            b[:, None, None, None, None], h[:, None, None, None], i[None, None, ..., None], j[None, None, :, None]
+            b[:, None, None, None, None], h[None, :, None, None, None], i[None, None, ..., None], j[None, None, :, None]
         )
         # A rule of one's own may tell sequences and heads apart without saying so.
         hidden = (~seen | beyond).expand(*seen.shape[:2], len(rows), self.block, j.shape[1])

@@ -84,7 +84,8 @@ class Fused:
         added: Tensor | None = None
         blind: Tensor | None = None
         if self.bias is not None:
-            added = self._by_sides(self.bias.tile(piece))  # the same for all items of a piece
+            # The same for all items of a piece; the kernel reads it as numbers of the queries' type, whatever it has.
+            added = self._by_sides(self.bias.tile(piece).to(self.sheet.problem.q.dtype))
         hidden = self.sheet.hidden(piece)
         if hidden is not None:
             rows = self._by_sides(hidden)
