@@ -266,3 +266,21 @@ def test_the_operators_are_what_their_schemas_say(mask: Tensor | None) -> None:
     ((number, call),) = found
     assert (number, call.queries, call.keys, call.heads) == (7, 3, 5, 4)
     assert call.problem.q.data_ptr() != q.data_ptr()  # memory that the graph may use again
+
+
+class OwnInput(nn.Module):
+    def forward(self, q: Tensor) -> Tensor:
+        return regard.attention(q, q, q, mask=regard.masks.Causal())
+
+
+@pytest.mark.slow
+def test_a_width_that_the_compiler_takes_for_any_is_watched() -> None:
+    """The scale is then a number of the graph."""
+    torch._dynamo.reset()
+    q = torch.randn(1, 2, 12, 16)
+    run = torch.compile(OwnInput(), backend="aot_eager", dynamic=True)
+    plain = run(q)
+    with regard.watch(run) as seen:
+        assert torch.equal(run(q), plain)
+    scores = (q.double() @ q.double().mT / 4).masked_fill(~torch.ones(12, 12, dtype=torch.bool).tril(), -torch.inf)
+    torch.testing.assert_close(torch.as_tensor(seen.weights(layer=0)).double(), scores.softmax(-1), rtol=0, atol=1e-6)

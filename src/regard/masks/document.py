@@ -100,7 +100,8 @@ class Document(Mask):
         """Pack documents of these lengths one after the other; `query_lengths` where the queries are not the keys.
 
         `within` is a mask inside each document, over positions local to it: key j of n, and query i of m at position
-        i + n − m, so that queries are the last positions of their document (as in flash-attention's varlen).
+        i + n − m, so that queries are the last positions of their document (as in flash-attention's varlen). A function
+        of one's own gets the number of the document as `batch`.
 
         >>> from regard.masks import Causal, Window
         >>> lengths, query_lengths = torch.tensor([3, 2]), torch.tensor([2, 1])

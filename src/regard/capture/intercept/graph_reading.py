@@ -197,6 +197,8 @@ def _is_fused(call: dict[str, Any]) -> bool:
     given: list[Any] = [None if call.get(name) is None else _stand_in_memory(example(call[name])) for name in names]
     given += [call.get("dropout_p", 0.0), call.get("is_causal", False)]
     rest = {name: call[name] for name in ("scale", "enable_gqa") if name in call}
+    if isinstance(rest.get("scale"), Node):  # computed from a width that the compiler takes for any
+        rest["scale"] = 1.0  # which decides nothing
     return bool(torch._fused_sdp_choice(*given, **rest))  # 0 is what PyTorch calls "math"
 
 
