@@ -78,7 +78,7 @@ def test_a_function_that_reads_sequences_or_heads_is_written_with_their_numbers_
     exact = masks.MaskMod(lambda b, h, i, j: table[b, h, i, j])
     for mask in (own, plain, exact):
         for write in (masks.to_dense_mask, masks.to_mha_attn_mask):
-            with pytest.raises(InputError, match="batch|num_heads"):
+            with pytest.raises(InputError, match=r"batch|num_heads"):
                 write(mask.bind(4, 4))
     found = masks.to_dense_mask(exact.bind(4, 4), batch=shape[0], num_heads=shape[1])
     assert torch.equal(found.bool(), table)
