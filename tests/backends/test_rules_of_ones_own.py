@@ -44,7 +44,7 @@ def check(given: list[Tensor], pairs: Tensor | None, added: Tensor | None, backe
         torch.testing.assert_close(one.double(), other.nan_to_num(0.0), rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("n", [8, 200])
+@pytest.mark.parametrize("n", [8, pytest.param(200, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", MASKS)
 def test_a_mask_may_read_any_of_its_arguments(name: str, backend: str, n: int) -> None:
@@ -71,7 +71,7 @@ class Near2(positions.Relative):
 @pytest.mark.parametrize("of_numbers", [torch.float32, torch.float64, torch.bfloat16, torch.int64])
 @pytest.mark.parametrize("of_queries", [torch.float32, torch.float64])
 @pytest.mark.parametrize("kind", [Near, Near2])
-@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("masked", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_bias_may_give_numbers_of_any_type(kind, of_queries, of_numbers, masked) -> None:
     """A kernel read numbers of float32 as if they were of the queries' float64."""
     n = 520  # where `auto` takes blocks
