@@ -38,7 +38,7 @@ class Inside(Mask):
     def __post_init__(self) -> None:
         """Copy the lengths, and read them: no compiler can."""
         super().__post_init__()
-        assert self._read
+        _ = self._read
 
     def __call__(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
         """Both are in the same document, inside of which the mask lets see."""
