@@ -250,6 +250,11 @@ def test_an_encoder_decoder_reads_two_texts() -> None:
         np.testing.assert_allclose(layer.statistics["duplicate_token"], expected, rtol=1e-5, atol=1e-7)
 
 
+class CallsAttention(torch.nn.Module):
+    def forward(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+        return regard.attention(queries, keys, keys)
+
+
 def test_tokens_that_nobody_told_are_asked_for() -> None:
     model = seeded(llama)
     embedded = model.model.embed_tokens(IDS).detach()
@@ -272,6 +277,12 @@ def test_tokens_that_nobody_told_are_asked_for() -> None:
         regard.watch(model, statistics=[Mass("duplicate_token", input_ids=[1, 2, 3])]),
     ):
         model(input_ids=IDS)
+    more_queries = CallsAttention()  # the first five stand before the text
+    with (
+        pytest.raises(regard.ObservationError, match=r"must name every .*\(8 queries and 3 keys\), got 8"),
+        regard.watch(more_queries, statistics=[Mass("duplicate_token", input_ids=range(8))]),
+    ):
+        more_queries(torch.randn(1, 2, 8, 4), torch.randn(1, 2, 3, 4))
 
 
 def test_a_decoder_that_makes_its_own_ids_is_not_guessed_at() -> None:

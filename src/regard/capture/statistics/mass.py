@@ -130,10 +130,12 @@ class Mass(PerQuery):
         if self._given is None:
             return extent.needs(self.name).tokens(self.name).to(extent.device)
         given = self._given.to(extent.device).expand(extent.batch, -1)
-        if extent.cross or given.shape[1] < extent.queries + extent.offset:
+        positions = extent.queries + extent.offset
+        if extent.cross or extent.offset < 0 or given.shape[1] < positions:  # before the text: more queries than keys
+            seen = f"{extent.queries} queries and {extent.keys} keys" if extent.offset < 0 else f"{positions} so far"
             raise ObservationError(
-                f"`input_ids` of {self.name!r} must name every position of a text that attends to itself "
-                f"({extent.queries + extent.offset} so far), got {given.shape[1]}: watch that text's own model"
+                f"`input_ids` of {self.name!r} must name every position of a text that attends to itself ({seen}), "
+                f"got {given.shape[1]}: watch that text's own model"
             )
         return Ids(given[:, extent.offset :], given, lambda _: None)
 
