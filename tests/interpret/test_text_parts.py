@@ -48,6 +48,13 @@ def test_wrapped_prose_has_sentences():
     assert found(text, "auto", "notes.txt") == ["It rained for\nthree days.", "Then the\nsun came out and\nwe left."]
 
 
+def test_a_typed_chat_has_sentences():
+    text = "<|im_start|>user\nIt rained. We stayed.<|im_end|>\n<|im_start|>assistant\nWhere?<|im_end|>\n"
+    parts = found(text, "auto")
+    assert parts == found(text, "sentence")
+    assert "We stayed." in parts
+
+
 def test_characters_beyond_the_first_plane_count_as_one():
     text = "😀 first 😀. Second 𝒳 one."
     assert [text[start:end] for start, end in sentences(text)] == ["😀 first 😀.", "Second 𝒳 one."]

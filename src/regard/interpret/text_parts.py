@@ -16,6 +16,7 @@ _BLANK = re.compile(r"\n[^\S\n]*\n\s*")
 _STRUCTURED = re.compile(
     r".*(\||\t|[{};]\s*$|[\[(,]\s*$)|\s*(#|//|/\*|@|def |class |import |from \S+ import|return\b|[-*•] )"
 )
+_MARKUP = re.compile(r"<\|[^|<>\n]*\|>")  # a chat's special tokens: their bars separate no cells
 _LINES = (
     ".py",
     ".js",
@@ -106,7 +107,7 @@ def _trimmed(text: str, spans: Sequence[Span]) -> list[Span]:
 
 
 def _is_structured(text: str, name: str) -> bool:
-    lines = [line for line in text.splitlines() if line.strip()]
+    lines = [line for line in _MARKUP.sub("", text).splitlines() if line.strip()]
     return name.lower().endswith(_LINES) or (
         len(lines) > 2 and sum(bool(_STRUCTURED.match(line)) for line in lines) > len(lines) / 2
     )
