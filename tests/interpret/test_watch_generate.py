@@ -16,6 +16,11 @@ MODELS = {
     "Llama": ("LlamaForCausalLM", "LlamaConfig", SMALL),
     "Mistral": ("MistralForCausalLM", "MistralConfig", WINDOW),
     "Gemma-2": ("Gemma2ForCausalLM", "Gemma2Config", WINDOW | {"attn_logit_softcapping": 5.0}),
+    "DeepSeek-V3": ("DeepseekV3ForCausalLM", "DeepseekV3Config",
+                    {"vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+                     "num_key_value_heads": 4, "intermediate_size": 48, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1,
+                     "topk_group": 1, "first_k_dense_replace": 2, "q_lora_rank": 16, "kv_lora_rank": 16,
+                     "qk_rope_head_dim": 4, "qk_nope_head_dim": 8, "v_head_dim": 8}),
     "T5": ("T5ForConditionalGeneration", "T5Config",
            {"vocab_size": 99, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4}),
     "BART": ("BartForConditionalGeneration", "BartConfig",
@@ -65,7 +70,7 @@ CASES = [
     for cache in ("dynamic", "static")
     for left in (0, 2)
     if (name, kind) != ("Gemma-2", "sdpa")
-]
+] + [("DeepSeek-V3", kind, "dynamic", left) for kind in ("sdpa", "eager") for left in (0, 2)]
 
 
 @pytest.mark.parametrize(("name", "kind", "cache", "left"), CASES)
@@ -84,6 +89,20 @@ def test_the_steps_of_a_generation_are_the_rows_of_one_pass(far, name: str, kind
         assert (layer.weights[:, :, -1].sum(-1) > 0.9).all()
         rows = layer.weights.sum(-2)
         assert abs(rows - layer.received).max() < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    [("sdpa", torch.float64), ("eager", torch.float32), ("sdpa", torch.bfloat16), ("eager", torch.float16)],
+)
+def test_keys_that_a_compressed_cache_makes_anew_in_each_step_are_known_again(kind: str, dtype: torch.dtype) -> None:
+    """Multi-head latent attention: the last bits of a key change with the number of keys that are made together."""
+    model = made("DeepSeek-V3").to(dtype)
+    model.set_attn_implementation(kind)
+    seen, text = generated(model, prompt(6, left=2), max_new_tokens=20, do_sample=False)
+    assert [one.layer(1).queries for one in seen.records] == [text.shape[1]]
+    seen, text = generated(model, prompt(6), max_new_tokens=20, do_sample=False, prefill_chunk_size=3)
+    assert [one.layer(1).queries for one in seen.records] == [text.shape[1]]
 
 
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
@@ -106,9 +125,10 @@ def test_encoder_and_decoder_generate_together(far, name: str, kind: str, cache:
         assert max(far(one.weights, other) for one, other in zip(ours, theirs, strict=True)) < 2e-5
 
 
+@pytest.mark.parametrize("name", ["Llama", "DeepSeek-V3"])
 @pytest.mark.parametrize("kind", ["sdpa", "eager"])
-def test_reordered_beams_are_refused_with_the_reason(kind: str) -> None:
-    model = made("Llama")
+def test_reordered_beams_are_refused_with_the_reason(kind: str, name: str) -> None:
+    model = made(name)
     model.set_attn_implementation(kind)
     with (
         pytest.raises(ObservationError, match=r"reordered between two steps, as beam search does.*num_beams=1"),
@@ -141,3 +161,16 @@ def test_a_second_generation_is_a_second_record() -> None:
     assert [one.layer(0).queries for one in seen.records] == [8, 6]
     with pytest.raises(ObservationError, match=r"2 forward passes were seen: choose one with seen.records\[i\]"):
         seen.layer(0)
+
+
+@pytest.mark.parametrize("name", ["Llama", "DeepSeek-V3"])
+def test_another_text_s_cache_is_another_record(name: str) -> None:
+    """The new key follows no key of the text before, of which it has as many and none alike."""
+    model = made(name)
+    with torch.no_grad():
+        texts = prompt(6)["input_ids"].chunk(2)
+        caches = [model(one, use_cache=True).past_key_values for one in texts]
+        with regard.watch(model) as seen:
+            for cache in caches:
+                model(texts[0][:, :1], past_key_values=cache, cache_position=torch.tensor([6]))
+    assert [one.layer(0).queries for one in seen.records] == [1, 1]

@@ -5,7 +5,8 @@ other threads and their compilers, and hooks on one module disable PyTorch's fas
 
 With a cache, a model calls the same site again with new queries over old and new keys, and such calls append rows to
 the same record. Whether a call continues the previous one is determined from the keys: the newest key of the previous
-call must directly precede the new ones. This holds for dynamic, static and sliding caches of any library.
+call must directly precede the new ones. This holds for dynamic, static and sliding caches of any library, and for
+compressed ones, whose keys are computed anew in each step.
 """
 
 import sys
@@ -106,7 +107,7 @@ class Site:
         if before < 0:
             return False
         found, newest = _as_many_heads(call.marks[:, :, before], self._newest)
-        if torch.equal(found, newest):
+        if _same(found, newest):
             return True
         _refuse_reordered(found, newest, self.name)
         return False
@@ -224,15 +225,25 @@ def _as_many_heads(one: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
     return one[:, :: heads[0] // few], other[:, :: heads[1] // few]
 
 
+def _same(found: Tensor, newest: Tensor) -> bool:
+    """Return whether marks are those of the same keys, but for what rounding changes in keys that each step computes
+    anew from a compressed cache (multi-head latent attention).
+    """
+    if found.shape != newest.shape or torch.equal(found, newest):
+        return found.shape == newest.shape
+    info = torch.finfo(newest.dtype)
+    tolerance = max(2 * info.eps, 64 * torch.finfo(torch.float32).eps if info.bits < 64 else 64 * info.eps)
+    change, size = (torch.linalg.vector_norm(one.double(), dim=-1) for one in (found - newest, newest))
+    return bool((change <= tolerance * size).all())
+
+
 def _refuse_reordered(found: Tensor, newest: Tensor, name: str) -> None:
     """Raise if beam search has reordered the rows of the cache, so that each newest key is in the row of
     another beam.
     """
     if len(found) < 2:
         return
-    here = torch.equal(found, newest)
-    elsewhere = all(any(torch.equal(row, other) for other in newest) for row in found)
-    if not here and elsewhere:
+    if not _same(found, newest) and all(any(_same(row, other) for other in newest) for row in found):
         raise ObservationError(
             f"the cache of {name or 'this model'} was reordered between two steps, as beam search does, so its rows no "
             "longer belong to one text: watch greedy decoding or sampling (num_beams=1), or run the finished text "
