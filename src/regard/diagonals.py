@@ -98,8 +98,12 @@ class _Spread(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        pass
+        ctx.rows = inputs[1]
 
     @staticmethod
     def backward(_: Any, up: Tensor) -> tuple[Tensor, None]:
         return sum_diagonals(up), None
+
+    @staticmethod
+    def jvp(ctx: Any, change: Tensor, _: None) -> Tensor:
+        return _windows(change, ctx.rows)

@@ -148,9 +148,9 @@ def _second(backend, held, asked, first):
     return torch.autograd.grad(grad.square().sum(), leaves)
 
 
-@pytest.mark.parametrize("first", [0, 2], ids=["q", "v"])
 @pytest.mark.parametrize(
-    "name", ["plain", "softcap", "dropout", "sink", "sigmoid", "additive", "shaw", "bias of heads", "t5"]
+    ("name", "first"),
+    [(name, first) for name, (held, _) in WAYS.items() for first in (0, 2, *range(3, 3 + len(held)))],
 )
 def test_second_derivatives_are_right(name, first):
     held, asked = WAYS[name]

@@ -5,6 +5,7 @@ import torch
 from torch.autograd import forward_ad
 
 import regard
+from regard import positions
 from regard.errors import InputError
 from regard.masks import Causal
 
@@ -66,6 +67,37 @@ def test_the_others_refuse_it_and_drop_no_tangent(name, backend):
     lacks = "no forward-mode derivative" if name in FORWARD else "no second derivative inside torch.func"
     with pytest.raises(InputError, match=rf"'{backend}' cannot run this call: it has {lacks}.*\"auto\" takes one"):
         (FORWARD | TWICE)[name](call(backend))
+
+
+STEPS = torch.arange(6)[:, None] - torch.arange(6)
+RELATIVE = {  # the bias, its tensor, and each entry of the bias by the formula
+    "alibi": (
+        lambda slopes: positions.ALiBi(2, slopes, bidirectional=True),
+        torch.tensor([0.5, 0.25], dtype=torch.float64),
+        lambda slopes: -slopes[:, None, None] * STEPS.abs(),
+    ),
+    "table": (
+        positions.RelativePositionBias,
+        torch.randn(11, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1)),
+        lambda table: table[STEPS + 5].permute(2, 0, 1),
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+@pytest.mark.parametrize("backend", ["auto", "reference"])
+@pytest.mark.parametrize("derivative", ["jvp", "jacfwd", "hessian", "jacrev of jacrev"])
+@pytest.mark.parametrize("kind", RELATIVE)
+def test_relative_biases_have_every_derivative_by_their_tensors(kind, derivative, backend):
+    bias, table, written_out = RELATIVE[kind]
+    run = {
+        "jvp": lambda f: torch.func.jvp(f, (table,), (table + 1,))[1],
+        "jacfwd": lambda f: torch.func.jacfwd(torch.func.jacfwd(lambda x: f(x).square().sum()))(table),
+        "hessian": lambda f: torch.func.hessian(lambda x: f(x).square().sum())(table),
+        "jacrev of jacrev": lambda f: torch.func.jacrev(torch.func.jacrev(lambda x: f(x).square().sum()))(table),
+    }[derivative]
+    ours = run(lambda x: regard.attention(X, X, X, bias=bias(x), backend=backend))
+    torch.testing.assert_close(ours, run(lambda x: (X @ X.mT / 2 + written_out(x)).softmax(-1) @ X))
 
 
 def test_a_tangent_of_a_learned_part_counts_and_one_of_another_tensor_does_not():

@@ -116,7 +116,7 @@ class General:
             d_thin.mul_(keep)
         if self.weight_factor is not None:
             self.weight_factor.back(piece, weights * d_thin, into)
-            d_thin.mul_(self.weight_factor.tile(piece).to(weights.dtype))
+            d_thin = d_thin * self.weight_factor.tile(piece).to(weights.dtype)  # a second derivative needs both
         return d_thin
 
     def _keep(self, piece: Piece, dtype: torch.dtype) -> Tensor | None:
