@@ -97,7 +97,7 @@ class _Spread(torch.autograd.Function):
         return _windows(diagonals, rows)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], _: Tensor) -> None:
         ctx.rows = inputs[1]
 
     @staticmethod

@@ -117,7 +117,17 @@ def test_layers_share_the_tables_of_a_mask():
     assert one is other
     assert block_masks.block_mask_for(_of(masks.Causal() & masks.Window(41))).kv_indices is not one.kv_indices
     assert block_masks.block_mask_for(_of(masks.Causal() & masks.Window(40), 301)).kv_indices is not one.kv_indices
-    assert block_masks.block_mask_for(_of(None)) is None
+
+
+@pytest.mark.slow  # 10 s
+@pytest.mark.skipif(shutil.which("g++") is None, reason="there is no C++ compiler: apt-get install g++")
+@pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")  # Inductor's own
+def test_without_a_mask_it_runs_within_compiled_code():
+    """FlexAttention makes a block mask of its own where it is given none, which fails in an operator at run time."""
+    q, k = _randn(1, 2, 140, 16).float(), _randn(1, 2, 140, 16, seed=1).float()
+    call = lambda q, k: regard.attention(q, k, k, score=scores.ScaledDot(1.5), backend="flex")  # noqa: E731
+    ours = torch.compile(call, fullgraph=True, backend="aot_eager")(q, k)
+    torch.testing.assert_close(ours, (1.5 * torch.tanh(q @ k.mT / 4 / 1.5)).softmax(-1) @ k, rtol=1e-5, atol=1e-5)
 
 
 def test_a_shared_mask_has_one_block_mask():

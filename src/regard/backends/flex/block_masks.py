@@ -30,6 +30,7 @@ __all__ = ["block_mask_for", "score_mod_of"]
 _BLOCKS = (128, 256, 512, 1024)  # rows and columns; larger ones where a table would have too many
 _SMALL, _MOST = 16 * 2**20, 256 * 2**20  # bytes of tables that may be as wide as there are blocks, and of any
 _KEPT = 16
+_WHOLE = 2**30  # the size of block for which FlexAttention compares no lengths
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,14 +48,14 @@ class _Plan:
 _plans: Remembered[_Plan] = Remembered(_KEPT, most_bytes=2 * _MOST, bytes_of=lambda plan: plan.nbytes)
 
 
-def block_mask_for(problem: Problem) -> "BlockMask | None":
-    """The block mask of a problem on its device, None where all is seen.
+def block_mask_for(problem: Problem) -> "BlockMask":
+    """The block mask of a problem on its device.
 
     Tables are remembered for the mask as it was given, as plans of blocks are (see `backends.remembered`).
     """
-    if problem.mask is None:
-        return None
     bound, device = problem.mask, problem.q.device
+    if bound is None:
+        return _of_one_block(device)
     # What is shared does not change, so that all of it can be kept, on the mask itself.
     own: dict[torch.device, BlockMask] = (
         bound.__dict__.setdefault("_block_masks", {}) if isinstance(bound, SharedMask) else {}
@@ -63,6 +64,18 @@ def block_mask_for(problem: Problem) -> "BlockMask | None":
         found = remembered(_plans, bound, device, lambda: _plan(problem, bound, device))
         own[device] = found.whole or _whole(bound, found.tables, found.block, device)
     return own[device]
+
+
+def _of_one_block(device: torch.device) -> "BlockMask":
+    """The block mask that FlexAttention takes where it is given none: made here, because it makes it under vmap, which
+    fails within an operator that compiled code calls.
+    """
+    from torch.nn.attention.flex_attention import BlockMask, noop_mask
+
+    count = torch.ones(1, 1, 1, dtype=torch.int32, device=device)
+    index = torch.zeros(1, 1, 1, 1, dtype=torch.int32, device=device)
+    by_rows, by_columns = (count, index, None, None), (count, index, None, None)
+    return BlockMask((1, 1), *by_rows, *by_columns, BLOCK_SIZE=(_WHOLE, _WHOLE), mask_mod=noop_mask)
 
 
 def _plan(problem: Problem, bound: BoundMask, device: torch.device) -> _Plan:
