@@ -5,7 +5,9 @@ import shlex
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from rich.cells import cell_len
 
 import regard
@@ -82,6 +84,17 @@ def test_it_writes_what_the_suffix_says(run, request, tmp_path: Path, suffix: st
 
 
 @pytest.mark.slow
+@pytest.mark.slow
+def test_a_table_is_of_one_head_and_the_message_says_which(run, tmp_path: Path) -> None:
+    code, _, err = run("look", SENTENCE, "--model", "minilm", "--layer", "2", "--out", str(tmp_path / "it.npy"))
+    assert code == 0
+    layer, head = map(int, re.search(r"minilm: weights of layer (\d+) head (\d+) → ", err).groups())
+    with torch.no_grad():
+        weights = regard.look(SENTENCE, model="minilm").record.weights(layer=layer)[0].copy()
+    found = np.load(tmp_path / "it.npy")
+    assert [np.allclose(found, one, atol=1e-6) for one in weights].index(True) == head
+
+
 def test_a_page_of_512_tokens_is_below_two_megabytes(run, tmp_path: Path) -> None:
     text, out = tmp_path / "long.txt", tmp_path / "page.html"
     text.write_text("the cat sat on the mat and looked at a dog " * 46 + "and so on", encoding="utf-8")

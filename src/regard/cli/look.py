@@ -168,7 +168,7 @@ def _show(looked: Any, text: str, out: Path | None, screen: TextConsole, progres
     from regard.capture.missing_attention import missing_lines
 
     if out is not None:
-        progress.print(f"{looked.model}: {len(looked.record)} layers → {out}", soft_wrap=True)
+        progress.print(f"{looked.model}: {_what(looked, out)} → {out}", soft_wrap=True)
         for line in missing_lines(looked.record.missing):
             progress.print(f"not seen: {line}", soft_wrap=True)
         return
@@ -181,6 +181,16 @@ def _show(looked: Any, text: str, out: Path | None, screen: TextConsole, progres
         screen.print("\nThe same weight, step by step:")
         lines = " \\\n    ".join(command)  # not wrapped: a line that was cut would not be the command
         screen.print(f"  {lines}", soft_wrap=True)
+
+
+def _what(looked: Any, out: Path) -> str:
+    """What was written: tables hold the weights of the first head alone."""
+    if out.suffix.lower() not in _TABLES:
+        return f"{len(looked.record)} layers"
+    from regard.render.labels import head_name
+
+    first = looked.highlight.looks[0]
+    return f"weights of {head_name(looked.record, first.layer, first.head)}"
 
 
 def _check_pair(*others: str | bool | None) -> None:
