@@ -20,12 +20,14 @@ class SequencePart:
         places: The indices of this process's tokens in it.
         position_ids: Their positions in their texts, (batch or 1, part).
         longest: Tokens of the longest text, without padding.
+        all_position_ids: The positions of all tokens in their texts, (batch or 1, length); 0 for padding.
     """
 
     length: int
     places: Int[Tensor, " part"]
     position_ids: Int[Tensor, "#batch part"]
     longest: int
+    all_position_ids: Int[Tensor, "#batch length"]
 
     def whole_shape(self, x: Shaped[Tensor, "batch part *rest"]) -> tuple[int, ...]:
         """Return the shape of an activation over the whole sequence.

@@ -5,7 +5,7 @@ import torch
 
 from regard.errors import InputError
 from regard.models import Learned, Sinusoidal, Transformer, TransformerConfig, output_heads
-from regard.positions import RoPE
+from regard.positions import DynamicNTK, RoPE
 
 LENGTHS = [[5, 3, 4], [7, 2]]  # and padding behind, to 13
 
@@ -37,8 +37,8 @@ def model(positions, side, **more):
 @pytest.mark.parametrize("side", ["encoder", "decoder"])
 @pytest.mark.parametrize(
     "positions",
-    [Sinusoidal(), Learned(8), "t5", "alibi", "shaw", RoPE(4), None],
-    ids=lambda one: str(one)[:9],
+    [Sinusoidal(), Learned(8), "t5", "alibi", "shaw", RoPE(4), None, RoPE(4, scaling=DynamicNTK(3.0, 2))],
+    ids=lambda one: str(one)[-9:],
 )
 def test_each_document_is_read_as_if_it_stood_alone(side, positions):
     ids, documents = packed()

@@ -81,6 +81,24 @@ def test_padding_on_either_side_changes_nothing(kind, shape, side):
         torch.testing.assert_close(found, model(ids(1, 4, 3), decoder_input_ids=one).logits[0], rtol=0, atol=1e-5)
 
 
+@shapes
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_angles_that_depend_on_a_length_depend_on_that_of_the_text(shape, side):
+    """Of the texts beside it in the batch and of padding nothing is seen: lengths around the 4 of training."""
+    dynamic = positions.RoPE(4, scaling=positions.DynamicNTK(3.0, 4))
+    model = made(shape, "rotary", positions=dynamic).double()
+    texts = [ids(1, length, length) for length in (3, 6, 9)]
+    fill = [torch.zeros(1, 12 - text.shape[1], dtype=torch.long) for text in texts]
+    rows = torch.cat([torch.cat(p if side == "left" else p[::-1], 1) for p in zip(fill, texts, strict=True)])
+    real = rows > 0
+    given = {"attention_mask": real}
+    given |= {"decoder_attention_mask": real, "other": rows} if shape == "encoder-decoder" else {}
+    found = call(model, rows, **given)
+    for row, text in enumerate(texts):
+        alone = call(model, text, text)[0] if shape == "encoder-decoder" else call(model, text)[0]
+        torch.testing.assert_close(found[row][real[row]], alone, rtol=0, atol=1e-12)
+
+
 @kinds
 @pytest.mark.parametrize("window", [None, 3])
 def test_a_decoder_sees_nothing_later_and_with_a_cache_the_same(kind, window):

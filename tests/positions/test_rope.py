@@ -177,3 +177,17 @@ def test_dynamic_ntk_turns_queries_and_keys_alike_wherever_the_queries_stand():
 def test_a_wrong_rotation_says_what_is_right(make, words):
     with pytest.raises(InputError, match=words):
         make()
+
+
+def test_dynamic_ntk_reads_the_length_of_each_text_from_its_positions():
+    """A text ends where the next position is not larger; padding (0) and other rows change nothing."""
+    turn = RoPE(8, scaling=positions.DynamicNTK(2.0, original_max_position_embeddings=4))
+    at = torch.tensor([[0, 0, 0, 1, 2, 3, 4, 5, 6], [0, 1, 2, 0, 1, 2, 3, 4, 0]])
+    x = torch.randn(2, 3, 9, 8, dtype=torch.float64)
+    found = turn.at(at).rotate(x, torch.arange(9))
+    for row, start, stop in ((0, 2, 9), (1, 0, 3), (1, 3, 8)):
+        length = stop - start
+        fixed = RoPE(8, scaling=positions.DynamicNTK(2.0, original_max_position_embeddings=4, length=length))
+        alone = fixed.rotate(x[row : row + 1, :, start:stop], torch.arange(length))
+        torch.testing.assert_close(found[row : row + 1, :, start:stop], alone)
+    torch.testing.assert_close(turn.at(at).rotate(x[:, :, 5:], torch.arange(5, 9)), found[:, :, 5:])

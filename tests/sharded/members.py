@@ -160,6 +160,25 @@ DECODING = {
 }
 
 
+# Rows of several texts, or of one and padding, for a model whose angles depend on the length of a text.
+ROWS = {
+    "left": {"attention_mask": torch.arange(29) >= torch.tensor([[4], [17]])},
+    "right": {"attention_mask": torch.arange(29) < torch.tensor([[22], [29]])},
+    "packed": {"documents": (torch.arange(29) // torch.tensor([[9], [20]])).where(torch.arange(29) < 25, -1)},
+}
+
+
+def read(row, run):
+    """The last states of rows."""
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 20, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 8, "decoder_layers": 2}
+    turn = regard.positions.RoPE(8, scaling=regard.positions.DynamicNTK(3.0, 8))
+    model = regard.models.Transformer(regard.models.TransformerConfig(**sizes, positions=turn)).double().eval()
+    ids = torch.randint(0, 20, (2, 29), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        return run(model, lambda: model(ids, **ROWS[row]).last_hidden_state)
+
+
 # Masks of the longest calls, 4,096 tokens in float32.
 LONG = {
     "none": None,

@@ -113,6 +113,15 @@ def test_keys_that_every_rank_has_are_sharded_on_the_way(computed):
     _check_call(members.ORDERS["window"], None, computed.of("replicated"))
 
 
+@pytest.mark.parametrize("row", members.ROWS)
+def test_angles_depend_on_the_length_of_a_text_as_on_one_process(computed, row):
+    given = members.ROWS[row]
+    real = (given["attention_mask"] if "attention_mask" in given else given["documents"] >= 0).numpy()
+    whole = members.read(row, lambda _, call: call()).numpy()
+    for found in computed.of(f"rows: {row}"):
+        np.testing.assert_allclose(found["states"][real], whole[real], rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize("name", members.DECODING)
 def test_decoding_against_a_sharded_cache_is_that_of_one_process(computed, name):
     q, k, v = members.decoded()

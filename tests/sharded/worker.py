@@ -56,6 +56,7 @@ def compute_contract(mesh, folder):
     compute_orders(mesh, folder)
     compute_decoding(mesh, folder)
     compute_replicated(mesh, folder)
+    compute_rows(mesh, folder)
     compute_watched(mesh, folder / "watched")
     trained_runs.compute_trained(mesh, folder / "trained")
 
@@ -107,6 +108,17 @@ def compute_replicated(mesh, folder):
     found = {"output": out} | {of: one.grad for of, one in zip("qkv", leaves, strict=True)}
     arrays = {what: one.full_tensor().detach().numpy() for what, one in found.items()}
     np.savez(folder / f"replicated.{mesh.get_rank()}.npz", **arrays)
+
+
+def compute_rows(mesh, folder):
+    """Rows of texts and padding, read by a model inside `sequence_parallel`."""
+
+    def over_ranks(model, call):
+        with regard.sequence_parallel(model, mesh["sequence"]) as shards:
+            return shards.gather(call())
+
+    for row in members.ROWS:
+        np.savez(folder / f"rows: {row}.{mesh.get_rank()}.npz", states=members.read(row, over_ranks).numpy())
 
 
 def compute_llama(mesh, folder):

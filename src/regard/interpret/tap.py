@@ -71,7 +71,7 @@ class Tap:
 
     @property
     def rows(self) -> tuple[AttentionRow, ...]:
-        """The rows so far, in order.
+        """The rows so far, in order; those that `stream` yields are not kept.
 
         Raises:
             InputError: `on_row` was given, which receives them instead.
@@ -111,8 +111,8 @@ class Tap:
     def stream(self, inputs: Any, **generate_kwargs: Any) -> Generator[tuple[Token, AttentionRow], None, None]:
         """Run the model's own generation in a worker thread, and yield each new token with its row.
 
-        The row is that of the query which the token was predicted from, the last one before it. `break` ends the
-        generation at its next token; what the generation raises is raised here.
+        The row is that of the query which the token was predicted from, the last one before it. It is not kept in
+        `rows`. `break` ends the generation at its next token; what the generation raises is raised here.
 
         Args:
             inputs: Token ids, or a dictionary of the arguments of `generate` such as a tokenizer returns.
@@ -194,7 +194,7 @@ def tap(
         stream: Of a model with several streams: "source", "target", "text", "image", or ("target", "source") for
             cross-attention.
         on_row: Called with each row in the thread that generates, at the end of the model's call. What it raises ends
-            the generation. Without it, `tap.rows` has all rows.
+            the generation. Without it, `tap.rows` has all rows that `stream` does not yield.
         max_bytes: Limit of bytes for `tap.rows`.
 
     Raises:

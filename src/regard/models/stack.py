@@ -14,7 +14,7 @@ from regard.models.config import Learned, Sinusoidal, TransformerConfig
 from regard.nn import DecoderBlock, EncoderBlock
 from regard.nn.feed_forward import dropped, feed_forward_activation
 from regard.nn.value_module import ValueModule, value_of
-from regard.positions import ALiBi, Bias, DenseBias, RoPE, T5Bias, sinusoidal
+from regard.positions import ALiBi, Bias, DenseBias, DynamicNTK, RoPE, T5Bias, sinusoidal
 from regard.scores import Shaw
 from regard.sequence_part import SEQUENCE_PART
 
@@ -70,9 +70,10 @@ class Stack(nn.Module):
         memory_mask = None
         if memory is not None and encoder_attention_mask is not None:
             memory_mask = _shared(Padding(encoder_attention_mask), n, memory.shape[1])
+        by_texts = {} if cache is not None else self._places_in_texts(positions, attention_mask)
         for index, block in enumerate(self.layers):
             entries = (None, None) if cache is None else cache.layers[index]
-            given: dict[str, Any] = seen.by(None if entries[0] is None else entries[0].reach(n), x)
+            given: dict[str, Any] = seen.by(None if entries[0] is None else entries[0].reach(n), x) | by_texts
             if self.crossed:
                 given |= {"memory": memory, "cross_attn_mask": memory_mask, "cache": entries}
             elif cache is not None:
@@ -124,6 +125,16 @@ class Stack(nn.Module):
             return None
         window = self.config.window_of(layer)
         return Causal() if window is None else Causal() & Window(window)
+
+    def _places_in_texts(self, positions: Tensor, attention_mask: Tensor | None) -> dict[str, Tensor]:
+        """What RoPE needs besides distances where its angles depend on the length of a text, not of its row."""
+        rotary = self.config.positions
+        scaling = rotary.scaling if isinstance(rotary, RoPE) else None
+        if not isinstance(scaling, DynamicNTK) or positions.ndim == 1:
+            return {}
+        if not torch.compiler.is_compiling() and (part := SEQUENCE_PART.get()) is not None:
+            return {"position_ids": part.all_position_ids}  # keys of other ranks come too
+        return {"position_ids": positions if attention_mask is None else positions.masked_fill(~attention_mask, 0)}
 
     def _bias(self) -> ValueModule | None:
         config, heads = self.config, self.config.num_attention_heads

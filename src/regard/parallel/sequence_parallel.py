@@ -299,15 +299,15 @@ def _part(
     """What this rank has of the sequence, with positions that count the tokens of each text."""
     assert shards.length is not None
     places = torch.arange(shards.length, device=device)[None]
-    longest: Tensor | int = shards.length
+    whole, longest = places, torch.tensor(shards.length)
     if documents is not None:
-        places = places_in_documents(documents)
+        whole = places = places_in_documents(documents)
         longest = places.max() + 1
     elif attention_mask is not None:
         places = (places - attention_mask.int().argmax(1, keepdim=True)).clamp_min(0)
-        longest = attention_mask.sum(1).max()
+        whole, longest = places.masked_fill(attention_mask == 0, 0), attention_mask.sum(1).max()
     mine = shards.layout.positions(shards.exchange.rank).to(device)
-    return SequencePart(shards.length, mine, places[:, mine], int(longest))
+    return SequencePart(shards.length, mine, places[:, mine], int(longest), whole)
 
 
 def _labels(model: nn.Module, labels: Tensor) -> dict[str, Any]:

@@ -97,7 +97,8 @@ class RoPE(Rotary):
 
         `position_ids` have the shape (batch, keys), or (1, keys) for all sequences. They are the positions of all keys
         of the call, and the queries are the last of these positions. They have the same meaning as transformers'
-        `position_ids`.
+        `position_ids`, except for DynamicNTK: its length is that of each text, which ends where the next position is
+        not larger, so that padding and other texts change nothing; transformers takes the longest text for all.
 
         Raises:
             InputError: They are no integers (batch, keys), or, in the call, not one for each key.
@@ -135,11 +136,14 @@ class RoPE(Rotary):
         return self.turn(x, *self.angles(positions, x.dtype))
 
     def angles(
-        self, positions: Int[Tensor, "*batch n"], dtype: torch.dtype
+        self, positions: Int[Tensor, "*batch n"], dtype: torch.dtype, lengths: Int[Tensor, "*batch n"] | None = None
     ) -> tuple[Float[Tensor, "*batch n pairs"], Float[Tensor, "*batch n pairs"]]:
-        """Cosine and sine of each position's angles, for vectors of a type; layers that turn alike can share them."""
+        """Cosine and sine of each position's angles, for vectors of a type; layers that turn alike can share them.
+
+        `lengths` are those of the texts that positions are in, by default the last position + 1 for all.
+        """
         wide = torch.promote_types(dtype, torch.float32)
-        length = positions.max() + 1 if positions.numel() else 1
+        length = lengths if lengths is not None else positions.max() + 1 if positions.numel() else 1
         frequencies, sharpening = self._frequencies(length, positions.device, wide)
         angles = positions.to(wide)[..., None] * frequencies
         return angles.cos() * sharpening, angles.sin() * sharpening
@@ -175,7 +179,9 @@ class RoPE(Rotary):
         turned = turned.to(x.dtype)
         return turned if rest is None else torch.cat([turned, rest], -1)
 
-    def _frequencies(self, length: Tensor | int, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, float]:
+    def _frequencies(
+        self, length: Int[Tensor, "*batch"] | int, device: torch.device, dtype: torch.dtype
+    ) -> tuple[Tensor, float]:
         width = self.dim if self.rotary_dim is None else self.rotary_dim
         plain = 1.0 / self.base ** (torch.arange(0, width, 2, dtype=dtype, device=device) / width)
         return (plain, 1.0) if self.scaling is None else self.scaling(plain, self.base, length)
@@ -203,16 +209,12 @@ class RoPEAt(Rotary):
         self.rotary.check(dim)
 
     def resolve(self, queries: int, keys: int, q_offset: int) -> "RoPEAt":
-        """Check that there is a position for each key and that the queries are among them; fix a DynamicNTK."""
+        """Check that there is a position for each key and that the queries are among them."""
         if self.position_ids.shape[1] != keys or q_offset < 0:
             raise InputError(
                 f"`position_ids` must be (batch, {keys}), one for each key, of which the {queries} queries are the "
                 f"last, got {tuple(self.position_ids.shape)}"
             )
-        scaling = self.rotary.scaling
-        if isinstance(scaling, DynamicNTK) and scaling.length is None:
-            fixed = replace(scaling, length=max(1, int(self.position_ids.max()) + 1))
-            return replace(self, rotary=replace(self.rotary, scaling=fixed))
         return self
 
     def rotate(
@@ -225,6 +227,18 @@ class RoPEAt(Rotary):
                 f"`position_ids` must be (batch, keys) with the batch of q, k and v ({x.shape[0]}) or 1, got "
                 f"{tuple(self.position_ids.shape)}"
             )
-        at = self.position_ids[:, positions.to(self.position_ids.device)].to(x.device)
-        cos, sin = self.rotary.angles(at, x.dtype)
+        here = positions.to(self.position_ids.device)
+        lengths = None
+        if isinstance(self.rotary.scaling, DynamicNTK):
+            lengths = _lengths_of_texts(self.position_ids)[:, here].to(x.device)
+        cos, sin = self.rotary.angles(self.position_ids[:, here].to(x.device), x.dtype, lengths)
         return self.rotary.turn(x, cos[:, None], sin[:, None])
+
+
+def _lengths_of_texts(position_ids: Int[Tensor, "batch keys"]) -> Int[Tensor, "batch keys"]:
+    """The last position + 1 of the text that each position is in; one that is not above the last begins a text."""
+    begins = torch.ones_like(position_ids, dtype=torch.bool)
+    begins[:, 1:] = position_ids[:, 1:] <= position_ids[:, :-1]
+    text = begins.long().cumsum(1) - 1
+    last = torch.zeros_like(position_ids).scatter_reduce(1, text, position_ids, "amax")
+    return last.gather(1, text) + 1

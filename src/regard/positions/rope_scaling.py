@@ -17,7 +17,7 @@ class Scaling:
     """A frozen value that changes RoPE's frequencies."""
 
     def __call__(
-        self, frequencies: Float[Tensor, " pairs"], base: float, length: Int[Tensor, ""] | int
+        self, frequencies: Float[Tensor, " pairs"], base: float, length: Int[Tensor, "*batch"] | int
     ) -> tuple[Float[Tensor, " pairs"], float]:
         """Give the new frequencies (radians a position, fastest first) and the factor on cosine and sine.
 
@@ -79,7 +79,7 @@ class DynamicNTK(Scaling):
     Args:
         factor: s; at L = P it is not felt, at L = 2P it slows by s + 1.
         original_max_position_embeddings: P, in tokens.
-        length: L, in tokens; the last position + 1 by default.
+        length: L, in tokens; the last position + 1 by default, with `RoPE.at` that of each text.
 
     Cost: none beside RoPE's: dim/2 frequencies are changed once a call.
 
@@ -103,7 +103,7 @@ class DynamicNTK(Scaling):
         """Slow the pairs for the length at hand."""
         asked = torch.as_tensor(length if self.length is None else self.length, device=frequencies.device)
         trained = self.original_max_position_embeddings
-        share = asked.clamp(min=trained).to(frequencies.dtype) / trained
+        share = asked.clamp(min=trained).to(frequencies.dtype)[..., None] / trained
         return _slowed(frequencies, self.factor * share - (self.factor - 1)), 1.0
 
 
