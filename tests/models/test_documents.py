@@ -61,6 +61,24 @@ def test_a_window_reaches_no_further_than_its_document():
     torch.testing.assert_close(whole[0, 5:8], found(ids[:1, 5:8]).logits[0], atol=2e-6, rtol=1e-5)
 
 
+@pytest.mark.parametrize("side", ["encoder", "decoder"])
+def test_the_loss_is_that_of_the_texts(side):
+    """No token is foretold by another text's, and padding is no label."""
+    ids, documents = packed()
+    found, labels = model(Sinusoidal(), side), ids if side == "decoder" else ids % 3
+    total = count = 0
+    for row, lengths in enumerate(LENGTHS):
+        first = 0
+        for length in lengths:
+            here = slice(first, first + length)
+            logits, wanted = found(ids[row : row + 1, here]).logits[0], labels[row, here]
+            logits, wanted = (logits[:-1], wanted[1:]) if side == "decoder" else (logits, wanted)
+            total -= logits.log_softmax(-1).gather(1, wanted[:, None]).sum()
+            count, first = count + len(wanted), first + length
+    assert (documents < 0).any()
+    torch.testing.assert_close(found(ids, documents=documents, labels=labels).loss, total / count)
+
+
 def test_gradients_reach_no_other_document():
     ids, documents = packed()
     found = model(Sinusoidal(), "decoder")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -268,6 +268,25 @@ def loss_of(head: OutputHead | None, kind: str, logits: Tensor | None, labels: T
     if isinstance(head, LanguageModel) and kind == "decoder":
         logits, labels = logits[:, :-1], labels[:, 1:]
     return functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORED)
+
+
+def labels_of_texts(
+    labels: Shaped[Tensor, "batch n"], documents: Int[Tensor, "batch n"], *, shifted: bool
+) -> Shaped[Tensor, "batch n"]:
+    """Return the labels of rows of several texts, −100 where there is padding (a negative document).
+
+    Where the loss is shifted, the first token of a text is no label either: the token before it is another text's.
+
+    >>> labels_of_texts(torch.tensor([[5, 6, 7, 0]]), torch.tensor([[0, 0, 1, -1]]), shifted=True)
+    tensor([[   5,    6, -100, -100]])
+    """
+    if labels.shape != documents.shape:
+        return labels  # `loss_of` refuses them
+    counts = documents >= 0
+    if shifted:
+        counts = counts.clone()
+        counts[:, 1:] &= documents[:, 1:] == documents[:, :-1]
+    return labels.masked_fill(~counts.to(labels.device), IGNORED)
 
 
 def _classification(head: SequenceClassification, logits: Tensor, labels: Tensor) -> Tensor:

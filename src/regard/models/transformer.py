@@ -23,7 +23,7 @@ from regard.models.inputs_outputs import (
     token_mask,
     token_positions,
 )
-from regard.models.output_heads import loss_of, shift_tokens_right
+from regard.models.output_heads import labels_of_texts, loss_of, shift_tokens_right
 from regard.models.pretrained_mixin import PretrainedMixin
 from regard.models.stack import Stack
 from regard.models.standard_names import FORWARD
@@ -107,7 +107,8 @@ class Transformer(GenerationMixin, PretrainedMixin):
             documents: For rows of several texts one after the other: the number of each token's text, negative for
                 padding. No text attends to another, and each has positions of its own. (No word of transformers'.)
             labels: What the loss is computed from: a decoder's input ids, which the loss shifts; an encoder–decoder's
-                target; a masked language model's tokens; a classifier's label of each token or text. −100 is ignored.
+                target; a masked language model's tokens; a classifier's label of each token or text. −100 is ignored,
+                and with `documents` padding and, where the loss shifts, the first token of each text.
             past_key_values: Of a decoder without an encoder: the cache of the tokens before, which is added to. An
                 encoder–decoder is continued by `encode` and `decode`.
             use_cache: Return a cache, a new one if none is given.
@@ -137,6 +138,8 @@ class Transformer(GenerationMixin, PretrainedMixin):
                 stack, self.embedding, "input_ids", input_ids, attention_mask, types=token_type_ids, cache=cache,
                 output_hidden_states=hidden, documents=documents,
             )  # fmt: skip
+            if labels is not None and documents is not None:
+                labels = labels_of_texts(labels, documents, shifted=self.encoder is None)
             logits, loss = self._logits_and_loss(states, mask, logits_to_keep, labels)
             return Output(loss, logits, states, cache, kept)
         if documents is not None:
