@@ -267,7 +267,8 @@ def loss_of(head: OutputHead | None, kind: str, logits: Tensor | None, labels: T
         )
     if isinstance(head, LanguageModel) and kind == "decoder":
         logits, labels = logits[:, :-1], labels[:, 1:]
-    return functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORED)
+    wide = logits.flatten(0, 1).to(torch.promote_types(logits.dtype, torch.float32))
+    return functional.cross_entropy(wide, labels.flatten(), ignore_index=IGNORED)
 
 
 def labels_of_texts(
