@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 
-from regard import masks, positions
+from regard import masks, normalizers, positions
 from regard.cache import Cache, CrossAttentionCache, KVCache
 from regard.errors import InputError
 from regard.nn import DecoderBlock, MultiHeadAttention
@@ -189,6 +189,10 @@ def test_the_bytes_of_a_cache_are_those_of_its_buffers():
             r"DynamicNTK turns all keys anew .*fix DynamicNTK\(..., length=...\)",
         ),
         (
+            lambda: attention(normalizer=normalizers.Sigmoid())(randn(1, 2, 16), cache=KVCache()),
+            r"a cache has more keys in each step: fix Sigmoid\(shift=...\)",
+        ),
+        (
             lambda: attention(rotary=positions.RoPE(4))(randn(1, 2, 16), cache=CrossAttentionCache()),
             "`rotary` turns queries and keys of one text",
         ),
@@ -207,3 +211,14 @@ def test_another_batch_is_refused():
     ):
         layer(randn(3, 1, 16), cache=cache)
     assert cache.length == 3  # nothing was added
+
+
+def test_a_sigmoid_with_a_shift_gives_in_steps_what_it_gives_at_once():
+    module, x = MultiHeadAttention(16, 2, mask=masks.Causal(), normalizer=normalizers.Sigmoid(-2.0)), randn(1, 7, 16)
+    cache = KVCache()
+    steps = torch.cat([module(one, cache=cache) for one in x.split([3, 1, 1, 2], 1)], 1)
+    torch.testing.assert_close(steps, module(x))
+    across = MultiHeadAttention(16, 2, normalizer=normalizers.Sigmoid())  # keys do not grow there
+    known, memory = CrossAttentionCache(), randn(1, 5, 16)
+    steps = torch.cat([across(one, memory, cache=known) for one in x.split([3, 4], 1)], 1)
+    torch.testing.assert_close(steps, across(x, memory))

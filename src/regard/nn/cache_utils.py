@@ -9,9 +9,19 @@ from torch import Tensor
 from regard.cache import CrossAttentionCache, Entry, KVCache
 from regard.errors import InputError
 from regard.masks import Causal, Mask
+from regard.normalizers import Normalizer, Sigmoid
 from regard.positions import DynamicNTK, RoPE, Rotary
 
-__all__ = ["needed", "turning"]
+__all__ = ["check_normalizer", "needed", "turning"]
+
+
+def check_normalizer(normalizer: Normalizer | None, cache: Entry) -> None:
+    """Raise where the weights of earlier tokens would have been others, had the text been read at once."""
+    if isinstance(normalizer, Sigmoid) and normalizer.shift is None and not isinstance(cache, CrossAttentionCache):
+        raise InputError(
+            "`normalizer` Sigmoid() is shifted by −ln(keys), and a cache has more keys in each step: fix "
+            "Sigmoid(shift=...), such as minus the logarithm of the length in training, or go without a cache"
+        )
 
 
 def turning(

@@ -11,7 +11,7 @@ from regard.checks import check_flag, check_probability, check_size
 from regard.errors import InputError
 from regard.functional import attention
 from regard.masks import BoundMask, Causal, Mask
-from regard.nn.cache_utils import needed, turning
+from regard.nn.cache_utils import check_normalizer, needed, turning
 from regard.nn.checks import both, check_width, standard_names, visible_keys
 from regard.nn.torch_modules import read_multihead, refuse_more, write_multihead
 from regard.nn.value_module import hold, value_of
@@ -196,6 +196,7 @@ class MultiHeadAttention(nn.Module):
         if cache is None:
             k, v = self._keys_and_values(k, v)
         else:
+            check_normalizer(value_of(self.normalizer), cache)
             q, (k, v) = self._remembered(q, k, v, rotary, cache, position_ids)
             own, rotary = needed(own, q.shape[-2], cache), None
         found: Any = attention(

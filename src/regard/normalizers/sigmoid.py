@@ -17,9 +17,10 @@ __all__ = ["Sigmoid"]
 class Sigmoid(Normalizer):
     """σ(s_ij + shift) for each visible pair (Ramapuram et al. 2024, arXiv:2409.04431); rows need not sum to 1.
 
-    If `shift` is None, it is −ln(keys), as in the paper; the weights of a row then begin with a sum near 1. There is no
-    log-sum-exp. The keys can be divided into two parts: the outputs of the parts add up to the output of the whole, if
-    both parts get the `shift` of the whole.
+    If `shift` is None, it is −ln(keys), as in the paper, of all keys of the call, also of those that a mask hides; the
+    weights of a row then begin with a sum near 1. Give a `shift` where padding or later keys of a cache must change
+    nothing. There is no log-sum-exp. The keys can be divided into two parts: the outputs of the parts add up to the
+    output of the whole, if both parts get the `shift` of the whole.
 
     Cost: one exponential a pair, and nothing of a row is needed: blocks add up as they come, in O(n) memory.
 
