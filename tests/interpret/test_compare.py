@@ -101,3 +101,40 @@ def test_what_cannot_be_compared_is_refused_with_the_way_out() -> None:
     crossing = dataclasses.replace(one.layers[0], kind="cross")
     with pytest.raises(InputError, match="cross-attention"):
         compare_records(one, Record((crossing,)), names=("a", "b"))
+
+
+def test_layers_have_the_model_s_numbers_and_must_be_the_same() -> None:
+    """An atlas of one layer, or a model in which other layers have no attention."""
+    one, other = record(random_weights(1, 5)), record(random_weights(2, 5))
+    plain = compare_records(one, other, names=("a", "b"))
+    third, fourth = (
+        dataclasses.replace(of, layers=(dataclasses.replace(of.layers[0], number=number),))
+        for of, number in ((one, 3), (other, 4))
+    )
+    same = dataclasses.replace(other, layers=(dataclasses.replace(other.layers[0], number=3),))
+    found = compare_records(third, same, names=("a", "b"))
+    assert found.change.shape == (4, 2)
+    assert np.isnan(found.change[:3]).all()
+    assert np.array_equal(found.change[3], plain.change[0])
+    assert found.before.scores["self"][3, 0] == plain.before.scores["self"][0, 0]
+    assert found.moved(3, 0) == plain.moved(0, 0)
+    with pytest.raises(InputError, match=r"need the same layers, got 3 \(a\) and 4 \(b\)"):
+        compare_records(third, fourth, names=("a", "b"))
+
+
+def test_what_was_not_recorded_is_not_compared() -> None:
+    one, other = random_weights(1, 5), random_weights(2, 5)
+    rows = np.isin(np.arange(5), [1, 4])[:, None]
+    whole, some, other_some = record(one), record(one * rows), record(other * rows)
+    with pytest.raises(InputError, match=r"other rows were recorded, 2 \(a\) and 5 \(b\): .* the same `queries=`"):
+        compare_records(some, whole, names=("a", "b"))
+    found = compare_records(some, other_some, names=("a", "b"))
+    for head in range(2):
+        expected = sum(slow_jensen_shannon(one[head, i], other[head, i]) for i in (1, 4))
+        assert found.distance[0, head] == pytest.approx(expected, rel=1e-5)
+        assert found.change[0, head] == pytest.approx(expected / 2 / math.log(2), rel=1e-5)
+        assert found.before.scores["self"][0, head] == pytest.approx((one[head, 1, 1] + one[head, 4, 4]) / 2)
+    assert found.rows == 2
+    chosen = dataclasses.replace(whole, layers=(dataclasses.replace(whole.layers[0], head_numbers=(1,)),))
+    with pytest.raises(InputError, match=r"b has some heads only \(head 1 of a layer\).*without `heads=`"):
+        compare_records(whole, chosen, names=("a", "b"))

@@ -79,6 +79,19 @@ def test_the_loss_is_that_of_the_texts(side):
     torch.testing.assert_close(found(ids, documents=documents, labels=labels).loss, total / count, rtol=1e-12, atol=0)
 
 
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padding_foretells_no_token(side):
+    found, text = model(RoPE(4), "decoder").double(), packed()[0][:1, :6]
+    fill = torch.zeros(1, 3, dtype=torch.long)
+    rows, real = (torch.cat([p, t] if side == "left" else [t, p], 1) for p, t in ((fill, text), (fill, text * 0 + 1)))
+    given = {"attention_mask": real, "labels": rows.masked_fill(real == 0, -100)}
+    torch.testing.assert_close(found(rows, **given).loss, found(text, labels=text).loss, rtol=1e-12, atol=0)
+    if side == "right":  # padding that is named as a label counts, as in transformers
+        logits = found(rows, attention_mask=real).logits[0, :-1].log_softmax(-1)
+        expected = -logits.gather(1, rows[0, 1:, None]).mean()
+        torch.testing.assert_close(found(rows, attention_mask=real, labels=rows).loss, expected)
+
+
 def test_gradients_reach_no_other_document():
     ids, documents = packed()
     found = model(Sinusoidal(), "decoder")

@@ -117,6 +117,18 @@ def test_a_decoder_sees_nothing_later_and_with_a_cache_the_same(kind, window):
         assert (model(changed).logits[:, 4] - at_once[:, 4]).abs().max() > 1e-4
 
 
+@pytest.mark.parametrize(
+    "given", [{}, {"num_beams": 2}, {"do_sample": True, "top_k": 1, "num_return_sequences": 2}, {"use_cache": False}]
+)
+def test_prompts_of_one_token_keep_their_padding(given):
+    model, prompts = made("decoder", "rotary"), torch.tensor([[0, 0, 0, 5], [0, 0, 0, 6]])
+    given = {"max_new_tokens": 3, "eos_token_id": []} | given
+    found, alone = model.generate(prompts, **given), model.generate(prompts[:, 3:], **given)
+    copies = len(found) // 2
+    assert torch.equal(found, torch.cat([prompts[:, :3].repeat_interleave(copies, 0), alone], 1))
+    assert alone.shape == (2 * copies, 4)
+
+
 @kinds
 def test_positions_are_seen(kind):
     model, text, order = made("encoder", kind), ids(1, 6), [1, 0, 2, 5, 4, 3]

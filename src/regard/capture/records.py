@@ -25,6 +25,7 @@ from regard.capture.layers import (
     stream_of,
 )
 from regard.capture.missing_attention import Missing
+from regard.capture.pair_weights import weights_of_pairs
 from regard.capture.tokens import Token, Word, find_word, words_of
 from regard.errors import InputError, ObservationError
 
@@ -201,17 +202,21 @@ class Answers:
         self, layer: int | str | Layer, query: Word, key: Word, batch_index: int = 0
     ) -> npt.NDArray[np.float32]:
         """Return the weight from one word to another for every head of a layer (heads,): the mean over the pieces of
-        the query, of the sum over the pieces of the key. It is computed from exact weights if available, else from
-        each query's strongest keys.
+        the query, of the sum over the pieces of the key; 0 for heads that were not chosen for recording.
+
+        Raises:
+            ObservationError: The layer was kept as a pooled map, and the key is not among the strongest of a query.
         """
         seen = self.layer(layer)
         batch_index = at_index("batch_index", batch_index, seen.batch, "batch")
-        rows = list(query.pieces)
-        if seen.exact is not None:
-            block = seen.exact[batch_index][:, rows][:, :, list(key.pieces)]
-            return np.asarray(block.sum(-1).mean(-1), dtype=np.float32)
-        hit = np.isin(seen.top_keys[batch_index][:, rows], list(key.pieces))
-        return np.asarray((seen.top_weights[batch_index][:, rows] * hit).sum(-1).mean(-1), dtype=np.float32)
+        block = weights_of_pairs(seen, batch_index, query.pieces, key.pieces)
+        if block is None:
+            raise ObservationError(
+                f"the weight from {query.text!r} to {key.text!r} is unknown: layer {self.number(seen)} of "
+                f"{seen.queries} × {seen.keys} was kept as a pooled map and the {seen.top_keys.shape[-1]} strongest "
+                'keys of each query, and it is not among them: watch with keep="qk" for any weight'
+            )
+        return np.asarray(block.sum(-1).mean(-1), dtype=np.float32)
 
     def rank_heads(
         self, query_token: str, key_token: str, *, batch_index: int = 0, stream: Stream | None = None
@@ -222,7 +227,7 @@ class Answers:
 
         Raises:
             InputError: No layer has these words, or the stream or sequence does not exist.
-            ObservationError: The tokens of all layers are unknown.
+            ObservationError: The tokens of all layers are unknown, or a weight is: layers were kept as pooled maps.
         """
         for name, word in (("query_token", query_token), ("key_token", key_token)):
             if not isinstance(word, str):

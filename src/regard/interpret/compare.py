@@ -12,13 +12,23 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from regard.capture.layers import several_streams
 from regard.capture.minimal_pair import MinimalPair, choose_pair
 from regard.capture.records import Record
 from regard.errors import InputError
 from regard.heads.change_loss_and_pairs import HeadChange
 from regard.heads.scores import RULES, HeadScores, PerHead
 from regard.interpret.bundled import Loaded
-from regard.interpret.head_scores import Probe, default_texts, probe_scores, read, text_scores, watched
+from regard.interpret.head_scores import (
+    Probe,
+    by_number,
+    default_texts,
+    layer_numbers,
+    probe_scores,
+    read,
+    text_scores,
+    watched,
+)
 from regard.interpret.look import prepare
 from regard.interpret.model_loading import advice
 from regard.render.pair_page import pair_card
@@ -146,14 +156,18 @@ def compare_records(
     names: tuple[str, str],
     probes: tuple[Mapping[str, PerHead], Mapping[str, PerHead]] = ({}, {}),
 ) -> HeadChange:
-    """Compare two records with equal numbers of layers and heads, each of one text; `probes` are further scores of
-    each.
+    """Compare two records of the same layers and heads, each of one text; `probes` are further scores of each.
+
+    Layers have the model's numbers; of those that were not recorded (`layers=`) nothing is known (NaN). Rows that were
+    not recorded (`queries=`) do not count.
 
     Raises:
-        InputError: Layers or heads differ, there is more than one text, or there is cross-attention.
+        InputError: Layers, heads or recorded rows differ, heads were chosen, there is more than one text or stream, or
+            there is cross-attention.
         ObservationError: A record holds pooled maps, from which single weights cannot be computed.
     """
     _check_shapes(a, b, names=names)
+    _check_layers(a, b, names=names)
     scores = [text_scores(record) | dict(probe) for record, probe in zip((a, b), probes, strict=True)]
     lengths = [record.layers[0].queries for record in (a, b)]
     first, second = (
@@ -162,7 +176,9 @@ def compare_records(
     )
     comparable, why = _comparable(a, b)
     if comparable:
-        return HeadChange(names, _row_change(a, b), first, second, lengths[0], why)
+        recorded = _same_rows(a, b, names=names)
+        change = by_number(_row_change(a, b, recorded), a)
+        return HeadChange(names, change, first, second, int(recorded[0].sum()), why)
     return HeadChange(names, _score_change(first, second), first, second, 0, why)
 
 
@@ -221,12 +237,49 @@ def _comparable(before: Record, after: Record) -> tuple[bool, str]:
     return True, f"{equal} of {lengths[0]} tokens are equal at equal positions"
 
 
-def _row_change(before: Record, after: Record) -> PerHead:
+def _check_layers(before: Record, after: Record, *, names: tuple[str, str]) -> None:
+    """Raise unless both have every head of the same layers."""
+    for record, name in zip((before, after), names, strict=True):
+        if several_streams(record.layers):
+            raise InputError(f"{name} has layers of several streams, in which numbers of heads repeat: compare one")
+        chosen = next((layer.head_numbers for layer in record.layers if layer.head_numbers is not None), None)
+        if chosen is not None:
+            raise InputError(
+                f"{name} has some heads only (head {', '.join(map(str, chosen))} of a layer), and nothing of the "
+                "others: record both without `heads=`"
+            )
+    first, second = map(layer_numbers, (before, after))
+    if first != second:
+        told = [", ".join(map(str, one)) for one in (first, second)]
+        raise InputError(
+            f"heads are compared one by one, so both need the same layers, got {told[0]} ({names[0]}) and {told[1]} "
+            f"({names[1]})"
+        )
+
+
+def _same_rows(before: Record, after: Record, *, names: tuple[str, str]) -> npt.NDArray[np.bool_]:
+    """Return which rows of each layer (layers, queries) were recorded: they give weight to some key in some head."""
+    first, second = (
+        np.stack([(layer.top_weights[0] > 0).any((0, 2)) for layer in record.layers]) for record in (before, after)
+    )
+    if not np.array_equal(first, second):
+        counts = [int(one[0].sum()) for one in (first, second)]
+        raise InputError(
+            f"rows are compared one by one, and other rows were recorded, {counts[0]} ({names[0]}) and {counts[1]} "
+            f"({names[1]}): record both with the same `queries=`, or all"
+        )
+    return first
+
+
+def _row_change(before: Record, after: Record, recorded: npt.NDArray[np.bool_]) -> PerHead:
     most = max(layer.heads for layer in before.layers)
     change = np.full((len(before.layers), most), np.nan)
     for number, (one, other) in enumerate(zip(before.layers, after.layers, strict=True)):
         assert one.exact is not None and other.exact is not None  # noqa: PT018  comparable records have them
-        found = jensen_shannon(one.exact[0], other.exact[0]).mean(-1) / np.log(2)
+        rows = recorded[number]
+        if not rows.any():
+            continue
+        found = jensen_shannon(one.exact[0][:, rows], other.exact[0][:, rows]).mean(-1) / np.log(2)
         change[number, : one.heads] = np.clip(found, 0, 1)
     return change
 

@@ -223,7 +223,8 @@ def text_rows(record: Record) -> dict[str, PerHead]:
     layers, queries = record.layers, record.layers[0].queries
     special = _special(record, queries)
     causal = all(map(is_causal, record.layers))
-    rows = [row for row in range(queries) if not special[row] and (row > 0 or not causal)]
+    recorded = np.any([(layer.top_weights[0] > 0).any((0, 2)) for layer in layers], 0)
+    rows = [row for row in range(queries) if recorded[row] and not special[row] and (row > 0 or not causal)]
     if not rows:
         raise InputError("the text has no row to score: write a sentence")
     inside = {"previous": [row for row in rows if row > 0], "next": [row for row in rows if row + 1 < queries]}
@@ -234,7 +235,7 @@ def text_rows(record: Record) -> dict[str, PerHead]:
     found["first"] = _stack([_of_layer(layer, "sink")[0, :, :1] for layer in layers])
     if causal:  # a causal model cannot see the next token
         found["next"] = np.full_like(found["next"], np.nan)
-    return found
+    return {name: by_number(one, record) for name, one in found.items()}
 
 
 def probe_scores(loaded: Loaded, probe: Probe) -> dict[str, PerHead]:
@@ -246,8 +247,24 @@ def probe_scores(loaded: Loaded, probe: Probe) -> dict[str, PerHead]:
     found = {}
     for name in ("duplicate_token", "induction"):
         each = [layer.statistics[name][:, :, repeated.second].mean((0, 2)) for layer in seen.record.layers]
-        found[name] = _stack([one[:, None] for one in each])[..., 0]
+        found[name] = by_number(_stack([one[:, None] for one in each])[..., 0], seen.record)
     return found
+
+
+def layer_numbers(record: Record) -> list[int]:
+    """Return the model's number of each layer, which names its heads; several modules of one layer are counted."""
+    numbers = [record.number(layer) for layer in record.layers]
+    return numbers if len(set(numbers)) == len(numbers) else list(range(len(numbers)))
+
+
+def by_number(found: PerHead, record: Record) -> PerHead:
+    """Return what is known of each (layer, head) with each layer at its number, NaN where no layer was recorded."""
+    numbers = layer_numbers(record)
+    if numbers == list(range(len(numbers))):
+        return found
+    whole = np.full((max(numbers) + 1, *found.shape[1:]), np.nan)
+    whole[numbers] = found
+    return whole
 
 
 def _mean(texts: Sequence[Mapping[str, PerHead]]) -> dict[str, PerHead]:

@@ -13,7 +13,7 @@ from regard.errors import InputError
 from regard.heads.change_loss_and_pairs import PairScores, WordPair
 from regard.heads.patterns import is_causal
 from regard.interpret.bundled import Loaded
-from regard.interpret.head_scores import read
+from regard.interpret.head_scores import by_number, read
 from regard.interpret.look import prepare
 from regard.interpret.subwords import is_cjk
 from regard.interpret.watch import watch
@@ -178,4 +178,4 @@ def _weights(record: Record, rows: Sequence[int], columns: Sequence[int]) -> npt
     for number, layer in enumerate(record.layers):
         assert layer.weights is not None  # every weight is stored
         found[number, : layer.heads] = layer.weights[0][:, list(rows)][:, :, list(columns)].sum(-1).mean(-1)
-    return found
+    return by_number(found, record)

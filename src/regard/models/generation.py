@@ -113,7 +113,9 @@ class GenerationMixin:
             text.reorder(_repeat(torch.arange(len(prompt) // copies, device=prompt.device), copies))
         found = chosen.search(text, prompt, limits, mask)
         per_text = len(found) // len(prompt)
-        sequences = _sequences(_prompts_as_given(input_ids, prompt, copies), per_text, found, limits)
+        if getattr(getattr(self, "config", None), "kind", None) == "decoder":
+            prompt = _prompts_as_given(input_ids, prompt, copies)
+        sequences = _sequences(prompt, per_text, found, limits)
         if not return_dict_in_generate:
             return sequences
         scores = torch.tensor([one.score for one in found], device=prompt.device)
@@ -259,8 +261,8 @@ def _repeat(rows: Tensor, times: int) -> Tensor:
 
 
 def _prompts_as_given(given: Any, prompt: Tensor, copies: int) -> Tensor:
-    """A prompt that is a tensor with padding on the left, if any, as it is: decoding has cut what all rows pad."""
-    if isinstance(given, Tensor) and given.shape[1] > prompt.shape[1] and prompt.shape[1] > 1:
+    """A prompt that is a tensor with its padding, if any, as it is: decoding has cut what all rows pad."""
+    if isinstance(given, Tensor) and given.shape[1] > prompt.shape[1]:
         return _repeat(given.to(prompt), copies)
     return prompt
 

@@ -272,22 +272,31 @@ def loss_of(head: OutputHead | None, kind: str, logits: Tensor | None, labels: T
 
 
 def labels_of_texts(
-    labels: Shaped[Tensor, "batch n"], documents: Int[Tensor, "batch n"], *, shifted: bool
+    labels: Shaped[Tensor, "batch n"],
+    mask: Bool[Tensor, "batch n"] | None,
+    documents: Int[Tensor, "batch n"] | None,
+    *,
+    shifted: bool,
 ) -> Shaped[Tensor, "batch n"]:
-    """Return the labels of rows of several texts, −100 where there is padding (a negative document).
+    """Return the labels of rows with padding, or of several texts, −100 where they are none.
 
-    Where the loss is shifted, the first token of a text is no label either: the token before it is another text's.
+    Where the loss is shifted, a text's first token is no label: before it is padding (of which transformers foretells
+    it all the same), or another text. Padding beside `documents`, which are negative there, is none either.
 
-    >>> labels_of_texts(torch.tensor([[5, 6, 7, 0]]), torch.tensor([[0, 0, 1, -1]]), shifted=True)
+    >>> labels_of_texts(torch.tensor([[5, 6, 7, 0]]), None, torch.tensor([[0, 0, 1, -1]]), shifted=True)
     tensor([[   5,    6, -100, -100]])
+    >>> labels_of_texts(torch.tensor([[0, 5, 6]]), torch.tensor([[False, True, True]]), None, shifted=True)
+    tensor([[   0, -100,    6]])
     """
-    if labels.shape != documents.shape:
-        return labels  # `loss_of` refuses them
-    counts = documents >= 0
+    about = mask if documents is None else documents
+    if about is None or labels.shape != about.shape or not (shifted or documents is not None):
+        return labels  # of another shape: `loss_of` refuses them
+    none = torch.zeros_like(about, dtype=torch.bool)
     if shifted:
-        counts = counts.clone()
-        counts[:, 1:] &= documents[:, 1:] == documents[:, :-1]
-    return labels.masked_fill(~counts.to(labels.device), IGNORED)
+        none[:, 1:] = (about[:, 1:] != about[:, :-1]) & (about[:, 1:] if documents is None else True)
+    if documents is not None:
+        none |= documents < 0
+    return labels.masked_fill(none.to(labels.device), IGNORED)
 
 
 def _classification(head: SequenceClassification, logits: Tensor, labels: Tensor) -> Tensor:

@@ -108,7 +108,7 @@ class Transformer(GenerationMixin, PretrainedMixin):
                 padding. No text attends to another, and each has positions of its own. (No word of transformers'.)
             labels: What the loss is computed from: a decoder's input ids, which the loss shifts; an encoder–decoder's
                 target; a masked language model's tokens; a classifier's label of each token or text. −100 is ignored,
-                and with `documents` padding and, where the loss shifts, the first token of each text.
+                with `documents` also padding, and where the loss shifts a first token behind padding or another text.
             past_key_values: Of a decoder without an encoder: the cache of the tokens before, which is added to. An
                 encoder–decoder is continued by `encode` and `decode`.
             use_cache: Return a cache, a new one if none is given.
@@ -138,8 +138,8 @@ class Transformer(GenerationMixin, PretrainedMixin):
                 stack, self.embedding, "input_ids", input_ids, attention_mask, types=token_type_ids, cache=cache,
                 output_hidden_states=hidden, documents=documents,
             )  # fmt: skip
-            if labels is not None and documents is not None:
-                labels = labels_of_texts(labels, documents, shifted=self.encoder is None)
+            if labels is not None and (documents is not None or mask is not None):
+                labels = labels_of_texts(labels, mask, documents, shifted=self.encoder is None)
             logits, loss = self._logits_and_loss(states, mask, logits_to_keep, labels)
             return Output(loss, logits, states, cache, kept)
         if documents is not None:

@@ -106,8 +106,8 @@ class RecurrentSeq2Seq(GenerationMixin, PretrainedMixin):
     If the encoder is bidirectional, a learned linear bridge computes "the encoder's last" state from the states of both
     directions (see `Bridge`). The logits are W output + b. Two details differ from Bahdanau's model: the maxout layer
     over state, token and context is left out, and the cell is PyTorch's. In a decoder with several layers, the top cell
-    attends to the source, and Luong's h̃ is an input of the lowest cell. Without `input_feeding`, h̃ is not an input of
-    any cell, and all steps are computed at once.
+    attends to the source, and h̃ is an input of that cell (in Luong's stack of the lowest one). Without
+    `input_feeding`, h̃ is not an input of any cell, and all steps are computed at once.
 
     Sources: Sutskever et al. 2014 (arXiv:1409.3215), Cho et al. 2014 (arXiv:1406.1078), Bahdanau et al. 2015
     (arXiv:1409.0473), Luong et al. 2015 (arXiv:1508.04025).
