@@ -49,6 +49,8 @@ def test_a_pooled_map_knows_the_strongest_keys_alone() -> None:
     said = r"from 'w5' to 'w300' is unknown: layer 0 of 600 × 600 .* the 8 strongest keys .* keep=\"qk\""
     with pytest.raises(regard.ObservationError, match=said):
         seen.rank_heads("w5", "w300")
+    weights = seen.record.word_weight(0, seen.words()[5], seen.words()[300])
+    np.testing.assert_allclose(weights, [np.nan, true[1, 5, 300]], rtol=1e-5)
 
 
 def test_chosen_heads_alone_are_ranked() -> None:

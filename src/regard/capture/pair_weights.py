@@ -13,8 +13,8 @@ __all__ = ["weights_of_pairs"]
 
 def weights_of_pairs(
     layer: Layer, batch_index: int, queries: Sequence[int], keys: Sequence[int]
-) -> npt.NDArray[np.floating] | None:
-    """Return the weights (heads, queries, keys), 0 for heads that were not recorded; None if one is unknown.
+) -> npt.NDArray[np.floating]:
+    """Return the weights (heads, queries, keys), 0 for heads that were not recorded, NaN where they are unknown.
 
     A pooled map has the strongest keys of each query only. Where a query has all its keys among these, the weight of
     any other is 0.
@@ -34,7 +34,7 @@ def weights_of_pairs(
         return block
     kept = layer.top_keys[batch_index][:, rows]  # (heads, queries, strongest)
     among = kept[..., None] == np.array(columns)
-    if (~among.any(-2) & (kept >= 0).all(-1, keepdims=True))[recorded].any():
-        return None
     weights: npt.NDArray[Any] = (layer.top_weights[batch_index][:, rows, :, None] * among).sum(-2)
+    unknown = ~among.any(-2) & (kept >= 0).all(-1, keepdims=True)
+    weights[recorded] = np.where(unknown, np.nan, weights)[recorded]
     return weights

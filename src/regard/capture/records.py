@@ -6,6 +6,7 @@ attention that each key received.
 """
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -202,20 +203,12 @@ class Answers:
         self, layer: int | str | Layer, query: Word, key: Word, batch_index: int = 0
     ) -> npt.NDArray[np.float32]:
         """Return the weight from one word to another for every head of a layer (heads,): the mean over the pieces of
-        the query, of the sum over the pieces of the key; 0 for heads that were not chosen for recording.
-
-        Raises:
-            ObservationError: The layer was kept as a pooled map, and the key is not among the strongest of a query.
+        the query, of the sum over the pieces of the key. It is 0 for heads that were not chosen for recording, and NaN
+        where the layer was kept as a pooled map and the key is not among the strongest of a query.
         """
         seen = self.layer(layer)
         batch_index = at_index("batch_index", batch_index, seen.batch, "batch")
         block = weights_of_pairs(seen, batch_index, query.pieces, key.pieces)
-        if block is None:
-            raise ObservationError(
-                f"the weight from {query.text!r} to {key.text!r} is unknown: layer {self.number(seen)} of "
-                f"{seen.queries} × {seen.keys} was kept as a pooled map and the {seen.top_keys.shape[-1]} strongest "
-                'keys of each query, and it is not among them: watch with keep="qk" for any weight'
-            )
         return np.asarray(block.sum(-1).mean(-1), dtype=np.float32)
 
     def rank_heads(
@@ -247,6 +240,12 @@ class Answers:
                 missing.append({word for word, found in ((query_token, at), (key_token, to)) if found is None})
                 continue
             weights = self.word_weight(seen, queries[at], keys[to], batch_index).tolist()
+            if any(map(math.isnan, weights)):
+                raise ObservationError(
+                    f"the weight from {query_token!r} to {key_token!r} is unknown: layer {self.number(seen)} of "
+                    f"{seen.queries} × {seen.keys} was kept as a pooled map and the {seen.top_keys.shape[-1]} "
+                    'strongest keys of each query, and it is not among them: watch with keep="qk" for any weight'
+                )
             place = self.number(seen), stream_of(seen)
             heads = range(seen.heads) if seen.head_numbers is None else seen.head_numbers
             ranked += [HeadScore(place[0], head, weights[head], place[1]) for head in heads]

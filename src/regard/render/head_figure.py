@@ -131,9 +131,18 @@ def _draw(brush: Brush, axes: "Axes", panel: Panel) -> None:
     inches = axes.get_position().width * brush.figure.get_size_inches()[0]
     beside = axes.inset_axes((1 + 0.09 / inches, 0.0, 0.09 / inches, 1.0))
     bar = axes.figure.colorbar(image, cax=beside, ticks=[0, top / 2, top])
-    bar.ax.set_yticklabels([f"{one:.{0 if math.isclose(one, round(one)) else 1}f}" for one in (0, top / 2, top)])
+    bar.ax.set_yticklabels([_tick(one) for one in (0, top / 2, top)])
     bar.outline.set_visible(False)
     beside.tick_params(labelsize=7, length=2, color="#888888")
+
+
+def _tick(value: float) -> str:
+    """Return a number in few characters, and not as 0 where it is small.
+
+    >>> _tick(3), _tick(12.5), _tick(0.0571)
+    ('3', '12.5', '0.057')
+    """
+    return f"{value:.2g}" if 0 < value < 1 else f"{value:.{0 if math.isclose(value, round(value)) else 1}f}"
 
 
 def _write(brush: Brush, axes: "Axes", text: str, above: float, *, size: float, bold: bool = False) -> None:
