@@ -13,6 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.checkpoint import checkpoint
 
 import regard
+from measured_processor import MeasuredProcessor
 from regard import masks
 from regard.backends import call_cache
 from regard.backends.numba_loops import auto, object_code
@@ -46,9 +47,7 @@ OPTIONS = {
 def ready(monkeypatch):
     """A process that began where the loops were compiled already, on a processor for which they were measured."""
     monkeypatch.setattr(object_code, "_ready", True)
-    here = object_code.processor()
-    features = (here.features | {"avx512f", "avx512bf16"}) - {one for one in here.features if one.startswith("amx")}
-    monkeypatch.setattr(object_code, "processor", lambda: object_code.Processor(here.name, features))
+    monkeypatch.setattr(auto, "object_code", MeasuredProcessor())
     call_cache._KEPT.clear()
     yield
     call_cache._KEPT.clear()
@@ -403,6 +402,7 @@ def test_mapped_calls_stay_with_pytorch(ready):
     ],
 )
 def test_processors_that_were_not_measured_stay_with_pytorch(ready, monkeypatch, features, dtype, found):
+    monkeypatch.setattr(auto, "object_code", object_code)
     monkeypatch.setattr(object_code, "processor", lambda: object_code.Processor("", frozenset(features)))
     monkeypatch.setattr(object_code, "has_pairs", lambda: "avx512bf16" in features)
     assert backend_of(*drawn(dtype=dtype), mask=masks.Causal()) == found

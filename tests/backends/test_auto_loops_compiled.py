@@ -4,8 +4,9 @@ import pytest
 import torch
 
 import regard
+from measured_processor import MeasuredProcessor
 from regard import masks
-from regard.backends.numba_loops import object_code
+from regard.backends.numba_loops import auto, object_code
 from regard.positions import ALiBi, T5Bias
 
 pytestmark = [
@@ -20,9 +21,7 @@ KERNEL, LOOPS = "scaled_dot_product_attention", "regard.numba"
 def ready(monkeypatch):
     """A process that began where the loops were compiled already, on a processor for which they were measured."""
     monkeypatch.setattr(object_code, "_ready", True)
-    here = object_code.processor()
-    features = (here.features | {"avx512f", "avx512bf16"}) - {one for one in here.features if one.startswith("amx")}
-    monkeypatch.setattr(object_code, "processor", lambda: object_code.Processor(here.name, features))
+    monkeypatch.setattr(auto, "object_code", MeasuredProcessor())
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()
