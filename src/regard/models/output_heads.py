@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal
 
 import torch
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -269,34 +269,6 @@ def loss_of(head: OutputHead | None, kind: str, logits: Tensor | None, labels: T
         logits, labels = logits[:, :-1], labels[:, 1:]
     wide = logits.flatten(0, 1).to(torch.promote_types(logits.dtype, torch.float32))
     return functional.cross_entropy(wide, labels.flatten(), ignore_index=IGNORED)
-
-
-def labels_of_texts(
-    labels: Shaped[Tensor, "batch n"],
-    mask: Bool[Tensor, "batch n"] | None,
-    documents: Int[Tensor, "batch n"] | None,
-    *,
-    shifted: bool,
-) -> Shaped[Tensor, "batch n"]:
-    """Return the labels of rows with padding, or of several texts, −100 where they are none.
-
-    Where the loss is shifted, a text's first token is no label: before it is padding (of which transformers foretells
-    it all the same), or another text. Padding beside `documents`, which are negative there, is none either.
-
-    >>> labels_of_texts(torch.tensor([[5, 6, 7, 0]]), None, torch.tensor([[0, 0, 1, -1]]), shifted=True)
-    tensor([[   5,    6, -100, -100]])
-    >>> labels_of_texts(torch.tensor([[0, 5, 6]]), torch.tensor([[False, True, True]]), None, shifted=True)
-    tensor([[   0, -100,    6]])
-    """
-    about = mask if documents is None else documents
-    if about is None or labels.shape != about.shape or not (shifted or documents is not None):
-        return labels  # of another shape: `loss_of` refuses them
-    none = torch.zeros_like(about, dtype=torch.bool)
-    if shifted:
-        none[:, 1:] = (about[:, 1:] != about[:, :-1]) & (about[:, 1:] if documents is None else True)
-    if documents is not None:
-        none |= documents < 0
-    return labels.masked_fill(none.to(labels.device), IGNORED)
 
 
 def _classification(head: SequenceClassification, logits: Tensor, labels: Tensor) -> Tensor:

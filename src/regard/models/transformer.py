@@ -20,10 +20,11 @@ from regard.models.inputs_outputs import (
     check_documents,
     check_input_ids,
     check_logits_to_keep,
+    labels_of_texts,
     token_mask,
     token_positions,
 )
-from regard.models.output_heads import labels_of_texts, loss_of, shift_tokens_right
+from regard.models.output_heads import loss_of, shift_tokens_right
 from regard.models.pretrained_mixin import PretrainedMixin
 from regard.models.stack import Stack
 from regard.models.standard_names import FORWARD
@@ -138,9 +139,7 @@ class Transformer(GenerationMixin, PretrainedMixin):
                 stack, self.embedding, "input_ids", input_ids, attention_mask, types=token_type_ids, cache=cache,
                 output_hidden_states=hidden, documents=documents,
             )  # fmt: skip
-            if labels is not None and (documents is not None or mask is not None):
-                labels = labels_of_texts(labels, mask, documents, shifted=self.encoder is None)
-            logits, loss = self._logits_and_loss(states, mask, logits_to_keep, labels)
+            logits, loss = self._logits_and_loss(states, mask, logits_to_keep, labels, documents)
             return Output(loss, logits, states, cache, kept)
         if documents is not None:
             raise InputError("`documents` are for an encoder or a decoder alone: an encoder–decoder runs on pairs")
@@ -245,12 +244,12 @@ class Transformer(GenerationMixin, PretrainedMixin):
         return read(family_of(raw), raw, checkpoint.tensors(), name=checkpoint.name, wanted=wanted)
 
     def _logits_and_loss(
-        self, states: Tensor, mask: Tensor | None, logits_to_keep: int, labels: Tensor | None
+        self, states: Tensor, mask: Tensor | None, keep: int, labels: Tensor | None, documents: Tensor | None = None
     ) -> tuple[Tensor | None, Tensor | None]:
-        check_logits_to_keep(logits_to_keep, labels, self.config.output_head)
-        logits = self._head(states, mask, logits_to_keep)
-        head, kind = self.config.output_head, self.config.kind
-        return logits, None if labels is None else loss_of(head, kind, logits, labels)
+        check_logits_to_keep(keep, labels, self.config.output_head)
+        logits, kind = self._head(states, mask, keep), self.config.kind
+        own = None if labels is None else labels_of_texts(labels, mask, documents, shifted=kind == "decoder")
+        return logits, None if own is None else loss_of(self.config.output_head, kind, logits, own)
 
     def _head(self, states: Tensor, mask: Tensor | None, logits_to_keep: int = 0) -> Tensor | None:
         if self.output_head is None:
@@ -260,13 +259,7 @@ class Transformer(GenerationMixin, PretrainedMixin):
         return self.output_head(states, mask, embedding.weight)  # type: ignore[no-any-return]
 
     def _decode(
-        self,
-        ids: Tensor,
-        memory: Tensor,
-        mask: Tensor | None,
-        target_mask: Tensor | None,
-        cache: Cache | None,
-        output_hidden_states: bool,
+        self, ids: Tensor, memory: Tensor, mask: Tensor | None, own: Tensor | None, cache: Cache | None, hidden: bool
     ) -> tuple[Tensor, tuple[Tensor, ...] | None, Tensor | None]:
         assert self.decoder is not None
         if len(ids) != len(memory):
@@ -275,8 +268,8 @@ class Transformer(GenerationMixin, PretrainedMixin):
             )
         embedding = self.embedding if self.decoder_embedding is None else self.decoder_embedding
         given: dict[str, Any] = {"memory": memory, "encoder_attention_mask": mask, "cache": cache}
-        given["output_hidden_states"] = output_hidden_states
-        return self._run(self.decoder, embedding, "decoder_input_ids", ids, target_mask, **given)
+        given["output_hidden_states"] = hidden
+        return self._run(self.decoder, embedding, "decoder_input_ids", ids, own, **given)
 
     def _run(
         self, stack: Stack, embedding: nn.Embedding, name: str, ids: Tensor, mask: Tensor | None, **given: object
