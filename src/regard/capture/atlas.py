@@ -130,7 +130,7 @@ def read_atlas(path: str | os.PathLike[str]) -> tuple[Record, ...]:
             raise ValueError("the checksum of its header does not hold")
         table = about["arrays"]
         if set(table) != set(header):  # an array that is not there would be taken for one that was never kept
-            raise ValueError(f"its header names other arrays: {min(set(table) ^ set(header))!r} is told of once")
+            raise ValueError(f"its header names other arrays: {min(set(table) ^ set(header))!r} appears once")
         check = partial(_check_file, target, data, start + size)
         arrays = {name: _stored(target, name, data, entry, table[name], check) for name, entry in header.items()}
         return tuple(_record(number, each, arrays) for number, each in enumerate(about["records"]))

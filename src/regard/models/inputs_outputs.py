@@ -129,7 +129,7 @@ def labels_of_texts(
 ) -> Shaped[Tensor, "batch n"]:
     """Return the labels of rows with padding, or of several texts, −100 where they are none.
 
-    Where the loss is shifted, a text's first token is no label: before it is padding (of which transformers foretells
+    Where the loss is shifted, a text's first token is no label: before it is padding (from which transformers predicts
     it all the same), or another text. Padding beside `documents`, which are negative there, is none either.
 
     >>> labels_of_texts(torch.tensor([[5, 6, 7, 0]]), None, torch.tensor([[0, 0, 1, -1]]), shifted=True)
