@@ -79,8 +79,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def _forbidden_skips(config: pytest.Config) -> int:
-    """How many tests, or modules of tests, were skipped where none may be."""
+    """How many tests, or modules of tests, were skipped where none may be.
+
+    Instructions that the processor lacks cannot be installed: machines of CI differ in them.
+    """
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     if os.environ.get("CI") != "true" or reporter is None:
         return 0
-    return len(reporter.stats.get("skipped", ()))
+    skipped = reporter.stats.get("skipped", ())
+    return sum(": the processor has no " not in str(report.longrepr) for report in skipped)

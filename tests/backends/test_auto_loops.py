@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import zipfile
+from pathlib import Path
 
 import pytest
 import torch
@@ -589,7 +590,10 @@ def _stop(done):
 
 _LATER = """
 import os, sys, torch, regard
+from measured_processor import MeasuredProcessor
 from regard import masks
+from regard.backends.numba_loops import auto
+auto.object_code = MeasuredProcessor()
 x = torch.randn(1, 2, 64, 16)
 regard.attention(x, x, x, mask=masks.Causal())
 assert not {"llvmlite", "numba"} & sys.modules.keys()
@@ -609,8 +613,10 @@ print(regard.explain(x, x, x, mask=masks.Causal()).backend)
 @pytest.mark.slow
 def test_a_later_process_takes_them_without_numba_and_a_small_call_loads_nothing():
     object_code.loops()
+    path = os.pathsep.join((str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")))
     run = subprocess.run(
         [sys.executable, "-c", _LATER],
-        env={**os.environ, "REGARD_AUTO_NUMBA": "1"}, capture_output=True, text=True, check=False, timeout=120,
+        env={**os.environ, "REGARD_AUTO_NUMBA": "1", "PYTHONPATH": path},
+        capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
     assert run.stdout.strip() == "numba", run.stderr[-2000:]
