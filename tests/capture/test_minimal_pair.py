@@ -1,5 +1,7 @@
 """One head over two texts, on weights made by hand: which words are compared, what has moved, which heads flip."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -169,3 +171,16 @@ def test_the_flip_with_the_largest_lead_comes_first():
     assert [flip.head for flip in found.flips] == [1, 2, 0]
     assert [flip.to_second for flip in found.flips] == [False, True, True]
     assert found.heads == 3
+
+
+def test_heads_that_were_not_recorded_are_in_no_mean_and_cannot_be_compared():
+    both = tired_and_wide()
+    chosen = [
+        dataclasses.replace(one, layers=(dataclasses.replace(one.layers[0], head_numbers=(1, 2)),)) for one in both
+    ]
+    pair = choose_pair(*chosen)
+    assert pair.head == (0, 1)
+    unrecorded = pair.flips.weights[..., 0, 0]
+    assert np.isnan(unrecorded).all()
+    with pytest.raises(InputError, match="the two records hold other heads: record both with the same `layers=`"):
+        choose_pair(both[0], chosen[1])

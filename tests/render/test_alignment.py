@@ -1,5 +1,6 @@
 """An alignment shows word weights that a reader can check by hand, with both texts on the axes, and hides nothing."""
 
+import dataclasses
 import itertools
 from pathlib import Path
 
@@ -61,6 +62,15 @@ def test_the_mean_is_of_all_cross_heads_and_of_no_others(german: Record) -> None
     np.testing.assert_allclose(found.weights, [[0.4, 0.275, 0.325], [0.5625, 0.1875, 0.25]], atol=1e-7)
     np.testing.assert_allclose(align(german, [("decoder.cross", 1), (0, 0)]).weights, found.weights)
     np.testing.assert_allclose(found.weights.sum(-1), 1, atol=1e-6)  # rows still add up
+
+
+def test_the_mean_has_no_head_that_was_not_recorded(german: Record) -> None:
+    first, cross = german.layers
+    some = dataclasses.replace(german, layers=(first, dataclasses.replace(cross, head_numbers=(1,))))
+    assert align(some).heads == ((1, 1),)
+    np.testing.assert_array_equal(align(some).weights, align(german, [(0, 1)]).weights)
+    with pytest.raises(InputError, match="must be one that was chosen for recording, 1 of layer decoder"):
+        align(some, [(0, 0)])
 
 
 def test_written_rows_are_called_after_the_next_token(german: Record) -> None:

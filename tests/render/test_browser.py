@@ -351,3 +351,21 @@ def test_a_narrow_screen_needs_no_sideways_scrolling(opened, hostile, width: int
         tab.wait_for_timeout(150)
         assert tab.evaluate("document.documentElement.scrollWidth") <= width
         assert math.isfinite(tab.locator("#map").bounding_box()["width"])
+
+
+def test_heads_that_were_not_recorded_have_no_map_and_cannot_be_chosen(english, opened) -> None:
+    first, second = english.record.layers[:2]
+    record = dataclasses.replace(english.record, layers=(first, dataclasses.replace(second, head_numbers=(1, 4))))
+    look = dataclasses.replace(english.focus.looks[0], layer=1, head=4)
+    with opened(Case(record, dataclasses.replace(english.focus, looks=(look,)))) as tab:
+        grid = [(one.get_attribute("data-layer"), one.get_attribute("data-head")) for one in tab.locator(".head").all()]
+        assert grid == [*(("0", str(head)) for head in range(first.heads)), ("1", "1"), ("1", "4")]
+        assert tab.locator("#head-a option").all_inner_texts() == ["1", "4"]
+        assert str(first.heads + 2) in tab.locator("#patterns").inner_text()
+        tab.locator('.head[data-layer="1"][data-head="4"]').focus()
+        tab.keyboard.press("ArrowLeft")
+        assert tab.evaluate("document.activeElement.dataset.head") == "1"
+        before = int(tab.evaluate("document.documentElement.dataset.ready"))
+        tab.evaluate("location.hash = location.hash.replace(/head=4/, 'head=2')")  # an address of another record
+        tab.wait_for_selector(f'html[data-ready="{before + 1}"]', timeout=20_000)
+        assert tab.locator("#head-a").input_value() == "4"

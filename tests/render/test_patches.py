@@ -1,5 +1,7 @@
 """Attention over an image: the overlay's numbers are the weights, each over its own patch."""
 
+import dataclasses
+
 import matplotlib
 import numpy as np
 import pytest
@@ -66,6 +68,14 @@ def test_without_a_head_it_is_their_mean(record: Record) -> None:
     mean = record.layers[1].mean[0, :, 1].astype(float).mean(0)
     np.testing.assert_allclose(found.patches.ravel(), mean[2:], rtol=1e-12)
     assert found.prefix == pytest.approx({"cls": mean[0], "distillation": mean[1]})
+
+
+def test_heads_that_were_not_recorded_are_in_no_mean() -> None:
+    record = Record((dataclasses.replace(layer(8, heads=4), head_numbers=(1, 3)),), model="tiny")
+    expected = record.layers[0].mean[0, [1, 3], 0, 2:].astype(np.float64).mean(0)
+    np.testing.assert_allclose(patch_weights(record, GRID, layer=0).patches.ravel(), expected, rtol=1e-6)
+    said = [text.get_text() for text in patch_figure(record, GRID, IMAGE, layer=0).findobj(matplotlib.text.Text)]
+    assert any("mean of 2 of the 4 heads of layer 0" in one for one in said)
 
 
 def test_places_are_counted_row_by_row_behind_the_prefix() -> None:

@@ -6,7 +6,7 @@ with the two largest weights is chosen. `word_looks` determines which pairs of w
 
 from dataclasses import dataclass
 
-from regard.capture.layers import Stream, at_index
+from regard.capture.layers import Stream, head_at
 from regard.capture.records import Record
 from regard.capture.tokens import Word, is_word
 from regard.capture.word_looks import REACHES, Look, Reach, WordLooks
@@ -67,7 +67,7 @@ def choose_focus(
     if token is not None and not isinstance(token, str):
         raise InputError(f"`token` must be a word of the text, got {token!r}")
     looks, lead = WordLooks.of(record, layer, batch_index, stream, among)
-    head = None if head is None else at_index("head", head, lead.heads, "heads")
+    head = None if head is None else head_at(lead, head)
     pinned = None if layer is None else (record.layers.index(lead), head)
     found = None if token is None else looks.find(token)
     for reach in REACHES:

@@ -17,6 +17,7 @@ __all__ = [
     "Stream",
     "at_index",
     "find_layer",
+    "head_at",
     "in_stream",
     "own_number",
     "several_streams",
@@ -227,6 +228,11 @@ class Layer:
         return int(self._shape("received")[2])
 
     @property
+    def recorded_heads(self) -> tuple[int, ...]:
+        """The numbers of the heads that were recorded: all, unless some were chosen."""
+        return tuple(range(self.heads)) if self.head_numbers is None else self.head_numbers
+
+    @property
     def exact(self) -> npt.NDArray[np.float32] | None:
         """Every weight (batch, heads, queries, keys) if it is available: recorded in full, or from a map with bins of
         1.
@@ -238,6 +244,19 @@ class Layer:
     def _shape(self, name: str) -> tuple[int, ...]:
         array: npt.NDArray[Any] = getattr(self, name)
         return array.shape
+
+
+def head_at(layer: Layer, head: Any) -> int:
+    """Return the number of a head that was recorded; negative ones count from the end.
+
+    Raises:
+        InputError: There is no such head, or it was not chosen for recording.
+    """
+    found = at_index("head", head, layer.heads, "heads")
+    if layer.head_numbers is not None and found not in layer.head_numbers:
+        there = ", ".join(map(str, layer.head_numbers))
+        raise InputError(f"`head` must be one that was chosen for recording, {there} of layer {layer.name}, got {head}")
+    return found
 
 
 @dataclass(frozen=True)

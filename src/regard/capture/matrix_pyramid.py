@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from regard.capture.records import Layer
+from regard.capture.layers import Layer, head_at
 from regard.errors import InputError, ObservationError
 
 __all__ = ["Matrix", "Pool", "pooled"]
@@ -25,18 +25,18 @@ class Matrix:
 
     Args:
         layer: The layer of the head.
-        head: The head, counted from 0.
+        head: The head, counted from 0; one that was recorded.
         batch_index: The sequence of the batch, counted from 0; negative numbers count from the end.
 
     Raises:
-        InputError: The head or sequence does not exist.
+        InputError: The head or sequence does not exist, or the head was not chosen for recording.
     """
 
     def __init__(self, layer: Layer, head: int, batch_index: int = 0) -> None:
         for name, value, count in (("head", head, layer.heads), ("batch_index", batch_index, layer.batch)):
             if not 0 <= value < count:
                 raise InputError(f"`{name}` must be from 0 to {count - 1}, got {value}")
-        self.layer, self.head, self.batch_index = layer, head, batch_index
+        self.layer, self.head, self.batch_index = layer, head_at(layer, head), batch_index
         self.queries, self.keys = layer.queries, layer.keys
 
     @property

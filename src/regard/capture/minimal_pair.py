@@ -192,8 +192,11 @@ def choose_pair(
             words of both texts (first those before the query word), the one with the largest weight over all heads.
 
     Raises:
-        InputError: A text lacks a word, or the texts share no two words that the query word can attend to.
+        InputError: A text lacks a word, the texts share no two words that the query word can attend to, or other heads
+            of the two were recorded.
     """
+    if [one.recorded_heads for one in before.layers] != [one.recorded_heads for one in after.layers]:
+        raise InputError("the two records hold other heads: record both with the same `layers=` and `heads=`, or all")
     texts = before.words(), after.words()
     partners = _partners(*texts)
     focus = choose_focus(
@@ -236,11 +239,14 @@ def _shared(before: Sequence[Word], after: Sequence[Word]) -> frozenset[str]:
 
 
 def _weights(record: Record, row: int) -> Weights:
-    """Return the weights from one word to every word, for every head; NaN where a layer has fewer heads."""
+    """Return the weights from one word to every word, for every head; NaN where a layer has fewer heads, or recorded
+    fewer.
+    """
     looks = WordLooks.of(record, None, 0, None)[0]
     found = np.full((len(record.layers), max(seen.heads for seen in record.layers), len(looks.keys)), np.nan)
     for number, seen in enumerate(record.layers):
-        found[number, : seen.heads] = looks.weights(seen, [row])[:, 0]
+        heads = list(seen.recorded_heads)
+        found[number, heads] = looks.weights(seen, [row])[heads, 0]
     return found
 
 

@@ -20,7 +20,7 @@ def weights_of_pairs(
     any other is 0.
     """
     rows, columns = list(queries), list(keys)
-    recorded = list(range(layer.heads) if layer.head_numbers is None else layer.head_numbers)
+    recorded = list(layer.recorded_heads)
     if layer.exact is not None:
         exact: npt.NDArray[Any] = layer.exact[batch_index][:, rows][:, :, columns]
         return exact

@@ -21,6 +21,7 @@ from regard.capture.layers import (
     Stream,
     at_index,
     find_layer,
+    head_at,
     in_stream,
     own_number,
     stream_of,
@@ -146,7 +147,7 @@ class Answers:
     ) -> list[tuple[int, float]]:
         """Return the strongest keys of one query with their weights, the largest first."""
         seen = self.layer(layer, stream)
-        at = at_index("batch_index", batch_index, seen.batch, "batch"), _head(seen, head)
+        at = at_index("batch_index", batch_index, seen.batch, "batch"), head_at(seen, head)
         row = *at, at_index("query", query, seen.queries)
         pairs = zip(seen.top_keys[row].tolist(), seen.top_weights[row].tolist(), strict=True)
         return [(key, weight) for key, weight in pairs if key >= 0]
@@ -220,13 +221,15 @@ class Answers:
 
         Raises:
             InputError: No layer has these words, or the stream or sequence does not exist.
-            ObservationError: The tokens of all layers are unknown, or a weight is: layers were kept as pooled maps.
+            ObservationError: The tokens of all layers are unknown, or a weight is: layers were kept as pooled maps, or
+                other queries were chosen for recording.
         """
         for name, word in (("query_token", query_token), ("key_token", key_token)):
             if not isinstance(word, str):
                 raise InputError(f"`{name}` must be a word of the text, got {word!r}")
         ranked = []
         missing: list[set[str]] = []
+        empty = True
         layers = in_stream(self.layers, stream)
         known = [one for one in layers if {one.query_tokens, one.key_tokens} <= set(self.tokens)]
         for seen in known or layers:
@@ -239,6 +242,7 @@ class Answers:
             if at is None or to is None:
                 missing.append({word for word, found in ((query_token, at), (key_token, to)) if found is None})
                 continue
+            empty &= not seen.top_weights[batch_index][:, list(queries[at].pieces)].any()
             weights = self.word_weight(seen, queries[at], keys[to], batch_index).tolist()
             if any(map(math.isnan, weights)):
                 raise ObservationError(
@@ -247,11 +251,14 @@ class Answers:
                     'strongest keys of each query, and it is not among them: watch with keep="qk" for any weight'
                 )
             place = self.number(seen), stream_of(seen)
-            heads = range(seen.heads) if seen.head_numbers is None else seen.head_numbers
-            ranked += [HeadScore(place[0], head, weights[head], place[1]) for head in heads]
+            ranked += [HeadScore(place[0], head, weights[head], place[1]) for head in seen.recorded_heads]
         if not ranked:
             least = min(missing, key=len, default={query_token, key_token})
             raise InputError(f"`rank_heads` needs words of the text, got {' and '.join(map(repr, sorted(least)))}")
+        if empty:
+            raise ObservationError(
+                f"{query_token!r} has no weight in any head: it was not among the watched `queries`, or sees no key"
+            )
         return sorted(ranked, key=lambda score: -score.weight)
 
 
@@ -259,16 +266,7 @@ def _heads(layer: Layer, head: int | None) -> int | slice | list[int]:
     """Return an index for one head, or what selects all that were recorded."""
     if head is None:
         return slice(None) if layer.head_numbers is None else list(layer.head_numbers)
-    return _head(layer, head)
-
-
-def _head(layer: Layer, head: int) -> int:
-    """Return the index of a head that was recorded."""
-    found = at_index("head", head, layer.heads, "heads")
-    if layer.head_numbers is not None and found not in layer.head_numbers:
-        there = ", ".join(map(str, layer.head_numbers))
-        raise InputError(f"`head` must be one that was chosen for recording, {there} of layer {layer.name}, got {head}")
-    return found
+    return head_at(layer, head)
 
 
 def _called(which: int | str | Layer, layer: Layer) -> int | str:

@@ -139,8 +139,8 @@ class WordLooks:
             sharp[rows] = np.maximum(sharp[rows], each)
         return [int(row) for row in np.argsort(-sharp)[:8] if sharp[row] > 0] or rows[:8]
 
-    def _heads(self, index: int) -> range:
-        return range(self.record.layers[index].heads)
+    def _heads(self, index: int) -> tuple[int, ...]:
+        return self.record.layers[index].recorded_heads
 
     def _allowed_pieces(self) -> npt.NDArray[np.bool_]:
         """Return the pieces of content words, with one more entry that is False for key −1."""
@@ -207,12 +207,13 @@ class WordLooks:
             some, top = rows[start : start + step], 0
             worth = self._worth_showing(some, reach)
             for seen in layers:
-                here = slice(top, top + seen.heads), slice(start, start + step)
-                found = np.where(worth, self.weights(seen, some), -1)
+                heads = seen.recorded_heads
+                here = slice(top, top + len(heads)), slice(start, start + step)
+                found = np.where(worth, self.weights(seen, some)[list(heads)], -1)
                 targets[here] = at = found.argmax(-1)
                 best = np.take_along_axis(found, at[..., None], -1)[..., 0]
                 weights[here] = np.where(best > 0, best, -1)
-                top += seen.heads
+                top += len(heads)
         return _Strongest(places, targets, weights)
 
     def _worth_showing(self, rows: Sequence[int], reach: Reach) -> npt.NDArray[np.bool_]:

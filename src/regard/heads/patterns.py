@@ -26,23 +26,30 @@ _SEEN_BY = 0.25  # share of the queries that must see it, which excludes keys th
 
 
 def head_patterns(record: Record, layer: int | str | Layer, *, batch_index: int = 0) -> tuple[str, ...]:
-    """Return the rule of each head of a layer, one of `PATTERNS`.
+    """Return the rule of each head of a layer, one of `PATTERNS`, or "" for a head that was not chosen for recording.
 
-    Rows of special tokens ([CLS], padding) are left out. The masses come from exact weights if these are available,
-    else from the strongest keys of each row, which can only underestimate them.
+    Rows of special tokens ([CLS], padding) are left out, and so are those without any weight, which see nothing or were
+    not chosen for recording. The masses come from exact weights if these are available, else from the strongest keys of
+    each row, which can only underestimate them.
     """
     seen = record.layer(layer)
     special = set(_special(record, seen.query_tokens, seen.queries, batch_index))
-    rows = np.array([row for row in range(seen.queries) if row not in special] or range(seen.queries))
+    weighed = _weighed(seen, batch_index)
+    rows = np.array([row for row in weighed if row not in special] or [*weighed] or range(seen.queries))
     masses = _masses(seen, rows, _special(record, seen.key_tokens, seen.keys, batch_index), batch_index)
     even = (_evenness(seen, batch_index)[:, rows] >= _EVEN).mean(-1) > MOST
     names = list(masses)
     table = np.stack([masses[name] for name in names])
-    winners = table.argmax(0)
-    return tuple(
-        "spread" if even[head] else names[winner] if table[winner, head] > MOST else "other"
-        for head, winner in enumerate(winners)
-    )
+    found = [""] * seen.heads
+    for head in seen.recorded_heads:
+        winner = int(table[:, head].argmax())
+        found[head] = "spread" if even[head] else names[winner] if table[winner, head] > MOST else "other"
+    return tuple(found)
+
+
+def _weighed(seen: Layer, batch_index: int) -> npt.NDArray[np.intp]:
+    """Return the rows that have weight in some head."""
+    return np.flatnonzero((seen.top_weights[batch_index] != 0).any((0, 2)))
 
 
 def _special(record: Record, stream: str, count: int, batch_index: int) -> list[int]:
@@ -107,30 +114,33 @@ class SinkKey:
 def find_sinks(layer: Layer, batch_index: int = 0) -> tuple[SinkKey, ...]:
     r"""Return the sinks of one layer in one sequence, in the order of their keys.
 
-    The share of key j is $a_j = \frac{1}{H} \sum_h \sum_i p_{hij} / n_j$, where $n_j$ queries can see it (those from j
-    on, where the attention is causal), as in Gu 2024, "When Attention Sink Emerges". A sink has more than 0.05, and
-    more than 4 times an even share 1 / keys, more than twice what it would get if each query weighed alike all that it
-    sees (of a causal text the first keys get more: ln(n) / n of it), and at least a quarter of the queries can see it.
-    Gu's own threshold, 0.3 in a head, finds the first token of many models; sinks that stand side by side share that
-    weight, as the stray spaces and articles do on which the lower layers of SmolLM2 rest, each with 0.06 to 0.27 of
-    it.
+    The share of key j is $a_j = \frac{1}{H} \sum_h \sum_i p_{hij} / n_j$, over the recorded heads and queries, where
+    $n_j$ queries can see it (those from j on, where the attention is causal), as in Gu 2024, "When Attention Sink
+    Emerges". A sink has more than 0.05, and more than 4 times an even share 1 / keys, more than twice what it would get
+    if each query weighed alike all that it sees (of a causal text the first keys get more: ln(n) / n of it), and at
+    least a quarter of the queries can see it. Gu's own threshold, 0.3 in a head, finds the first token of many models;
+    sinks that stand side by side share that weight, as the stray spaces and articles do on which the lower layers of
+    SmolLM2 rest, each with 0.06 to 0.27 of it.
     """
-    queries, keys = layer.queries, layer.keys
+    keys, rows = layer.keys, _weighed(layer, batch_index)
+    queries = max(len(rows), 1)
     seen_by, blind = np.full(keys, queries), np.full(keys, 1 / keys)
     if is_causal(layer, batch_index):
-        seen_by = np.minimum(keys - np.arange(keys), queries)
-        blind = _even_causal(queries, keys) / seen_by
-    received = np.asarray(layer.received[batch_index], dtype=np.float64).mean(0)
+        visible = rows + keys - layer.queries + 1  # the number of keys that each query sees
+        seen_by = np.maximum(queries - np.searchsorted(visible, np.arange(1, keys + 1)), 1)
+        blind = _even_causal(visible, keys) / seen_by
+    heads = list(layer.recorded_heads)
+    received = np.asarray(layer.received[batch_index, heads], dtype=np.float64).mean(0)
     share = received / seen_by
     found = (share > LEAST) & (share > ABOVE_EVEN / keys) & (seen_by >= _SEEN_BY * queries)
     found &= share > _ABOVE_BLIND * blind
     return tuple(SinkKey(int(key), float(share[key])) for key in np.flatnonzero(found))
 
 
-def _even_causal(queries: int, keys: int) -> npt.NDArray[np.float64]:
+def _even_causal(visible: npt.NDArray[np.int_], keys: int) -> npt.NDArray[np.float64]:
     """Return the attention that each key receives if every query gives the same weight to all keys up to itself."""
-    given = 1 / np.arange(1, keys + 1)
-    given[: keys - queries] = 0
+    given = np.zeros(keys)
+    np.add.at(given, visible - 1, 1 / visible)
     return np.cumsum(given[::-1])[::-1]
 
 

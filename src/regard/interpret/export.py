@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from regard.capture.layers import Stream, at_index
+from regard.capture.layers import Stream, at_index, head_at
 from regard.capture.records import Layer, Record
 from regard.errors import InputError, ObservationError
 from regard.files import write_atomically
@@ -98,6 +98,8 @@ def export(
         if seen is None and kind != "top":
             raise InputError(f"`head` {head} needs a `layer` too: heads are counted within their layer")
         head = at_index("head", head, min(one.heads for one in chosen), "heads")
+        for one in chosen:
+            head_at(one, head)
     made = _thing(record, kind, seen, head, batch_index)
     if suffix in (".png", ".svg"):
         write_figure(made.form(made.figure, kind, suffix, head)(), path)
@@ -134,7 +136,7 @@ def _matrix(record: Record, seen: Layer, kind: str, head: int | None, batch_inde
     columns = _binned(_names(key_labels(record, seen, batch_index)), bins[1])
 
     def arrays() -> Mapping[str, npt.NDArray[Any]]:
-        found = np.stack([values(one) for one in range(seen.heads)]) if head is None else values(head)
+        found = np.stack([values(one) for one in seen.recorded_heads]) if head is None else values(head)
         return {kind: found, "queries": np.array(rows), "keys": np.array(columns)}
 
     if head is None:
@@ -148,10 +150,10 @@ def _matrix(record: Record, seen: Layer, kind: str, head: int | None, batch_inde
 
 def _statistic(record: Record, seen: Layer, kind: str, head: int | None, batch_index: int) -> _Export:
     index = record.layers.index(seen)
-    found = record.statistic(kind, layer=seen)[batch_index]  # (heads, ...)
-    shared = found.shape[0] == 1 and seen.heads > 1
-    heads = [head] if head is not None else list(range(found.shape[0]))
-    chosen = found[[0 if shared else one for one in heads]]
+    found = record.statistic(kind, layer=seen)[batch_index]  # (recorded heads, ...)
+    shared = found.shape[0] == 1 and len(seen.recorded_heads) > 1
+    heads = [head] if head is not None else [0] if shared else list(seen.recorded_heads)
+    chosen = found[[0 if shared else seen.recorded_heads.index(one) for one in heads]]
     rows = [f"{layer_name(record, index)}, all heads" if shared else head_name(record, index, one) for one in heads]
     if chosen.ndim == 1:
         chosen = chosen[:, None]
@@ -186,7 +188,7 @@ def _top(record: Record, seen: Layer | None, head: int | None, batch_index: int)
 def _alignment(record: Record, seen: Layer | None, head: int | None, batch_index: int) -> _Export:
     heads: Any = "mean"
     if seen is not None:
-        heads = [(seen, one) for one in (range(seen.heads) if head is None else [head])]
+        heads = [(seen, one) for one in (seen.recorded_heads if head is None else [head])]
     found = align(record, heads, batch_index=batch_index)
     rows, columns = [word.text for word in found.target], [word.text for word in found.source]
     return _Export(

@@ -110,12 +110,14 @@ def npz(arrays: Mapping[str, npt.NDArray[Any]]) -> bytes:
 
 
 def top_table(record: Record, layers: Sequence[int], head: int | None, batch_index: int) -> Table:
-    """Return rows for these layers, strongest key first: layer, head, query and key by position and by token,
-    weight.
+    """Return rows for the recorded heads of these layers, strongest key first: layer, head, query and key by position
+    and by token, weight.
     """
     header = ["layer", "head", "query", "from", "rank", "key", "to", "weight"]
     parts = [record.layers[index] for index in layers]
-    count = sum((seen.heads if head is None else 1) * seen.queries * seen.top_keys.shape[-1] for seen in parts)
+    count = sum(
+        (len(seen.recorded_heads) if head is None else 1) * seen.queries * seen.top_keys.shape[-1] for seen in parts
+    )
     return Table(header, count, (row for index in layers for row in _rows(record, index, head, batch_index)))
 
 
@@ -123,7 +125,7 @@ def _rows(record: Record, index: int, head: int | None, batch_index: int) -> Ite
     seen = record.layers[index]
     queries, keys = query_labels(record, seen, batch_index), key_labels(record, seen, batch_index)
     name = _name(record, index)
-    for one in range(seen.heads) if head is None else [head]:
+    for one in seen.recorded_heads if head is None else [head]:
         for query in range(seen.queries):
             best = record.top(layer=seen, head=one, query=query, batch_index=batch_index)
             for rank, (key, weight) in enumerate(best, start=1):
@@ -133,13 +135,13 @@ def _rows(record: Record, index: int, head: int | None, batch_index: int) -> Ite
 def top_arrays(
     record: Record, layers: Sequence[int], head: int | None, batch_index: int
 ) -> Mapping[str, npt.NDArray[Any]]:
-    """Return keys and weights, strongest first, of shape (heads, queries, k), or (queries, k) for one head; for
-    several layers by number.
+    """Return keys and weights, strongest first, of shape (recorded heads, queries, k), or (queries, k) for one head;
+    for several layers by number.
     """
-    which = slice(None) if head is None else head
     found: dict[str, npt.NDArray[Any]] = {}
     for index in layers:
         seen, ending = record.layers[index], f".{_name(record, index)}" if len(layers) > 1 else ""
+        which = list(seen.recorded_heads) if head is None else head
         found[f"keys{ending}"] = seen.top_keys[batch_index, which]
         found[f"weights{ending}"] = seen.top_weights[batch_index, which]
     return found

@@ -12,13 +12,22 @@ import numpy as np
 import numpy.typing as npt
 
 from regard.capture.highlight import Focus
-from regard.capture.layers import Stream, at_index
+from regard.capture.layers import Stream, at_index, head_at
 from regard.capture.minimal_pair import MinimalPair
 from regard.capture.records import Layer, Record
 from regard.errors import InputError
 from regard.heads.change_loss_and_pairs import HeadChange
 from regard.render.figure_panels import NAMED, draw_heads, draw_heatmap, ink, label_room, label_size, panel_map
-from regard.render.labels import check_focus, describe, head_name, key_labels, query_labels, says_written, visible
+from regard.render.labels import (
+    all_heads,
+    check_focus,
+    describe,
+    head_name,
+    key_labels,
+    query_labels,
+    says_written,
+    visible,
+)
 from regard.render.mpl_figure import colour_bar, note, place, sheet, title, write_figure
 from regard.render.pair_text import CAUTION, change_sentence, flip_sentence, flip_text, head_sentence
 from regard.render.sentence_figure import Brush, draw_sketch, plan_sketch
@@ -44,7 +53,7 @@ def heatmap_figure(
 ) -> "Figure":
     """Draw the heat map of one head, with tokens along both axes."""
     layer = record.layer(layer, stream)
-    head = at_index("head", head, layer.heads, "heads")
+    head = head_at(layer, head)
     batch_index = at_index("batch_index", batch_index, layer.batch, "batch")
     with _figure(record, batch_index) as brush:
         left, top = label_room(brush, record, layer, batch_index)
@@ -112,7 +121,7 @@ def _figure(record: Record, batch_index: int, *texts: str) -> Iterator[Brush]:
 
 
 def _all_heads(record: Record) -> str:
-    return f"all heads of {visible(record.model)}" if record.model else "all heads"
+    return f"{all_heads(record)} of {visible(record.model)}" if record.model else all_heads(record)
 
 
 def _grid_size(record: Record, room: float) -> tuple[float, float]:

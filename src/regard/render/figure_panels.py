@@ -182,11 +182,11 @@ def _heads_bar(axes: "Axes", image: "AxesImage") -> None:
 
 
 def head_mosaic(record: Record, batch_index: int) -> npt.NDArray[np.float32]:
-    """Return all heads in one image, a grid of equal sizes with gaps of NaN."""
+    """Return all heads in one image, a grid of equal sizes with gaps of NaN, also where a head was not recorded."""
     layers, heads = len(record), max(seen.heads for seen in record)
     mosaic = np.full((layers * (_THUMB + 3), heads * (_THUMB + 3)), np.nan, dtype=np.float32)
     for row, seen in enumerate(record):
-        for head in range(seen.heads):
+        for head in seen.recorded_heads:
             small = head_map(seen, head, batch_index, rows=_THUMB, columns=_THUMB).values
             top, left = row * (_THUMB + 3) + 2, head * (_THUMB + 3) + 2
             mosaic[top : top + _THUMB, left : left + _THUMB] = _stretch(small, _THUMB)

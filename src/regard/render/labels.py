@@ -12,13 +12,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from regard.capture.highlight import Focus
-from regard.capture.layers import several_streams, stream_of
+from regard.capture.layers import head_at, several_streams, stream_of
 from regard.capture.records import Layer, Record
 from regard.capture.tokens import Token, Word, words_of
 from regard.errors import InputError
 from regard.heads.patterns import head_patterns
 
 __all__ = [
+    "all_heads",
     "apart",
     "check_focus",
     "describe",
@@ -159,6 +160,7 @@ def check_focus(record: Record, focus: Focus) -> None:
         layer = record.layers[look.layer]
         if not 0 <= look.head < layer.heads:
             raise InputError(f"`focus.looks` must name heads from 0 to {layer.heads - 1}, got {look.head}")
+        head_at(layer, look.head)
         if not 0 <= look.target < len(focus.keys):
             raise InputError(f"`focus.looks` must name words from 0 to {len(focus.keys) - 1}, got {look.target}")
         if not 0 <= focus.batch_index < layer.batch:
@@ -167,7 +169,8 @@ def check_focus(record: Record, focus: Focus) -> None:
 
 def describe(record: Record, *, batch_index: int = 0) -> str:
     """Return a sentence on the rules of all heads, starting with the most frequent."""
-    counts = Counter(habit for seen in record for habit in head_patterns(record, seen, batch_index=batch_index))
+    habits = (habit for seen in record for habit in head_patterns(record, seen, batch_index=batch_index))
+    counts = Counter(filter(None, habits))  # those of heads that were not recorded are unknown
     places = {
         "special_tokens": f"at {_specials(record, batch_index)}",
         "first": "at the first token",
@@ -184,7 +187,7 @@ def describe(record: Record, *, batch_index: int = 0) -> str:
     if counts["other"]:
         parts.append(f"{counts['other']} {_verb(counts['other'], 'follow')} no such rule")
     joined = parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
-    return f"Of the {counts.total()} heads, {joined}."
+    return f"Of the {_many(counts.total(), 'head')}, {joined}."
 
 
 def _verb(count: int, verb: str) -> str:
@@ -200,14 +203,20 @@ def _specials(record: Record, batch_index: int) -> str:
 
 def size(record: Record) -> str:
     """Return a description of the record's size."""
-    heads = sum(seen.heads for seen in record)
+    heads, recorded = sum(seen.heads for seen in record), sum(len(seen.recorded_heads) for seen in record)
     longest = max(record, key=lambda seen: seen.queries * seen.keys)
     tokens = f"{longest.queries:,}" if longest.kind == "self" else f"{longest.queries:,} × {longest.keys:,}"
     name = f"{visible(record.model)}: " if record.model else ""
     batch = f", the first of {longest.batch} sequences" if longest.batch > 1 else ""
     written = says_written(record)
-    counts = f"{_many(len(record), 'layer')}, {_many(heads, 'head')}, {tokens} tokens{batch}"
+    some = f"{recorded} of " if recorded < heads else ""
+    counts = f"{_many(len(record), 'layer')}, {some}{_many(heads, 'head')}, {tokens} tokens{batch}"
     return f"{name}{counts}{f' ({written})' if written else ''}"
+
+
+def all_heads(record: Record) -> str:
+    """Return what a grid of heads shows."""
+    return "all heads" if all(seen.head_numbers is None for seen in record) else "the recorded heads"
 
 
 def _many(count: int, noun: str) -> str:

@@ -19,7 +19,18 @@ from regard.capture.missing_attention import missing_lines
 from regard.capture.records import Record
 from regard.errors import InputError, RegardError
 from regard.render.heatmap_data import head_map
-from regard.render.labels import apart, describe, head_name, key_labels, lede, query_labels, shown_words, size, visible
+from regard.render.labels import (
+    all_heads,
+    apart,
+    describe,
+    head_name,
+    key_labels,
+    lede,
+    query_labels,
+    shown_words,
+    size,
+    visible,
+)
 from regard.render.page import page
 
 __all__ = ["LARGEST", "SHADES", "card", "forwards_html", "record_html", "shaded_png"]
@@ -67,7 +78,9 @@ def card(record: Record, focus: Focus) -> str:
     figures = [
         _figure(one.values / (float(one.values.max(initial=0.0)) or 1.0), f"{name}: {one.caption}", _SHOWN),
         _figure(
-            np.sqrt(_mosaic(record, focus.batch_index)), "all heads, layers down, heads across; root of weight", None
+            np.sqrt(_mosaic(record, focus.batch_index)),
+            f"{all_heads(record)}, layers down, heads across; root of weight",
+            None,
         ),
     ]
     missing = "; ".join(missing_lines(record.missing))
@@ -111,7 +124,9 @@ def _figure(values: npt.NDArray[np.floating], caption: str, side: int | None) ->
 
 
 def _mosaic(record: Record, batch_index: int) -> npt.NDArray[np.float32]:
-    """Return all heads as small maps with white gaps, as large as the available size permits."""
+    """Return all heads as small maps with white gaps, as large as the available size permits; heads that were not
+    recorded are gaps.
+    """
     heads = max(seen.heads for seen in record)
     side = next((side for side in _SIDES if _fits(side + 2, len(record), heads)), _SIDES[-1])
     rows = [_row([head_map(seen, head, batch_index, rows=side, columns=side).values for head in range(seen.heads)],

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from regard.capture.layers import Stream, at_index
+from regard.capture.layers import Stream, at_index, head_at
 from regard.capture.records import Layer, Record
 from regard.errors import InputError
 from regard.render.labels import head_name, layer_name, visible
@@ -79,7 +79,7 @@ def patch_weights(
     batch_index: int = 0,
     stream: Stream | None = None,
 ) -> PatchWeights:
-    """Return the weights of one row by patches; without `head`, the mean over all heads of the layer.
+    """Return the weights of one row by patches; without `head`, the mean over the recorded heads of the layer.
 
     Raises:
         InputError: The layer, head, patch or sequence does not exist, or the layer has another number of positions.
@@ -88,7 +88,7 @@ def patch_weights(
     _check(record, seen, grid)
     batch_index = at_index("batch_index", batch_index, seen.batch, "batch")
     row = grid.position(patch)
-    heads = range(seen.heads) if head is None else [at_index("head", head, seen.heads, "heads")]
+    heads = seen.recorded_heads if head is None else [head_at(seen, head)]
     rows = [np.asarray(record.weights(layer=seen, head=one)[batch_index, row], dtype=np.float64) for one in heads]
     weights = rows[0] if head is not None else np.mean(rows, axis=0)
     start = len(grid.prefix)
@@ -114,7 +114,7 @@ def patch_figure(
         grid: The model's grid of patches.
         image: The model's input image, in any size with the grid's aspect ratio.
         layer: The layer's number or name.
-        head: The head; by default the mean over all heads of the layer.
+        head: The head; by default the mean over the recorded heads of the layer.
         patch: The query patch, (row, column) from the top left, or the name of a token before the patches: "cls".
         batch_index: The sequence of the batch, counted from 0; negative numbers count from the end.
         stream: The stream in which the layer is counted, such as "image".
@@ -147,8 +147,14 @@ def patch_figure(
 def _heading(record: Record, seen: Layer, head: int | None) -> str:
     index = record.layers.index(seen)
     one = None if head is None else head_name(record, index, head % seen.heads)
-    what = one or f"mean of the {seen.heads} heads of {layer_name(record, index)}"
+    what = one or f"mean of {_heads(seen)} of {layer_name(record, index)}"
     return f"{visible(record.model)}: {what}" if record.model else what[0].upper() + what[1:]
+
+
+def _heads(seen: Layer) -> str:
+    if seen.head_numbers is None:
+        return f"the {seen.heads} heads"
+    return f"{len(seen.head_numbers)} of the {seen.heads} heads"
 
 
 def _check(record: Record, seen: Layer, grid: PatchGrid) -> None:

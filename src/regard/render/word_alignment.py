@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import numpy.typing as npt
 
-from regard.capture.layers import at_index, find_layer
+from regard.capture.layers import at_index, find_layer, head_at
 from regard.capture.records import Layer, Record
 from regard.capture.tokens import Token, Word
 from regard.errors import InputError, MissingExtraError, ObservationError
@@ -101,7 +101,7 @@ def chosen_heads(record: Record, heads: Heads) -> tuple[tuple[int, int], ...]:
     if isinstance(heads, str):
         if heads not in ("mean", "each"):
             raise InputError(f'`heads` must be "mean", "each" or pairs such as [(5, 3)] (layer, head), got {heads!r}')
-        return tuple((index, head) for index, layer in crossing for head in range(layer.heads))
+        return tuple((index, head) for index, layer in crossing for head in layer.recorded_heads)
     if not hasattr(heads, "__iter__"):
         raise InputError(f'`heads` must be "mean", "each" or pairs such as [(5, 3)] (layer, head), got {heads!r}')
     if not heads:
@@ -118,7 +118,7 @@ def _checked(record: Record, pair: tuple[int | str | Layer, int], crossing: Sequ
     if layer.kind != "cross":
         names = ", ".join(one.name for one in crossing)
         raise InputError(f"`heads` must be of layers that look at another text ({names}), got {layer.name!r}")
-    return record.layers.index(layer), at_index("head", head, layer.heads, "heads")
+    return record.layers.index(layer), head_at(layer, head)
 
 
 def _words(record: Record, layer: Layer, rows: Rows, batch_index: int) -> tuple[tuple[Word, ...], tuple[Word, ...]]:

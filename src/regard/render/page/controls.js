@@ -27,7 +27,7 @@ const fillHeadControls = () => {
       layers.map((one, number) => [number, layerName(one)]),
       at.layer,
     );
-    setOptions(byId(`head-${name}`), counted(layers[at.layer].size[1]), at.head);
+    setOptions(byId(`head-${name}`), layers[at.layer].heads.map((one) => [one, one]), at.head);
   }
   byId("show-b").checked = view.head2 !== null;
   byId("patterns").textContent = summary(layers);

@@ -15,6 +15,12 @@ export const loadRecords = async () => {
 };
 export const record = () => current.file.records.find((one) => one.number === view.record);
 export const layer = (at = view.layer) => record().layers[at];
+// The recorded head that is nearest from `head` on, or before it; the others have no numbers.
+export const nearHead = (at, head, before = false) => {
+  const { heads } = layer(at);
+  const found = before ? heads.findLast((one) => one <= head) : heads.find((one) => one >= head);
+  return found ?? (before ? heads[0] : heads.at(-1));
+};
 export const matrixSize = () => ({ queries: layer().size[2], keys: layer().size[3] });
 // A layer's own number, with its stream where there are several.
 export const layerName = (one) => (one.stream ? `${one.number} (${one.stream})` : String(one.number));

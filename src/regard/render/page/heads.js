@@ -1,7 +1,7 @@
 // All heads as small maps, layers down and heads across, painted a layer at a time.
 
 import { view } from "./view.js";
-import { current, layerName, record, slots } from "./current.js";
+import { current, layerName, nearHead, record, slots } from "./current.js";
 import { paintCells } from "./colours.js";
 import { patternName, say } from "./words.js";
 
@@ -56,7 +56,11 @@ const layOut = (layers) => {
     ...numbers,
     ...layers.flatMap((one, layer) => {
       const name = Object.assign(label(layerName(one), 1), { title: one.name });
-      return [name, ...Array.from({ length: one.size[1] }, (_, head) => makeButton(layer, head))];
+      const recorded = new Set(one.heads);
+      const maps = Array.from({ length: one.size[1] }, (_, head) =>
+        recorded.has(head) ? makeButton(layer, head) : label("·"),
+      );
+      return [name, ...maps];
     }),
   );
 };
@@ -64,9 +68,9 @@ const layOut = (layers) => {
 // The maps of a layer are on one scale, so that heads which spread are pale beside those which do not.
 const paintThumbs = (layer, bytes) => {
   const [rows, columns] = bytes;
-  const { size } = record().layers[layer];
+  const { size, heads } = record().layers[layer];
   const top = bytes.subarray(2, 2 + size[1] * rows * columns).reduce((most, one) => Math.max(most, one), 1);
-  for (let head = 0; head < size[1]; head++) {
+  for (const head of heads) {
     const from = 2 + head * rows * columns;
     const cells = bytes.subarray(from, from + rows * columns);
     const canvas = headButton(layer, head).firstChild;
@@ -101,6 +105,7 @@ export const listenToHeads = (choose) => {
     if (!step || !from) return;
     event.preventDefault();
     event.stopPropagation();
-    headButton(Number(from.layer) + step[0], Number(from.head) + step[1])?.focus();
+    const [layer, head] = [Number(from.layer) + step[0], Number(from.head) + step[1]];
+    if (record().layers[layer] && head >= 0) headButton(layer, nearHead(layer, head, step[1] < 0))?.focus();
   });
 };

@@ -10,6 +10,7 @@ import {
   loadTokens,
   mapUnits,
   matrixSize,
+  nearHead,
   placeOf,
   record,
   slots,
@@ -37,12 +38,12 @@ const clamp = () => {
   if (!record()) view.record = current.file.records[0].number;
   const count = record().layers.length;
   view.layer = bounded(view.layer, count);
-  const [batch, heads, queries, keys] = layer().size;
+  const [batch, , queries, keys] = layer().size;
   view.sequence = bounded(view.sequence, batch);
-  view.head = bounded(view.head, heads);
+  view.head = nearHead(view.layer, view.head ?? 0);
   if (view.head2 !== null) {
     view.layer2 = bounded(view.layer2 ?? view.layer, count);
-    view.head2 = bounded(view.head2, layer(view.layer2).size[1]);
+    view.head2 = nearHead(view.layer2, view.head2);
   }
   view.scale ??= Math.max(queries, keys) <= EVEN ? "linear" : "log";
   if (view.query !== null) view.query = bounded(view.query, queries);
@@ -137,8 +138,8 @@ const goTo = (change) => {
 
 // The head of a slot; a second one that looks at other texts becomes the first.
 const chooseHead = (which, { layer: at, head }) => {
-  if (which === "a") return goTo({ layer: at, head: bounded(head, layer(at).size[1]) });
-  Object.assign(view, { layer2: at, head2: bounded(head, layer(at).size[1]) });
+  if (which === "a") return goTo({ layer: at, head: nearHead(at, head) });
+  Object.assign(view, { layer2: at, head2: nearHead(at, head) });
   if (slots().b) return show();
   return goTo({ layer: at, head: view.head2 });
 };
@@ -231,8 +232,10 @@ const listen = () => {
   listenToHeads((at) => chooseHead(slot, at));
   listenToSentence({ choose, visited: (query, key) => choose({ query, key }, true), complain });
   listenToSearch(choose);
-  const go = (down, across) =>
-    goTo({ layer: bounded(view.layer + down, record().layers.length), head: view.head + across });
+  const go = (down, across) => {
+    const to = bounded(view.layer + down, record().layers.length);
+    goTo({ layer: to, head: nearHead(to, view.head + across, across < 0) });
+  };
   listenToKeys({ go, flip, choose: chooseCell, clear: () => choose({ query: null, key: null }), jump });
   addEventListener("hashchange", () => {
     if (location.hash !== address()) {

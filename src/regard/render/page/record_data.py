@@ -181,7 +181,8 @@ def _layer(record: Record, index: int) -> dict[str, Any]:
         "kind": layer.kind,
         "streams": [layer.query_tokens, layer.key_tokens],
         "size": [layer.batch, layer.heads, layer.queries, layer.keys],
-        "finest": Matrix(layer, 0).finest,
+        "heads": layer.recorded_heads,
+        "finest": Matrix(layer, layer.recorded_heads[0]).finest,
         "stored": 1 if layer.exact is not None else max(layer.query_bin, layer.key_bin),
     }
 
@@ -220,7 +221,9 @@ def sinks_json(layer: Layer, batch_index: int) -> list[dict[str, float]]:
 
 
 def statistics_json(layer: Layer, head: int, batch_index: int) -> list[list[str | float]]:
-    """Return the requested statistics of a head as names and means."""
+    """Return the requested statistics of a head as names and means, none of one that was not recorded."""
+    if head not in layer.recorded_heads:
+        return []
     return [[visible(name), mean] for name, mean in statistic_means(layer, head, batch_index).items()]
 
 

@@ -37,7 +37,7 @@ export const patternName = (pattern) => say("looks", { where: whereOf(pattern) }
 
 // How many heads follow each pattern, the most frequent first; nothing where the patterns are not known.
 export const summary = (layers) => {
-  const patterns = layers.flatMap((one) => one.patterns ?? []);
+  const patterns = layers.flatMap((one) => (one.patterns ?? []).filter(Boolean)); // "" of heads that were not recorded
   const counts = new Map();
   for (const pattern of patterns) counts.set(pattern, (counts.get(pattern) ?? 0) + 1);
   const list = [...counts].sort((one, other) => other[1] - one[1]);
