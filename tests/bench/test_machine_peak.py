@@ -14,7 +14,13 @@ ARITHMETIC = (Resource.FLOAT32, Resource.BFLOAT16)
 
 @pytest.fixture
 def little(monkeypatch):
-    """Loops of few steps and little memory, on two threads."""
+    """Loops of few steps and little memory, on two threads, as on this processor without AMX.
+
+    The products that are tested are those of AVX-512, which a processor with AMX has as well.
+    """
+    if machine_peak.refuses_numba() is None:
+        without_amx = processor()._replace(features=processor().features - {"amx-bf16"})
+        monkeypatch.setattr(machine_peak, "processor", lambda: without_amx)
     monkeypatch.setattr(machine_peak, "_TIMES", 7)
     monkeypatch.setattr(machine_peak, "_LEAST_BYTES", 1 << 12)
     monkeypatch.setattr(machine_peak, "last_cache_bytes", lambda: None)
