@@ -32,6 +32,7 @@ __all__ = [
     "tensors",
     "versions",
     "without_autocast",
+    "zeros_to_add_to",
 ]
 
 Value = TypeVar("Value")
@@ -268,3 +269,9 @@ def run_eagerly(call: _Call) -> _Call:
         return disabled[0](*given)
 
     return cast("_Call", run)
+
+
+def zeros_to_add_to(like: Tensor) -> Tensor:
+    """Zeros to add gradients to; where those have gradients in their turn, that they have even if no pair is seen."""
+    differentiated = torch.is_grad_enabled() and like.requires_grad
+    return like.masked_fill(like.new_ones((), dtype=torch.bool), 0.0) if differentiated else torch.zeros_like(like)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
+from torch import _assert_async as assert_async
 from torch import _native_multi_head_attention as native_multi_head_attention
 from torch import _transformer_encoder_layer_fwd as transformer_encoder_layer_fwd
 from torch._C import DisableTorchFunction, ScriptMethod
@@ -66,6 +67,7 @@ __all__ = [
     "ScriptMethod",
     "TorchDispatchModeKey",
     "TransformType",
+    "assert_async",
     "assume_constant_result",
     "count_dispatch_modes",
     "current_graph_task_id",

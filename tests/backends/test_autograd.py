@@ -224,3 +224,13 @@ def test_no_compiler_follows_a_backend_that_runs_eagerly():
     compiled = torch.compile(lambda x: Doubling()(x + 1) + 1, backend="eager")
     assert compiled(torch.ones(2)).tolist() == [5, 5]
     assert followed == [False]
+
+
+@pytest.mark.parametrize("seen", [0, 3])
+def test_second_derivatives_are_there_where_a_text_is_padding_alone(seen):
+    mask = masks.Padding(torch.arange(N)[None] < seen)
+    q, k, v = leaves = [one.requires_grad_() for one in _q_k_v()]
+    output = regard.attention(q, k, v, mask=mask, backend="blockwise")
+    first = torch.autograd.grad(output.square().sum(), leaves, create_graph=True)
+    second = torch.autograd.grad(sum(one.square().sum() for one in first), leaves)
+    assert [one.abs().sum() > 0 for one in second] == [seen > 0] * 3

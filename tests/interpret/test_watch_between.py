@@ -376,3 +376,37 @@ def test_self_or_cross_is_where_the_keys_come_from_whatever_the_name(keys: str, 
     with torch.no_grad(), regard.watch(model := Reads(of, how).eval()) as seen:
         model(torch.randn(B, 4, D), torch.randn(B, 6, D))
     assert seen.record.layers[-1].kind == kind
+
+
+class Given(nn.Module):
+    """Attention between what it is given, of which nothing says where it comes from."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how = how
+
+    def forward(self, q: Tensor, k: Tensor, mask: object = None) -> Tensor:
+        if self.how == "regard":
+            return regard.attention(q, k, k, mask=mask)
+        return (q @ k.mT).softmax(-1) @ k if self.how == "hand" else functional.scaled_dot_product_attention(q, k, k)
+
+
+@pytest.mark.parametrize("how", ["sdpa", "regard", "hand"])
+@pytest.mark.parametrize(("queries", "keys", "kind"), [(7, 4, "cross"), (4, 4, "self"), (4, 7, "self")])
+def test_without_an_origin_more_queries_than_keys_are_another_text(
+    how: str, queries: int, keys: int, kind: str
+) -> None:
+    """Fewer may be the last of a text whose other keys are in a cache."""
+    with regard.watch(model := Given(how)) as seen:
+        model(torch.randn(B, H, queries, D), torch.randn(B, H, keys, D))
+    layer = seen.record.layers[0]
+    assert (layer.kind, layer.query_tokens, layer.key_tokens) == (
+        (kind, "target", "source") if kind == "cross" else (kind, "text", "text")
+    )
+
+
+def test_a_bound_place_is_in_the_text_of_the_keys() -> None:
+    mask = regard.masks.Causal().bind(7, 4, q_offset=2)
+    with regard.watch(model := Given("regard")) as seen:
+        model(torch.randn(B, H, 7, D), torch.randn(B, H, 4, D), mask)
+    assert seen.record.layers[0].kind == "self"

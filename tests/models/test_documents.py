@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from regard.errors import InputError
-from regard.models import Learned, Sinusoidal, Transformer, TransformerConfig, output_heads
+from regard.models import Learned, Sinusoidal, SpecialTokens, Transformer, TransformerConfig, output_heads
 from regard.positions import DynamicNTK, RoPE
 
 LENGTHS = [[5, 3, 4], [7, 2]]  # and padding behind, to 13
@@ -134,3 +134,26 @@ def test_what_makes_one_thing_of_a_row_is_refused():
     )
     with pytest.raises(InputError, match="an encoder–decoder runs on pairs"):
         Transformer(pair).eval()(ids, decoder_input_ids=ids, documents=documents)
+
+
+def test_labels_of_none_at_the_end_are_no_part_of_a_target_whose_length_counts():
+    """Each target's angles are those of its own length, as if it stood alone, with its labels alone."""
+    tokens = SpecialTokens(pad_token_id=0, decoder_start_token_id=1)
+    options = {"encoder_layers": 1, "special_tokens": tokens}
+    angles = RoPE(4, scaling=DynamicNTK(8.0, 2))
+    found = model(angles, "decoder", **options).double()
+    source = packed()[0]
+    labels = source[:, 1:9].clone()
+    lengths = (3, 8)
+    labels[0, lengths[0] :] = -100
+    labels[1, 2] = -100  # within a target, and no padding
+    alone = [found(source[i : i + 1], labels=labels[i : i + 1, :n]).loss for i, n in enumerate(lengths)]
+    mean = (alone[0] * 3 + alone[1] * 7) / 10
+    torch.testing.assert_close(found(source, labels=labels).loss, mean, rtol=1e-12, atol=0)
+    assert (found(source[:1], labels=labels[:1], decoder_attention_mask=torch.ones(1, 8)).loss - alone[0]).abs() > 1e-6
+
+
+def test_labels_of_whole_texts_make_no_target():
+    found = model(RoPE(4), "decoder", encoder_layers=1, special_tokens=SpecialTokens(bos_token_id=1))
+    with pytest.raises(InputError, match=r"shape \(2,\) are no target \(batch, tokens\): give decoder_input_ids="):
+        found(packed()[0], labels=torch.tensor([0, 1]))

@@ -146,7 +146,7 @@ class Site:
         marked = call.newest + 1
         if first:
             self.read = call.queries
-            self._cross = bool(call.cross)
+            self._cross = call.crosses
             if self._hearing is not None and self._hearing.is_of_others(cross=self._cross):
                 self._folding.leave_out("tokens")
             alone = not self._cross and (call.begins_a_cache or (call.queries == 1 and marked < call.keys))

@@ -149,6 +149,13 @@ class WatchedCall:
         return self.having(marks=None, v=None, project=None, output=None, ids=None, find_projection=None)
 
     @property
+    def crosses(self) -> bool:
+        """Whether keys have another source than queries; where that is unknown, whether there are more queries: of a
+        text, each position has a key.
+        """
+        return self.queries > self.keys and self.place is None if self.cross is None else self.cross
+
+    @property
     def newest(self) -> int:
         """The column of the newest key. A static cache has unused columns after it, which the last query does
         not see.

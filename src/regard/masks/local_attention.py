@@ -18,6 +18,7 @@ from regard.errors import InputError
 from regard.masks.base import Mask
 from regard.masks.block_plan import Rectangles
 from regard.masks.padding_and_global import entry
+from regard.torch_private import assert_async
 
 __all__ = ["LocalMonotonic", "LocalPredictive"]
 
@@ -28,8 +29,8 @@ class LocalMonotonic(Mask):
 
     t is the index of the query, counted from 0 wherever the queries start. A decoder that runs one query at a time
     passes the index of this query as `first`. For a query beyond the last key, the centre c is the last key. With `&
-    masks.Padding(attention_mask)` it is the last token of the query's own sentence, before the padding, as in
-    nn.LocalAttention.
+    masks.Padding(attention_mask)`, also where one of the two stands in a longer expression, it is the last token of
+    the query's own sentence, before the padding, as in nn.LocalAttention.
 
     Cost: O(queries · (2 · radius + 1) · dim) time; no memory.
 
@@ -74,11 +75,7 @@ class LocalMonotonic(Mask):
 
     def resolve_within(self, spans: Int[Tensor, "batch 2"], place: tuple[int, int, int], /) -> Mask:
         """The same centres, clipped at each sentence's end."""
-        if bool((spans[:, 0] > 0).any()):
-            raise InputError(
-                "`LocalMonotonic & Padding` counts keys from the first token of each sentence, and one begins with "
-                "padding: pad after the tokens, or give each sentence's centres to masks.LocalPredictive"
-            )
+        _require((spans[:, 0] == 0).all(), _PADDING_BEFORE)
         number = torch.arange(place[0], device=spans.device) + self.first
         center = number.minimum(spans[:, 1:] - 1).clamp(min=0)  # a sentence of padding alone is hidden by it
         return LocalPredictive(center.to(torch.float64), self.radius).resolve(*place)
@@ -118,8 +115,9 @@ class LocalPredictive(Mask):
                 f"`center` must be a float tensor (batch, queries), got {self.center.dtype} of shape "
                 f"{tuple(self.center.shape)}"
             )
-        if not bool(self.center.isfinite().all()):
-            raise InputError("`center` must be finite, got inf or nan: predict it as keys · sigmoid(…)")
+        _require(
+            self.center.isfinite().all(), "`center` must be finite, got inf or nan: predict it as keys · sigmoid(…)"
+        )
         check_count("radius", self.radius, 0, "counts the keys on either side of the centre")
         super().__post_init__()
 
@@ -175,3 +173,17 @@ def _levels(
         far = torch.cat([levels[-1][:, half:], levels[-1][:, -1:].expand(-1, half)], 1)
         levels.append(outer(levels[-1], far))
     return torch.stack(levels)
+
+
+_PADDING_BEFORE = (
+    "`LocalMonotonic & Padding` counts keys from the first token of each sentence, and one begins with padding: "
+    "pad after the tokens, or give each sentence's centres to masks.LocalPredictive"
+)
+
+
+def _require(holds: Tensor, message: str) -> None:
+    """Raise InputError unless it holds; in compiled code, where numbers are known when the graph runs, RuntimeError."""
+    if torch.compiler.is_compiling():
+        assert_async(holds, message)
+    elif not bool(holds):
+        raise InputError(message)

@@ -250,6 +250,11 @@ class TransformerConfig:
         return kind.max_position_embeddings if isinstance(kind, Learned | Sinusoidal) else None
 
     @property
+    def angles_depend_on_length(self) -> bool:
+        """Whether the angles of rotary positions depend on the length of a text."""
+        return isinstance(self.positions, RoPE) and isinstance(self.positions.scaling, DynamicNTK)
+
+    @property
     def start_token_id(self) -> int | None:
         """The first token of the decoder: its start token, or that of all texts, as in transformers' `generate`."""
         own = self.special_tokens.decoder_start_token_id

@@ -5,14 +5,14 @@ from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 import torch
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.utils import _pytree
 
 from regard.cache import Cache
 from regard.errors import InputError
 from regard.masks.document import places_in_documents
-from regard.models.output_heads import IGNORED, LanguageModel
+from regard.models.output_heads import LanguageModel
 from regard.sequence_part import SEQUENCE_PART
 
 __all__ = [
@@ -22,7 +22,6 @@ __all__ = [
     "check_documents",
     "check_input_ids",
     "check_logits_to_keep",
-    "labels_of_texts",
     "token_mask",
     "token_positions",
 ]
@@ -118,32 +117,6 @@ def check_documents(documents: Tensor, ids: Tensor, mask: Tensor | None, cache: 
         )
     if head is not None and not head.each:
         raise InputError(f"`documents` share rows, and {head} pools a row: give attention_mask=")
-
-
-def labels_of_texts(
-    labels: Shaped[Tensor, "batch n"],
-    mask: Bool[Tensor, "batch n"] | None,
-    documents: Int[Tensor, "batch n"] | None,
-    *,
-    shifted: bool,
-) -> Shaped[Tensor, "batch n"]:
-    """Return the labels of rows with padding, or of several texts, −100 where they are none.
-
-    Where the loss is shifted, a text's first token is no label: before it is padding (from which transformers predicts
-    it all the same), or another text. Padding beside `documents`, which are negative there, is none either.
-
-    >>> labels_of_texts(torch.tensor([[5, 6, 7, 0]]), None, torch.tensor([[0, 0, 1, -1]]), shifted=True)
-    tensor([[   5,    6, -100, -100]])
-    """
-    about = mask if documents is None else documents
-    if about is None or labels.shape != about.shape or not (shifted or documents is not None):
-        return labels  # of another shape: the loss refuses them
-    none = torch.zeros_like(about, dtype=torch.bool)
-    if shifted:
-        none[:, 1:] = (about[:, 1:] != about[:, :-1]) & (about[:, 1:] if documents is None else True)
-    if documents is not None:
-        none |= documents < 0
-    return labels.masked_fill(none.to(labels.device), IGNORED)
 
 
 def check_logits_to_keep(value: object, labels: Tensor | None, head: object) -> None:

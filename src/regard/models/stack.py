@@ -14,7 +14,7 @@ from regard.models.config import Learned, Sinusoidal, TransformerConfig
 from regard.nn import DecoderBlock, EncoderBlock
 from regard.nn.feed_forward import dropped, feed_forward_activation
 from regard.nn.value_module import ValueModule, value_of
-from regard.positions import ALiBi, Bias, DenseBias, DynamicNTK, RoPE, T5Bias, sinusoidal
+from regard.positions import ALiBi, Bias, DenseBias, RoPE, T5Bias, sinusoidal
 from regard.scores import Shaw
 from regard.sequence_part import SEQUENCE_PART
 
@@ -128,9 +128,7 @@ class Stack(nn.Module):
 
     def _places_in_texts(self, positions: Tensor, attention_mask: Tensor | None) -> dict[str, Tensor]:
         """What RoPE needs besides distances where its angles depend on the length of a text, not of its row."""
-        rotary = self.config.positions
-        scaling = rotary.scaling if isinstance(rotary, RoPE) else None
-        if not isinstance(scaling, DynamicNTK) or positions.ndim == 1:
+        if not self.config.angles_depend_on_length or positions.ndim == 1:
             return {}
         if not torch.compiler.is_compiling() and (part := SEQUENCE_PART.get()) is not None:
             return {"position_ids": part.all_position_ids}  # keys of other ranks come too

@@ -20,11 +20,10 @@ from regard.models.inputs_outputs import (
     check_documents,
     check_input_ids,
     check_logits_to_keep,
-    labels_of_texts,
     token_mask,
     token_positions,
 )
-from regard.models.output_heads import loss_of, shift_tokens_right
+from regard.models.labels import decoder_inputs, labels_of_texts, loss_of
 from regard.models.pretrained_mixin import PretrainedMixin
 from regard.models.stack import Stack
 from regard.models.standard_names import FORWARD
@@ -108,8 +107,9 @@ class Transformer(GenerationMixin, PretrainedMixin):
             documents: For rows of several texts one after the other: the number of each token's text, negative for
                 padding. No text attends to another, and each has positions of its own. (No word of transformers'.)
             labels: What the loss is computed from: a decoder's input ids, which the loss shifts; an encoder–decoder's
-                target; a masked language model's tokens; a classifier's label of each token or text. −100 is ignored,
-                with `documents` also padding, and where the loss shifts a first token behind padding or another text.
+                target; a masked language model's tokens; a classifier's label of each token or text. −100 is ignored
+                (at the end of a target it is padding), with `documents` also padding, and where the loss shifts a first
+                token behind padding or another text.
             past_key_values: Of a decoder without an encoder: the cache of the tokens before, which is added to. An
                 encoder–decoder is continued by `encode` and `decode`.
             use_cache: Return a cache, a new one if none is given.
@@ -149,9 +149,7 @@ class Transformer(GenerationMixin, PretrainedMixin):
                     "`decoder_input_ids` are missing: this encoder–decoder needs them from the start token on, or "
                     "labels=; model.encode(input_ids) returns the encoder's states, and model.generate(...) generates"
                 )
-            decoder_input_ids = shift_tokens_right(
-                labels, self.config.special_tokens.pad_token_id, self.config.start_token_id
-            )
+            decoder_input_ids, decoder_attention_mask = decoder_inputs(labels, decoder_attention_mask, self.config)
         if use_cache:
             raise InputError(
                 "`past_key_values` of an encoder–decoder go to decode: states = model.encode(input_ids), then "

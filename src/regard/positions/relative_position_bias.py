@@ -118,7 +118,7 @@ class RelativePositionBiasND(Bias):
             raise InputError(f"`grid` must be a tuple of sizes, such as (height, width), got {self.grid!r}")
         for size in self.grid:
             check_count("grid", size, 1, "counts the cells along each axis")
-        offsets = math.prod(2 * size - 1 for size in self.grid)
+        offsets = math.prod([2 * size - 1 for size in self.grid])  # a generator would break a compiled graph
         if self.table.shape[0] != offsets:
             raise InputError(
                 f"`table` must have a row for each of {offsets} offsets in a grid of {self.grid}, "

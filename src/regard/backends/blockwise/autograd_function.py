@@ -14,7 +14,7 @@ from regard.backends.blockwise.fused_tiles import Fused
 from regard.backends.blockwise.unfused import General
 from regard.errors import InputError
 from regard.problem import Problem, held_by, parts_of, with_parts
-from regard.tensors import are_in_memory, replace_tensors
+from regard.tensors import are_in_memory, replace_tensors, zeros_to_add_to
 from regard.torch_private import get_unwrapped, is_batchedtensor, is_functorch_wrapped_tensor, peek_interpreter_stack
 
 __all__ = ["Attend", "BlockedProblem", "Passes", "gradients_of"]
@@ -285,7 +285,7 @@ def _backward(sheet: Sheet, fused: bool, folded: tuple[Tensor, ...], into: Gradi
     up, output, lse, delta = folded
     engine = Fused(sheet) if fused else General(sheet)
     q, k, v = _folded(sheet)
-    dq, dk, dv = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
+    dq, dk, dv = zeros_to_add_to(q), zeros_to_add_to(k), zeros_to_add_to(v)
     lse = lse.masked_fill(lse == -torch.inf, 0.0)  # where nothing is seen, exp(−inf − 0) is 0
     for piece in sheet.chunks(engine.elements, columns=engine.columns):
         here = piece.rows_of(q), piece.keys_of(k, sheet.block), piece.keys_of(v, sheet.block)

@@ -113,7 +113,7 @@ class TappedSites:
 
     def site(self, name: str, module: nn.Module | None, call: WatchedCall) -> TapSite:
         """Return the place of a call that a module of this name has made."""
-        return self._site(name, module, cross=bool(call.cross), count=call.heads)
+        return self._site(name, module, cross=call.crosses, count=call.heads)
 
     def of_compiled(self, name: str, module: nn.Module, count: int) -> TapSite:
         """Return the place of a call in compiled code, which is the same for all calls of its module."""
