@@ -3,7 +3,7 @@
     python benchmarks/dense_gpu.py [--tokens 512 … 131072] [--heads 32] [--width 128] [--out results.json]
 
 Calls are timed in turn with products of 8,192 × 8,192 matrices, ends of the device's work waited for. Counted are the
-useful operations, 2 · width for a pair in each of the two products. No figure of this has been taken yet.
+useful operations, 2 · width for a pair in each of the two products. Figures: results/dense-h100.json.
 """
 
 import argparse

@@ -113,8 +113,8 @@ class Backend:
 
     What it cannot do it declares: `lacks` has a sentence for each of `FEATURES` that it refuses, in the order in which
     they are said; `least_work`, for each feature, the work for each pair below which it never is where that is needed.
-    `experimental` says on which hardware nobody has measured it, and is empty where somebody has. A shortcut is asked
-    by `auto` from `least_keys` keys on, where no feature of `not_for` is needed.
+    `experimental` says on which hardware it is not yet as fast or as well tried as it should be. A shortcut is asked by
+    `auto` from `least_keys` keys on, where no feature of `not_for` is needed.
     """
 
     name: ClassVar[str]

@@ -136,7 +136,7 @@ def _backends() -> tuple[Table, ...]:
     why = Table("backend", "calls", "does not run them because", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for (backend, reason), names in sorted(reasons.items(), key=lambda one: order.index(one[0][0])):
         why.add_row(backend, ", ".join(names), reason)
-    tried = Table("experimental", "what nobody has measured", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    tried = Table("experimental", "what is not as it should be yet", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for one in everyone:
         if one.experimental:
             tried.add_row(one.name, one.experimental)

@@ -151,8 +151,8 @@ def watch(
     number is drawn. Rows are processed in blocks, so no n × n matrix is stored unless requested.
 
     With `regard.use_backend("numba")`, compiled loops process calls on CPU, in about three quarters of the time; this
-    needs `regard[numba]`. With `regard.use_backend("triton")`, fused kernels process calls on CUDA; they have not been
-    run on a GPU yet. PyTorch processes the calls that these do not support, and `seen.fallback_reasons` gives the
+    needs `regard[numba]`. With `regard.use_backend("triton")`, fused kernels process calls on CUDA; they have run on
+    an H100, untuned. PyTorch processes the calls that these do not support, and `seen.fallback_reasons` gives the
     reason for each layer.
 
     Of a compiled model the fused kernels and regard's own operators are seen: inside the block its graphs are compiled

@@ -1,8 +1,8 @@
 """Experimental: the second pass as two fused kernels, on CUDA and only on request (as the backend "triton").
 
 `refuses` returns why they do not support a call with the requested statistics; `portions` processes a call with them;
-`observe` is the pass over q and k. Tested under Triton's interpreter on a CPU and compiled for sm_90; not run on a
-GPU.
+`observe` is the pass over q and k. Tested under Triton's interpreter on a CPU, and run on an H100 against
+eager attention (benchmarks/on_cuda.py).
 """
 
 from collections.abc import Callable, Iterator, Sequence

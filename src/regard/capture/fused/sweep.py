@@ -1,7 +1,7 @@
 """Compute all data of the standard statistics from q and k with two fused kernels, in O(n) memory.
 
-Supported is the softmax of scaled products in which a query sees a band; bins are those of the heat map. Not run on a
-GPU yet: the block sizes are those of similar kernels and untuned, and float32 does not use tensor cores, whose TF32 is
+Supported is the softmax of scaled products in which a query sees a band; bins are those of the heat map. The
+block sizes are those of similar kernels and untuned, and float32 does not use tensor cores, whose TF32 is
 not precise enough.
 """
 
