@@ -302,6 +302,32 @@ def test_generate_from_prompts_padded_on_the_left(pairs, name):
     assert torch.equal(ours.generate(ids, **given), theirs.generate(ids, **given, do_sample=False))
 
 
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_generate_takes_its_own_pad_token_for_padding(pairs, name):
+    """Which tokens of a tensor are padding, and what fills up on both sides."""
+    theirs, ours = pairs(name)
+    ids = torch.tensor([[7, 7, 7, 11, 12], [13, 14, 15, 16, 17]])
+    given = {"max_new_tokens": 6, "pad_token_id": 7, "eos_token_id": [20, 21]}
+    expected = theirs.generate(ids, **given, do_sample=False)
+    assert torch.equal(ours.generate(ids, **given), expected)
+    assert torch.equal(ours.generate([[11, 12], [13, 14, 15, 16, 17]], **given), expected)
+    assert not torch.equal(ours.generate(ids, **given | {"pad_token_id": 9})[:1, 5:], expected[:1, 5:])
+    without = ours.generate([[11, 12], [13, 14, 15, 16, 17]], max_new_tokens=6, eos_token_id=[20, 21])
+    assert torch.equal(without[:, :5], ids.where(ids != 7, 20))  # a model without padding: its end token
+    mask = (ids != 7).long()
+    other = ids.masked_fill(mask == 0, 30)  # what is under the mask is returned as it was
+    assert torch.equal(ours.generate(other, attention_mask=mask, **given)[:, :5], other)
+    turned = torch.tensor([[11, 12, 30, 30, 30], [13, 14, 15, 16, 17]])  # padding on the right goes to the left
+    padded = torch.tensor([[1, 1, 0, 0, 0], [1] * 5])
+    assert torch.equal(ours.generate(turned, attention_mask=padded, **given), expected)
+
+
+def test_an_end_token_that_is_asked_for_is_no_padding(pairs):
+    ids = torch.tensor([[7, 11, 12], [13, 14, 15]])
+    with pytest.raises(InputError, match="holds 7, which is padding and an end token"):
+        pairs("gpt2")[1].generate(ids, pad_token_id=7, eos_token_id=[7], max_new_tokens=2)
+
+
 def test_generate_with_the_richer_result(pairs):
     theirs, ours = pairs("gpt2")
     ids = torch.tensor([[5, 6, 7], [8, 9, 10]])

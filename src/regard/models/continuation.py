@@ -145,15 +145,22 @@ class TransformerContinuation:
 
 
 def continue_texts(
-    model: Any, input_ids: Prompts, attention_mask: Tensor | None, use_cache: bool, decoder_start_token_id: int | None
+    model: Any,
+    input_ids: Prompts,
+    attention_mask: Tensor | None,
+    use_cache: bool,
+    decoder_start_token_id: int | None = None,
+    pad_token_id: int | None = None,
+    eos_token_id: Sequence[int] | None = None,
 ) -> tuple[TransformerContinuation, Tensor, Tensor | None]:
     """Return the text that a Transformer continues, its first tokens, and which of them are no padding."""
     if model.decoder is None:
         raise InputError("this model is an encoder, which generates nothing: take a decoder or an encoder–decoder")
     tokens = model.config.special_tokens
     cache = model.cache() if check_flag("use_cache", use_cache) else None
-    device, pad = model.embedding.weight.device, tokens.pad_token_id
-    given: dict[str, Any] = {"device": device, "mask": attention_mask, "ends": tokens.eos_token_ids}
+    device, pad = model.embedding.weight.device, tokens.pad_token_id if pad_token_id is None else pad_token_id
+    ends = tokens.eos_token_ids if eos_token_id is None else eos_token_id
+    given: dict[str, Any] = {"device": device, "mask": attention_mask, "ends": ends}
     if model.encoder is None:
         if decoder_start_token_id is not None:
             raise InputError(

@@ -73,7 +73,7 @@ class GenerationMixin:
         Args:
             input_ids: Tokens of each text, as a tensor or as lists that may differ in length; of an encoder–decoder, of
                 each source.
-            attention_mask: Of a tensor, 1 for tokens and 0 for padding; by default 0 at the padding token.
+            attention_mask: Of a tensor, 1 for tokens and 0 for padding; by default 0 at `pad_token_id`.
             max_new_tokens: New tokens at most; fewer where the model has no more positions.
             min_new_tokens: New tokens before a text may end.
             num_beams: Above 1, search with so many beams.
@@ -114,7 +114,7 @@ class GenerationMixin:
         found = chosen.search(text, prompt, limits, mask)
         per_text = len(found) // len(prompt)
         if getattr(getattr(self, "config", None), "kind", None) == "decoder":
-            prompt = _prompts_as_given(input_ids, prompt, copies)
+            prompt = _prompts_as_given(input_ids, prompt, mask, copies, limits.pad_token_id)
         sequences = _sequences(prompt, per_text, found, limits)
         if not return_dict_in_generate:
             return sequences
@@ -153,8 +153,14 @@ class GenerationMixin:
         attention_mask: Tensor | None = None,
         use_cache: bool = True,
         decoder_start_token_id: int | None = None,
+        pad_token_id: int | None = None,
+        eos_token_id: Sequence[int] | None = None,
     ) -> tuple[Continuation, Tensor, Tensor | None]:
-        """Prompts as decoding needs them: the text to continue, its first tokens, and which of them are no padding."""
+        """Prompts as decoding needs them: the text to continue, its first tokens, and which of them are no padding.
+
+        Without a mask `pad_token_id` is padding in a tensor, if it is none of `eos_token_id`; both are by default the
+        model's own.
+        """
         raise NotImplementedError  # each model defines it
 
     def _room(self, first: int) -> int | None:
@@ -179,22 +185,25 @@ class GenerationMixin:
             raise InputError(
                 "the model is in training mode, where dropout changes what it generates: model.eval() first"
             )
+        known = self._tokens()
+        ends = known.eos_token_ids if eos_token_id is None else _ends(eos_token_id)
+        own = known.pad_token_id if pad_token_id is None else pad_token_id
         with torch.inference_mode():  # nothing but tokens comes out
             text, first, mask = self.continuation(
                 prompts,
                 attention_mask=attention_mask,
                 use_cache=use_cache,
                 decoder_start_token_id=decoder_start_token_id,
+                pad_token_id=own,
+                eos_token_id=ends,
             )
-        known, room = self._tokens(), self._room(first.shape[1])
+        room = self._room(first.shape[1])
         if room is not None and room < 1:
             limit = first.shape[1] + room
             raise InputError(
                 f"the prompt has {first.shape[1]} tokens and this model has positions for {limit}, which leaves none "
                 "to generate: shorten it"
             )
-        ends = known.eos_token_ids if eos_token_id is None else _ends(eos_token_id)
-        own = known.pad_token_id if pad_token_id is None else pad_token_id
         limits = GenerationLimits(
             max_new_tokens=max_new_tokens if room is None else min(max_new_tokens, room),
             eos_token_id=ends,
@@ -260,11 +269,13 @@ def _repeat(rows: Tensor, times: int) -> Tensor:
     return rows.repeat_interleave(times, 0)
 
 
-def _prompts_as_given(given: Any, prompt: Tensor, copies: int) -> Tensor:
-    """A prompt that is a tensor with its padding, if any, as it is: decoding has cut what all rows pad."""
-    if isinstance(given, Tensor) and given.shape[1] > prompt.shape[1]:
-        return _repeat(given.to(prompt), copies)
-    return prompt
+def _prompts_as_given(given: Any, prompt: Tensor, mask: Tensor | None, copies: int, pad_token_id: int) -> Tensor:
+    """A prompt that is a tensor padded on the left as it is (decoding has cut what all rows pad), others filled up."""
+    if isinstance(given, Tensor):
+        rows = _repeat(given.to(prompt), copies)
+        if rows.shape[1] > prompt.shape[1] or mask is None or torch.equal(rows[mask], prompt[mask]):
+            return rows
+    return prompt if mask is None else prompt.masked_fill(~mask, pad_token_id)
 
 
 def _sequences(

@@ -1,5 +1,6 @@
 """One Transformer, configured: encoder, decoder or both, and a head."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from jaxtyping import Float, Int, Shaped
@@ -214,9 +215,12 @@ class Transformer(GenerationMixin, PretrainedMixin):
         attention_mask: Tensor | None = None,
         use_cache: bool = True,
         decoder_start_token_id: int | None = None,
+        pad_token_id: int | None = None,
+        eos_token_id: Sequence[int] | None = None,
     ) -> tuple[TransformerContinuation, Tensor, Tensor | None]:
         """Prompts as decoding needs them: the text to continue, its first tokens, and which of them are no padding."""
-        return continue_texts(self, input_ids, attention_mask, use_cache, decoder_start_token_id)
+        start, pad, ends = decoder_start_token_id, pad_token_id, eos_token_id
+        return continue_texts(self, input_ids, attention_mask, use_cache, start, pad, ends)
 
     def _tokens(self) -> SpecialTokens:
         return self.config.special_tokens  # type: ignore[no-any-return]

@@ -1,5 +1,6 @@
 """What a decoder continues from: the encoder's part, which stays, and its own, which is new after every step."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -214,6 +215,8 @@ class RecurrentSeq2Seq(GenerationMixin, PretrainedMixin):
         attention_mask: Tensor | None = None,
         use_cache: bool = True,
         decoder_start_token_id: int | None = None,
+        pad_token_id: int | None = None,
+        eos_token_id: Sequence[int] | None = None,
     ) -> tuple[RecurrentContinuation, Tensor, None]:
         """Sources as decoding needs them: the text to continue, and its first token.
 
@@ -225,9 +228,10 @@ class RecurrentSeq2Seq(GenerationMixin, PretrainedMixin):
                 "a recurrent model continues from its state, and runs on nothing twice: leave `use_cache` out"
             )
         device, config = self.embedding.weight.device, self.config
-        if attention_mask is None and isinstance(input_ids, Tensor) and config.pad_token_id is not None:
-            attention_mask = input_ids != config.pad_token_id  # as `encode` takes it
-        ids, mask = batch_of(input_ids, config.pad_token_id, left=False, device=device, mask=attention_mask)
+        pad = config.pad_token_id if pad_token_id is None else pad_token_id
+        if attention_mask is None and isinstance(input_ids, Tensor) and pad is not None:
+            attention_mask = input_ids != pad  # as `encode` takes it
+        ids, mask = batch_of(input_ids, pad, left=False, device=device, mask=attention_mask)
         with torch.no_grad():
             text = self.writing(ids, attention_mask=mask)
         start = config.bos_token_id if decoder_start_token_id is None else decoder_start_token_id
