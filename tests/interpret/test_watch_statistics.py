@@ -277,7 +277,7 @@ def test_tokens_that_nobody_told_are_asked_for() -> None:
         regard.watch(model, statistics=[Mass("duplicate_token", input_ids=[1, 2, 3])]),
     ):
         model(input_ids=IDS)
-    more_queries = CallsAttention()  # the first five stand before the text
+    more_queries = CallsAttention()  # of another text
     with (
         pytest.raises(regard.ObservationError, match=r"must name every .*\(8 queries and 3 keys\), got 8"),
         regard.watch(more_queries, statistics=[Mass("duplicate_token", input_ids=range(8))]),

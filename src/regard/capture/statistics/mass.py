@@ -131,8 +131,9 @@ class Mass(PerQuery):
             return extent.needs(self.name).tokens(self.name).to(extent.device)
         given = self._given.to(extent.device).expand(extent.batch, -1)
         positions = extent.queries + extent.offset
-        if extent.cross or extent.offset < 0 or given.shape[1] < positions:  # before the text: more queries than keys
-            seen = f"{extent.queries} queries and {extent.keys} keys" if extent.offset < 0 else f"{positions} so far"
+        two = extent.cross or extent.offset < 0
+        if two or given.shape[1] < positions:
+            seen = f"{extent.queries} queries and {extent.keys} keys" if two else f"{positions} so far"
             raise ObservationError(
                 f"`input_ids` of {self.name!r} must name every position of a text that attends to itself ({seen}), "
                 f"got {given.shape[1]}: watch that text's own model"
