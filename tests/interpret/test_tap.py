@@ -157,10 +157,10 @@ def test_cross_attention_and_both_sides_of_an_encoder_decoder(name: str, kind: s
     assert max(furthest(row, whole.encoder_attentions) for row in tap.rows) < 1e-5
 
 
-@pytest.mark.parametrize("kind", ["sdpa", "eager"])
-def test_rows_follow_their_beam(kind: str) -> None:
+@pytest.mark.parametrize(("kind", "use_cache"), [("sdpa", True), ("eager", True), ("sdpa", False)])
+def test_rows_follow_their_beam(kind: str, use_cache: bool) -> None:
     model, given = made("Llama", kind), prompt(6)
-    asked = {"num_beams": 3, "num_return_sequences": 3, "max_new_tokens": 9, "do_sample": False}
+    asked = {"num_beams": 3, "num_return_sequences": 3, "max_new_tokens": 9, "do_sample": False, "use_cache": use_cache}
     plain = model.generate(**given, **asked)
     with regard.tap(model, heads=HEADS) as tap:
         text = model.generate(**given, **asked)
@@ -177,6 +177,23 @@ def test_rows_follow_their_beam(kind: str) -> None:
         for step, one in enumerate(own):
             want = torch.stack([theirs[layer][beam, head, 5 + step, : 6 + step] for layer, head in PAIRS])
             assert (want - one).abs().max() < 1e-5
+
+
+def test_whom_a_row_continues_is_not_guessed_at_without_a_cache() -> None:
+    """Equal rows continue themselves, others those that they begin with; what has no ids, or no beginning, nobody."""
+    model = made("Llama")
+    texts = torch.tensor([[5, 6, 7], [5, 6, 7], [5, 6, 8]])
+    longer = torch.tensor([[5, 6, 8, 9], [5, 6, 7, 9], [5, 6, 7, 4]])
+    other = torch.tensor([[5, 6, 8, 9, 1], [5, 6, 7, 9, 1], [9, 6, 7, 4, 1]])
+    with regard.tap(model, heads=HEADS) as tap, torch.no_grad():
+        for ids in (texts, longer, other):
+            model(ids, use_cache=False)
+    assert [None if row.parent is None else row.parent.tolist() for row in tap.rows] == [None, [2, 1, 0], None]
+    for batch, parents in ((2, [None, None]), (1, [None, [0]])):
+        with regard.tap(model, heads=HEADS) as tap, torch.no_grad():
+            for ids in (texts, longer):
+                model(inputs_embeds=model.get_input_embeddings()(ids[:batch]), use_cache=False)
+        assert [None if row.parent is None else row.parent.tolist() for row in tap.rows] == parents
 
 
 @pytest.mark.parametrize("name", ["Llama", "Mistral"])

@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-from regard.capture.attention_row import AttentionRow
+from regard.capture.attention_row import AttentionRow, continued_rows
 from regard.capture.row_weights import Rows
 from regard.capture.selection import KeySpans, QueriesChosen
 from regard.errors import ObservationError
@@ -68,6 +68,7 @@ class TapSteps:
         self._held: list[AttentionRow] = []
         self._held_cache: Any = None
         self._parent: Tensor | None = None
+        self._texts: Tensor | None = None  # the ids of the last step
         self._cache: Any = None  # a weak reference to the cache of the running text
         self.calls = 0  # steps that have ended
 
@@ -190,13 +191,14 @@ class TapSteps:
         self._cache = None if step.cache is None else _reference(step.cache)
         self._end = step.past + step.queries
         self.calls += 1
+        before, self._texts = self._texts, None if step.ids is None else step.ids.clone()
         if not first.numel():
             return
         rows = range(*step.rows.indices(step.queries)) if isinstance(step.rows, slice) else step.rows
         weights = first if len(order) == 1 else _joined([step.weights[one] for one in order])
         weights = weights if permutation is None else weights[:, list(permutation)]
         ids = step.ids if step.ids is not None and step.ids.shape[1] == step.queries else None
-        parent = self._take_parent(len(first))
+        parent = self._take_parent(step, len(first), before)
         found = [
             AttentionRow(
                 self._number,
@@ -232,10 +234,12 @@ class TapSteps:
         if self._cache is not None and cache is self._cache():
             self._parent = rows.detach().clone() if self._parent is None else self._parent[rows]
 
-    def _take_parent(self, batch: int) -> Tensor | None:
+    def _take_parent(self, step: _Step, batch: int, before: Tensor | None) -> Tensor | None:
         parent, self._parent = self._parent, None
         if self._number == 0:
             return None
+        if step.cache is None and step.past == 0 and batch > 1:  # read from the beginning, and no cache is reordered
+            return None if before is None or step.ids is None else continued_rows(step.ids, before)
         if parent is None and batch == self._batch_before:
             parent = torch.arange(batch)
         return parent
@@ -256,7 +260,8 @@ class TapSteps:
 
     def forget(self) -> None:
         """Drop everything that was held."""
-        self._held, self._held_cache, self._cache, self._step, self._parent = [], None, None, None, None
+        self._held, self._held_cache, self._cache, self._step = [], None, None, None
+        self._parent = self._texts = None
 
 
 def _joined(layers: Sequence[Tensor]) -> Tensor:
