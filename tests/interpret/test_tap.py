@@ -179,6 +179,28 @@ def test_rows_follow_their_beam(kind: str, use_cache: bool) -> None:
             assert (want - one).abs().max() < 1e-5
 
 
+@pytest.mark.parametrize("use_cache", [True, False])
+def test_beams_that_begin_as_one_row_are_one_text(use_cache: bool) -> None:
+    """Those of regard.models: the prompt is read once, and then each beam."""
+    from regard.models import Transformer, TransformerConfig, output_heads
+
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 30, "hidden_size": 16, "num_attention_heads": 4, "intermediate_size": 24}
+    model = Transformer(TransformerConfig(**sizes, decoder_layers=1, output_head=output_heads.LanguageModel())).eval()
+    with torch.no_grad():
+        for one in model.parameters():
+            one.mul_(3.0)
+    asked = {"num_beams": 3, "num_return_sequences": 3, "max_new_tokens": 6, "eos_token_id": [], "use_cache": use_cache}
+    with regard.tap(model, heads=[0]) as tap:
+        texts = model.generate(torch.tensor([[5, 6, 7]]), **asked)
+    assert [row.step for row in tap.rows] == list(range(6))
+    chains = torch.tensor([[7]])
+    for row in tap.rows[1:]:
+        chains = torch.cat([chains[row.parent], row.ids[:, None]], 1)
+    assert {tuple(one) for one in texts[:, 3:-1].tolist()} <= {tuple(one) for one in chains[:, 1:].tolist()}
+    assert any(row.parent.tolist() != [0, 1, 2] for row in tap.rows[2:])
+
+
 def test_whom_a_row_continues_is_not_guessed_at_without_a_cache() -> None:
     """Equal rows continue themselves, others those that they begin with; what has no ids, or no beginning, nobody."""
     model = made("Llama")
@@ -189,6 +211,7 @@ def test_whom_a_row_continues_is_not_guessed_at_without_a_cache() -> None:
         for ids in (texts, longer, other):
             model(ids, use_cache=False)
     assert [None if row.parent is None else row.parent.tolist() for row in tap.rows] == [None, [2, 1, 0], None]
+    assert [row.step for row in tap.rows] == [0, 1, 0]  # a text that continues none is another one
     for batch, parents in ((2, [None, None]), (1, [None, [0]])):
         with regard.tap(model, heads=HEADS) as tap, torch.no_grad():
             for ids in (texts, longer):

@@ -187,18 +187,23 @@ class TapSteps:
         assert step is not None
         assert step.past is not None
         first = step.weights[order[0]]
-        self._count(step, len(first))
+        before, self._texts = self._texts, None if step.ids is None else step.ids.clone()
+        again = step.cache is None and step.past == 0  # it has read its texts from the beginning
+        rows_before, continues = None, len(first) == self._batch
+        if again and before is not None and step.ids is not None:
+            rows_before = continued_rows(step.ids, before)
+            continues = rows_before is not None
+        self._count(step, len(first), continues=continues)
         self._cache = None if step.cache is None else _reference(step.cache)
         self._end = step.past + step.queries
         self.calls += 1
-        before, self._texts = self._texts, None if step.ids is None else step.ids.clone()
         if not first.numel():
             return
         rows = range(*step.rows.indices(step.queries)) if isinstance(step.rows, slice) else step.rows
         weights = first if len(order) == 1 else _joined([step.weights[one] for one in order])
         weights = weights if permutation is None else weights[:, list(permutation)]
         ids = step.ids if step.ids is not None and step.ids.shape[1] == step.queries else None
-        parent = self._take_parent(step, len(first), before)
+        parent = self._take_parent(len(first), rows_before, again=again)
         found = [
             AttentionRow(
                 self._number,
@@ -221,9 +226,9 @@ class TapSteps:
             return weights
         return weights[..., : position + 1]
 
-    def _count(self, step: _Step, batch: int) -> None:
+    def _count(self, step: _Step, batch: int, *, continues: bool) -> None:
         again = step.cache is None and not self._cached and step.past == 0 and step.queries == self._end + 1
-        begins = step.past == 0 and not (again and batch == self._batch)
+        begins = step.past == 0 and not (again and continues)
         self._number = 0 if begins or self._number < 0 else self._number + 1
         if begins:
             self._parent = None
@@ -234,12 +239,12 @@ class TapSteps:
         if self._cache is not None and cache is self._cache():
             self._parent = rows.detach().clone() if self._parent is None else self._parent[rows]
 
-    def _take_parent(self, step: _Step, batch: int, before: Tensor | None) -> Tensor | None:
+    def _take_parent(self, batch: int, rows_before: Tensor | None, *, again: bool) -> Tensor | None:
         parent, self._parent = self._parent, None
         if self._number == 0:
             return None
-        if step.cache is None and step.past == 0 and batch > 1:  # read from the beginning, and no cache is reordered
-            return None if before is None or step.ids is None else continued_rows(step.ids, before)
+        if again and batch > 1:  # no cache is reordered, and only token ids tell
+            return rows_before
         if parent is None and batch == self._batch_before:
             parent = torch.arange(batch)
         return parent
