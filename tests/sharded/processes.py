@@ -2,6 +2,8 @@
 
 import contextlib
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,6 +12,9 @@ from pathlib import Path
 import pytest
 
 RANKS = (2, 3, 4, 8)
+LOST_CONNECTION = re.compile(  # the second stops the process: gloo cannot answer a call
+    r"gloo/transport/\S+\] .*(Connection (closed|reset) by peer|Broken pipe)|gloo/transport/tcp/listener\S+\] .*accept:"
+)
 WORKER = Path(__file__).resolve().parent / "worker.py"
 
 
@@ -23,20 +28,60 @@ def on_ranks(names):
 
 
 def launch(ranks, folder, program, *, lost=(), timeout=600):
-    """Run a program on so many ranks, one thread each; raise with the output of those that failed.
+    """Run a program on so many ranks, one thread each; raise with what they wrote, the first that failed last.
 
-    Ranks that are `lost` on purpose are not waited for.
+    The others fail because it is gone, and a summary that is cut keeps its end. Ranks that are `lost` on purpose are
+    not waited for. Where connections were lost and no rank failed by itself, the program is run once more: machines
+    that share their network with others lose some.
     """
+    before = folder.with_name(f"{folder.name}.before")
+    shutil.copytree(folder, before)
+    try:
+        if _succeeds(ranks, folder, program, lost, timeout):
+            return
+        if _only_connections_were_lost(folder):
+            sys.stdout.write(f"{program} is run again on {ranks} ranks:\n{_said(folder)}\n")
+            shutil.rmtree(folder)
+            shutil.copytree(before, folder)
+            if _succeeds(ranks, folder, program, lost, timeout):
+                return
+    finally:
+        shutil.rmtree(before)
+    raise AssertionError(_said(folder))
+
+
+def _succeeds(ranks, folder, program, lost, timeout):
     with (folder / "log").open("w") as log:
         started = subprocess.Popen(
             [sys.executable, WORKER, str(ranks), folder, program, *map(str, lost)],
             env=os.environ | {"OMP_NUM_THREADS": "1"}, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
         try:
-            code = started.wait(timeout)
+            return started.wait(timeout) == 0
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(started.pid, signal.SIGKILL)  # ranks that hang, or were stopped
             started.wait()
-    if code:
-        raise AssertionError("\n".join(f"{one.name}:\n{one.read_text()}" for one in sorted(folder.glob("log*"))))
+
+
+def _failed(folder):
+    """The ranks that failed, in the order in which they ended, and how."""
+    failed = folder / "failed"
+    return dict(line.split(" ", 1) for line in failed.read_text().splitlines()) if failed.exists() else {}
+
+
+def _only_connections_were_lost(folder):
+    """Whether every rank that failed ended with gloo's error for a connection, and none by itself."""
+    failed = _failed(folder)
+    ended = all(how in ("ended with 1", "was killed by SIGABRT") for how in failed.values())
+    logs = ((folder / f"log.{rank}").read_text() for rank in failed)
+    return bool(failed) and ended and all(LOST_CONNECTION.search(log) for log in logs)
+
+
+def _said(folder):
+    """The logs, that of the first rank which failed last, and how each of them ended."""
+    failed = _failed(folder)
+    last = {f"log.{rank}": number for number, rank in enumerate(failed)}
+    logs = sorted(folder.glob("log*"), key=lambda log: last.get(log.name, len(last)), reverse=True)
+    ends = "; ".join(f"rank {rank} {how}" for rank, how in failed.items()) or "no rank has failed"
+    return "\n".join([*(f"{log.name}:\n{log.read_text()}" for log in logs), f"in this order: {ends}"])

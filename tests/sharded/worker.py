@@ -3,11 +3,14 @@
 The ranks are forked once everything is imported, which takes longer than some of the programs.
 """
 
+import faulthandler
 import os
 import signal
+import socket
 import sys
 import time
 import traceback
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -226,7 +229,30 @@ def lose_a_rank(how, mesh, folder, *, busy=0.0):
         os._exit(0)
 
 
+def close_connections(mesh, folder):
+    """Rank 1 closes its connections in the middle, the first time that the program is run."""
+    if mesh.get_rank() == 1 and not (closed := folder.with_name("closed")).exists():
+        closed.touch()
+        for file in os.listdir("/proc/self/fd"):
+            with suppress(OSError), socket.socket(fileno=os.dup(int(file))) as one:
+                if not one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                    one.shutdown(socket.SHUT_RDWR)
+    dist.all_reduce(torch.ones(1))
+    (folder / f"summed.{mesh.get_rank()}").touch()
+
+
+def fail_on_one(mesh, folder):
+    """Rank 1 fails by itself, and the others with it."""
+    with (folder.parent / "tries").open("a") as tries:
+        tries.write(f"{mesh.get_rank()} ")
+    if mesh.get_rank() == 1:
+        raise ValueError("rank 1 has found a fault")
+    dist.all_reduce(torch.ones(1))
+
+
 PROGRAMS = {
+    "connections close once": close_connections,
+    "one fails": fail_on_one,
     "contract": compute_contract,
     "llama": compute_llama,
     "long": compute_long,
@@ -264,10 +290,25 @@ def fork(rank, *job):
         os._exit(code)
 
 
+def wait_for(children, *, lost, folder):
+    """Whether a rank failed that was not `lost` on purpose; `failed` tells how each one ended, in the order of time."""
+    waited = {child: rank for child, rank in children.items() if str(rank) not in lost}
+    failed = False
+    while waited:
+        child, status = os.wait()
+        rank = waited.pop(child, None)
+        if status and rank is not None:
+            failed = True
+            code = os.waitstatus_to_exitcode(status)
+            how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
+            with (folder / "failed").open("a") as file:
+                file.write(f"{rank} {how}\n")
+    return failed
+
+
 if __name__ == "__main__":
+    faulthandler.enable()
     job = int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
     if job[2] == "llama":
         import transformers.models.llama.modeling_llama  # noqa: F401
-    children = [fork(rank, *job) for rank in range(job[0])]
-    waited = [child for rank, child in enumerate(children) if str(rank) not in sys.argv[4:]]
-    sys.exit(max([os.waitpid(child, 0)[1] for child in waited]) != 0)
+    sys.exit(wait_for({fork(rank, *job): rank for rank in range(job[0])}, lost=sys.argv[4:], folder=job[1]))
