@@ -1,5 +1,6 @@
 """The private names of PyTorch that regard uses, in one place: what to compare when PyTorch is updated."""
 
+import contextlib
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -53,6 +54,15 @@ def isolate_compiled_code(region: int) -> None:
         isolate(region)
 
 
+def outside_transforms() -> contextlib.AbstractContextManager[Any]:
+    """What is done inside belongs to no transform of torch.func, though the caller may be inside some."""
+    if peek_interpreter_stack() is None:
+        return contextlib.nullcontext()
+    from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+
+    return temporarily_clear_interpreter_stack()
+
+
 def statically_known_true(condition: Any) -> bool:
     """Return whether a condition on symbolic sizes holds for all of them, without a guard."""
     from torch.fx.experimental.symbolic_shapes import statically_known_true as known
@@ -87,6 +97,7 @@ __all__ = [
     "isolate_compiled_code",
     "maybe_current_level",
     "native_multi_head_attention",
+    "outside_transforms",
     "peek_interpreter_stack",
     "pop_mode",
     "push_mode",

@@ -18,7 +18,7 @@ from regard.errors import InputError
 from regard.masks.base import Mask
 from regard.masks.block_plan import Rectangles
 from regard.masks.padding_and_global import entry
-from regard.torch_private import assert_async
+from regard.torch_private import assert_async, get_unwrapped, is_functorch_wrapped_tensor
 
 __all__ = ["LocalMonotonic", "LocalPredictive"]
 
@@ -185,5 +185,8 @@ def _require(holds: Tensor, message: str) -> None:
     """Raise InputError unless it holds; in compiled code, where numbers are known when the graph runs, RuntimeError."""
     if torch.compiler.is_compiling():
         assert_async(holds, message)
-    elif not bool(holds):
+        return
+    while is_functorch_wrapped_tensor(holds):  # torch.func.vmap: it must hold for each member of the batch
+        holds = get_unwrapped(holds)
+    if not bool(holds.all()):
         raise InputError(message)

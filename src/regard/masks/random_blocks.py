@@ -10,6 +10,7 @@ from regard.checks import are_integers, check_count, check_tensor
 from regard.errors import InputError
 from regard.masks.base import Mask
 from regard.masks.block_plan import Rectangles
+from regard.torch_private import outside_transforms
 
 __all__ = ["RandomBlocks", "draws_blocks"]
 
@@ -193,10 +194,11 @@ def _distinct(table: Int[Tensor, "heads rows count"]) -> Int[Tensor, "heads rows
 
 def _draw(heads: int, blocks: int, count: int, seed: int) -> Int[Tensor, "heads rows count"]:
     """Floyd's sample without putting back, for all rows at once: a number drawn twice is replaced by the newest."""
-    generator = torch.Generator().manual_seed(seed)
-    table = torch.full((heads, blocks, count), -1)
-    for n, newest in enumerate(range(blocks - count, blocks)):
-        drawn = torch.randint(newest + 1, (heads, blocks, 1), generator=generator)
-        twice = (table == drawn).any(-1, keepdim=True)
-        table[..., n : n + 1] = torch.where(twice, newest, drawn)
-    return table
+    with outside_transforms():  # the seed decides, and not the `randomness` of torch.func.vmap
+        generator = torch.Generator().manual_seed(seed)
+        table = torch.full((heads, blocks, count), -1)
+        for n, newest in enumerate(range(blocks - count, blocks)):
+            drawn = torch.randint(newest + 1, (heads, blocks, 1), generator=generator)
+            twice = (table == drawn).any(-1, keepdim=True)
+            table[..., n : n + 1] = torch.where(twice, newest, drawn)
+        return table
