@@ -34,10 +34,11 @@ def performer_attention(
 
     The features are φ(x) = (exp(w·x' − |x'|²/2 − stabilizer) + eps)/√m with x' = x/d^(1/4). For a query, the stabilizer
     is the maximum of w·x' over the features of this query. For the keys, the stabilizer is one maximum over all keys
-    and features. Both stabilizers cancel in the result, except for their effect on eps.
+    and features. Both stabilizers cancel in the result, except for their effect on eps. Gradients take them for
+    constants, as performer-pytorch does.
 
-    Causal sums are computed over prefixes, in chunks. In the causal form, the stabilizer is the maximum over the keys
-    up to this point, so a query does not depend on later keys. In performer-pytorch the stabilizer is the maximum over
+    Causal sums are computed over prefixes, in chunks. In the causal form, the stabilizer of a key is the maximum over
+    the keys up to it, so a query does not depend on later keys. In performer-pytorch the stabilizer is the maximum over
     all keys, and through eps a query depends on later keys. With eps=0 both implementations give the same result.
     Half-precision inputs are computed in float32, also under autocast.
 
