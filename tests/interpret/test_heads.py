@@ -12,7 +12,8 @@ from regard.errors import InputError
 from regard.heads.scores import MEASURES, RULES
 from regard.interpret.bundled import Loaded
 from regard.interpret.head_loss import head_loss
-from regard.interpret.head_scores import Probe, default_texts, head_scores, repeated_tokens
+from regard.interpret.head_scores import Probe, default_texts, head_scores, repeated_tokens, text_scores, watched
+from regard.interpret.look import prepare
 from regard.interpret.word_pairs import occurrences, pair_of, score_heads_for_pairs
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed (the extra `models`)")
@@ -90,6 +91,28 @@ def test_scores_of_a_text_are_those_of_the_dense_weights(loaded: Loaded) -> None
             expected = expected_of_text(weights[layer, 0, head], ids, causal=loaded.kind == "decoder")
             for name, value in expected.items():
                 np.testing.assert_allclose(scores.scores[name][layer, head], value, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def test_scores_of_several_texts_are_means_over_the_rows_of_all(loaded: Loaded) -> None:
+    texts = TEXT, "two birds sat .", "it was"
+    scores = text_scores(*(watched(prepare(text, model=loaded)) for text in texts))
+    sums: dict[str, np.ndarray] = {}
+    counts: dict[str, int] = {}
+    for text in texts:
+        ids = loaded.tokenizer(text)["input_ids"]
+        weights = eager(loaded, torch.tensor([ids]))
+        rows = [i for i in range(len(ids)) if ids[i] not in (2, 3) and not (loaded.kind == "decoder" and i == 0)]
+        found = {
+            "first": weights[:, 0, :, :, 0],
+            "self": weights[:, 0][:, :, rows, rows],
+            "confidence": weights[:, 0].max(-1)[..., rows],
+            "previous": np.stack([weights[:, 0, :, i, i - 1] for i in rows if i > 0], -1),
+        }
+        for name, of_rows in found.items():
+            sums[name] = sums.get(name, 0) + of_rows.sum(-1)
+            counts[name] = counts.get(name, 0) + of_rows.shape[-1]
+    for name, total in sums.items():
+        np.testing.assert_allclose(scores[name], total / counts[name], rtol=1e-5, atol=1e-6, err_msg=name)
 
 
 def test_scores_of_random_tokens_are_means_over_the_second_copy(loaded: Loaded) -> None:
