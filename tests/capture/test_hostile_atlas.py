@@ -167,6 +167,37 @@ def test_an_edited_header_is_refused_when_it_is_loaded_or_works(tmp_path, which)
     assert refused > 10
 
 
+AXES = [
+    None, [], {"rows": None}, {"rows": [["keys", None]]}, {"rows": [["queries", [2, 4]], ["keys", None], ["keys", None]]},
+    {"rows": [["queries", [2]], ["keys", None]]}, {"rows": [["queries", [2, -1]], ["keys", None]]},
+    {"rows": [["queries", [2, True]], ["keys", None]]}, {"rows": [["queries", ["a", "b"]], ["keys", None]]},
+    {"rows": [["names", None], ["keys", None]]}, {"rows": [["names", ["a", "\ud800"]], ["keys", None]]},
+    {"rows": [["others", [2, 4]], ["keys", None]]}, {"rows": [[["queries"], [2, 4]], ["keys", None]]},
+    {"rows": ["queries", "keys"]}, {"columns": [["queries", None], ["keys", None]]},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("axes", AXES)
+def test_axes_that_are_none_of_the_statistic_are_refused(tmp_path, axes):
+    path = tmp_path / "it.atlas"
+    q = torch.randn(1, 2, 6, 4, generator=torch.Generator().manual_seed(0))
+    with regard.watch(torch.nn.Identity(), statistics=[regard.statistics.Rows([2, 4])]) as seen:
+        regard.attention(q, q, q)
+    seen.save(path)
+    whole = path.read_bytes()
+    length = 8 + struct.unpack("<Q", whole[:8])[0]
+    header = json.loads(whole[8:length])
+    about = json.loads(header["__metadata__"]["regard"])
+    (layer,) = about["records"][0]["layers"]
+    assert layer["axes"] == {"rows": [["queries", [2, 4]], ["keys", None]]}
+    put(path, header, about, whole[length:])
+    assert read_atlas(path)[0].layers[0].axes == {"rows": (("queries", (2, 4)), ("keys", None))}
+    layer["axes"] = axes
+    put(path, header, about, whole[length:])
+    with pytest.raises(AtlasError):
+        read_atlas(path)
+
+
 BILLION = 10**10
 BOMBS = {
     "bits": (2, lambda form: form["mask"]["fields"]["visible"].update(shape=[100_000, 100_000])),

@@ -1,7 +1,9 @@
 """Whatever is exported is read back by csv and numpy as what the record answers."""
 
 import csv
+import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -75,6 +77,83 @@ def test_a_statistic_has_a_row_for_each_position_and_a_column_for_each_head(seen
     )
     with pytest.raises(ObservationError, match="'sink' was not kept"):
         seen.export(tmp_path / "it.csv", "sink", layer=0)
+
+
+@pytest.fixture(scope="module", params=["live", "saved"])
+def chosen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Statistics of chosen queries, keys and spans, of which as many are asked as there are tokens."""
+    torch.manual_seed(1)
+    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 1).eval()
+    asked = [
+        statistics.Columns([3, 2, 1, 0], name="four"),
+        statistics.Columns([2, 9], name="two"),
+        statistics.Rows([3, 1]),
+        statistics.Rectangle(slice(2, 4), slice(1, 3)),
+        statistics.Rows([1], name="positions"),
+    ]
+    spans = {"a": (0, 2), "b": (2, None), "c": [0], "d": [3]}
+    with torch.no_grad(), regard.watch(model, tokens="the cat sat on".split(), statistics=asked, keys=spans) as watched:
+        model(torch.randn(1, 4, 16))
+    if request.param == "live":
+        return watched
+    path = tmp_path_factory.mktemp("atlas") / "chosen.atlas"
+    watched.save(path)
+    return regard.load_atlas(path)
+
+
+def test_chosen_rows_columns_and_spans_have_their_own_names(chosen: Any, tmp_path: Path) -> None:
+    words, weights = "the cat sat on".split(), chosen.weights(layer=0, head=1)[0]
+    expected = {
+        "four": (words, ["on", "sat", "cat", "the"], weights[:, [3, 2, 1, 0]]),
+        "two": (words, ["sat", "9"], np.stack([weights[:, 2], np.full(4, np.nan)], 1)),
+        "rows": (["on", "cat"], words, weights[[3, 1]]),
+        "rectangle": (["sat", "on"], ["cat", "sat"], weights[2:4, 1:3]),
+        "key_spans": (
+            words, ["a", "b", "c", "d"],
+            np.stack([weights[:, :2].sum(1), weights[:, 2:].sum(1), weights[:, 0], weights[:, 3]], 1),
+        ),
+    }  # fmt: skip
+    for name, (rows, columns, numbers) in expected.items():
+        chosen.export(tmp_path / "it.csv", name, layer=0, head=1)
+        header, *lines = read(tmp_path / "it.csv")
+        assert (header, [line[0] for line in lines]) == ([name, *columns], rows), name
+        found = np.array([[cell or "nan" for cell in line[1:]] for line in lines], dtype=np.float32)
+        np.testing.assert_allclose(found, numbers, rtol=1e-6, err_msg=name)
+        chosen.export(tmp_path / "it.npz", name, layer=0)
+        with np.load(tmp_path / "it.npz") as arrays:
+            assert (arrays["row_positions"].tolist(), arrays["positions"].tolist()) == (rows, columns), name
+            np.testing.assert_allclose(arrays[name][1], numbers, rtol=1e-6, err_msg=name)
+        chosen.export(tmp_path / "it.svg", name, layer=0, head=1)
+        drawn = re.findall(r"<!-- (.*?) -->", (tmp_path / "it.svg").read_text("utf-8"))
+        assert drawn[: len(columns) + len(rows)] == [*columns, *rows], name
+
+
+def test_a_statistic_may_have_the_name_of_its_labels(chosen: Any, tmp_path: Path) -> None:
+    chosen.export(tmp_path / "it.npz", "positions", layer=0, head=0)
+    with np.load(tmp_path / "it.npz") as arrays:
+        np.testing.assert_array_equal(arrays["positions"], chosen.weights(layer=0, head=0)[0][[1]])
+
+
+class Seen(statistics.PerKey):
+    """The sum of each column."""
+
+    name = "seen"
+
+    def of(self, rows: Any) -> torch.Tensor:
+        return rows.weights.sum(1)
+
+
+def test_a_number_for_each_key_has_the_keys_names_where_there_are_as_many_queries(tmp_path: Path) -> None:
+    torch.manual_seed(2)
+    attention = nn.MultiheadAttention(8, 2, batch_first=True).eval()
+    texts = {"source": ["le", "chat", "dort"], "target": ["the", "cat", "sleeps"]}
+    with torch.no_grad(), regard.watch(attention, tokens=texts, statistics=[Seen()]) as watched:
+        attention(torch.randn(1, 3, 8), *(torch.randn(1, 3, 8),) * 2)
+    watched.export(tmp_path / "it.csv", "seen", layer=0)
+    cells = read(tmp_path / "it.csv")
+    assert [line[0] for line in cells[1:]] == ["le", "chat", "dort"]
+    numbers = np.array([line[1:] for line in cells[1:]], dtype=np.float32)
+    np.testing.assert_allclose(numbers, watched.weights(layer=0)[0].sum(1).T, rtol=1e-6)
 
 
 def test_the_strongest_keys_are_one_row_each(seen: Observation, tmp_path: Path) -> None:

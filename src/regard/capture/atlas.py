@@ -73,6 +73,7 @@ def _about(number: int, record: Record, arrays: dict[str, Stored]) -> dict[str, 
     for index, layer in enumerate(record.layers):
         one = {name: getattr(layer, name) for name in LIGHT}
         one |= {} if layer.head_numbers is None else {"head_numbers": list(layer.head_numbers)}
+        one |= {"axes": dict(layer.axes)} if layer.axes else {}
         stored = stored_arrays(layer)
         arrays |= {f"{number}.{index}.{name}": array for name, array in stored.items()}
         prefix = "statistics."

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from regard.capture.atlas_compression import DTYPES, Held, Stored, deflated, plain
 from regard.capture.captured_qk import Kept, Segment
 from regard.capture.records import Layer
+from regard.capture.statistic_axes import read_axes
 from regard.errors import InputError
 
 __all__ = ["StoredLayer", "stored_arrays", "stored_kept"]
@@ -23,7 +24,8 @@ Array = npt.NDArray[Any]
 _ARRAYS = ("mean", "max", "top_keys", "top_weights", "entropy", "received", "weights")
 _HALVED = ("mean", "max", "top_weights")
 _LARGE = 4096  # bytes above which an array of a mask or bias is compressed
-LIGHT = tuple(one.name for one in fields(Layer) if one.name not in (*_ARRAYS, "statistics", "qk", "head_numbers"))
+_OPTIONAL = ("axes", "head_numbers")
+LIGHT = tuple(one.name for one in fields(Layer) if one.name not in (*_ARRAYS, *_OPTIONAL, "statistics", "qk"))
 
 
 class StoredLayer(Layer):
@@ -46,13 +48,15 @@ class StoredLayer(Layer):
         Raises:
             ValueError, LookupError, TypeError: JSON and arrays are inconsistent.
         """
-        if set(about) - {"head_numbers"} != set(LIGHT):
+        if set(about) - set(_OPTIONAL) != set(LIGHT):
             raise ValueError(f"a layer has other fields than {', '.join(LIGHT)}")
         _check(about, arrays)
         if kept is not None:
             _check_kept(kept, held or {}, arrays)
         layer = object.__new__(cls)
-        vars(layer).update({"head_numbers": None, **about})
+        shapes = {name.removeprefix("statistics."): array.shape for name, array in arrays.items()}
+        axes = read_axes(about.get("axes", {}), shapes)
+        vars(layer).update({"head_numbers": None, **about, "axes": axes})
         if layer.head_numbers is not None:
             vars(layer)["head_numbers"] = tuple(layer.head_numbers)
         vars(layer).update({"_arrays": arrays, "_kept": kept, "_held": held or {}})

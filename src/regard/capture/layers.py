@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from regard.capture.statistic_axes import Axis
 from regard.errors import InputError, ObservationError
 
 __all__ = [
@@ -180,7 +181,8 @@ class Layer:
     best first, key −1 and weight 0 where a query sees fewer than k keys; `entropy` (batch, heads, queries) in nats;
     `received` (batch, heads, keys), the sum of each key's column; `weights` (batch, heads, queries, keys) or None. If
     heads were chosen, `head_numbers` are theirs, and the arrays are 0 at all others. `statistics` holds the requested
-    statistics by name, as arrays (batch, heads, ...), with heads 1 if all heads share them. `qk`, with keep="qk", gives
+    statistics by name, as arrays (batch, heads, ...), with heads 1 if all heads share them, and `axes` what the axes
+    behind these are: queries, keys or names, chosen ones or all. `qk`, with keep="qk", gives
     any rectangle of the weights. `number` is the layer's in the model, counted within its stream; None if it is
     unknown, in which case layers are counted in the order of their calls. A bin of the heat map spans `query_bin`
     queries and `key_bin` keys (the last may be smaller): `mean` is over its pairs, hidden ones counting 0, `max` its
@@ -203,6 +205,7 @@ class Layer:
     # access.
     weights: npt.NDArray[np.float32] | None = field(default_factory=lambda: None)
     statistics: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
+    axes: Mapping[str, tuple[Axis, ...]] = field(default_factory=dict)
     qk: Computable | None = field(default_factory=lambda: None)
     number: int | None = field(default_factory=lambda: None)  # the model's number within the stream
     head_numbers: tuple[int, ...] | None = field(default_factory=lambda: None)  # recorded heads, if they were chosen

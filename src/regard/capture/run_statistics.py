@@ -23,6 +23,7 @@ from regard.backends.numba_loops.auto import takes_some
 from regard.capture import compiled_statistics, fused
 from regard.capture.records import Layer
 from regard.capture.requested_statistics import RESERVED, needs_of
+from regard.capture.statistic_axes import axes_of
 from regard.capture.statistics import Extent, Statistic
 from regard.capture.statistics.base import Need
 from regard.capture.statistics.default_statistics import bin_width
@@ -129,8 +130,7 @@ class Folding:
                 f"{self._later[0].name!r} needs gradients, and none reached {self._here}: call backward() of a loss "
                 "that depends on it within the `with` block"
             )
-        fields: dict[str, Any] = {}
-        others: dict[str, Any] = {}
+        fields, others = dict[str, Any](), dict[str, Any]()
         for statistic in (*self._now, *self._later):
             with _by_itself(extent.device):
                 results = statistic.finish(extent)
@@ -139,7 +139,7 @@ class Folding:
                     fields[name] = found
                 else:
                     others[name] = self._checked(statistic, name, found, extent)
-        return {**fields, "statistics": others}
+        return {**fields, "statistics": others, "axes": axes_of((*self._now, *self._later), others)}
 
     def _checked(self, statistic: Statistic, name: str, found: Any, extent: Extent) -> Any:
         """Return the result of a user's statistic, checked for types that the record supports."""

@@ -32,7 +32,8 @@ _PER_KEY = (
     "value_norm",
     "value_norm.keys",
     "gradient_x_attention.keys",
-)  # all other statistics have one value per query
+)  # all others without axes have one value per query
+_MAPS = ("value_norm.mean", "value_norm.max", "gradient_x_attention.mean")
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,8 +158,11 @@ def _statistic(record: Record, seen: Layer, kind: str, head: int | None, batch_i
     rows = [f"{layer_name(record, index)}, all heads" if shared else head_name(record, index, one) for one in heads]
     if chosen.ndim == 1:
         chosen = chosen[:, None]
-    names = _positions(record, seen, kind, chosen.shape[-1], batch_index)
-    arrays = {kind: chosen if head is None else chosen[0], "positions": np.array(names)}
+    *above, names = _names_of_axes(record, seen, kind, chosen.shape[1:], batch_index)
+    arrays = {kind: chosen if head is None else chosen[0]}
+    arrays.setdefault("positions", np.array(names))  # a statistic may have any name
+    if above:
+        arrays.setdefault("row_positions", np.array(above[-1]))
     if chosen.ndim == 2:
         heading = f"{visible(record.model)}: {kind}" if record.model else kind
         return _Export(
@@ -168,11 +172,10 @@ def _statistic(record: Record, seen: Layer, kind: str, head: int | None, batch_i
         )
     if head is None or chosen.ndim > 3:
         return _Export(lambda: arrays, None, None)
-    down = [str(number) for number in range(chosen.shape[1])]
     return _Export(
         lambda: arrays,
-        lambda: matrix_table(kind, down, names, chosen[0]),
-        lambda: statistic_figure(f"{kind}, {rows[0]}", down, names, chosen[0]),
+        lambda: matrix_table(kind, above[0], names, chosen[0]),
+        lambda: statistic_figure(f"{kind}, {rows[0]}", above[0], names, chosen[0]),
     )
 
 
@@ -209,8 +212,22 @@ def _binned(names: Sequence[str], size: int) -> list[str]:
     return [f"{start}:{min(start + size, len(names))}" for start in range(0, len(names), size)]
 
 
-def _positions(record: Record, seen: Layer, kind: str, count: int, batch_index: int) -> list[str]:
-    """Return the names of the positions of a statistic, or numbers if their tokens are unknown."""
-    keys = kind in _PER_KEY or seen.queries != count
-    labels = key_labels(record, seen, batch_index) if keys else query_labels(record, seen, batch_index)
-    return _names(labels) if len(labels) == count else [str(number) for number in range(count)]
+def _names_of_axes(
+    record: Record, seen: Layer, kind: str, shape: Sequence[int], batch_index: int
+) -> list[Sequence[str]]:
+    """Return the names along each axis of a statistic, or numbers if it is unknown what the axis is."""
+    queries, keys = (_names(of(record, seen, batch_index)) for of in (query_labels, key_labels))
+    if kind in seen.axes:
+        known = {"queries": queries, "keys": keys, "names": []}
+        return [_chosen(known[of], which) for of, which in seen.axes[kind]]
+    if kind in _MAPS:
+        return [_binned(queries, seen.query_bin), _binned(keys, seen.key_bin)]
+    if len(shape) == 1 and shape[0] in (len(queries), len(keys)):
+        return [keys if kind in _PER_KEY or shape[0] != len(queries) else queries]
+    return [[str(number) for number in range(size)] for size in shape]
+
+
+def _chosen(names: Sequence[str], which: Sequence[int] | Sequence[str] | None) -> Sequence[str]:
+    if which is None:
+        return names
+    return [one if isinstance(one, str) else names[one] if one < len(names) else str(one) for one in which]

@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
+from regard.capture.statistic_axes import Axis
 from regard.capture.watched_call import Ids, WatchedCall
 from regard.capture.weight_rows import RowBlock
 from regard.capture.weights_from_qk import CallFromWeights
@@ -80,6 +81,9 @@ class Statistic(Protocol):
     are not needed. `by_head` is True if rows of different heads may be processed concurrently in several threads,
     which a subclass of PerQuery or PerKey may set if the result of `of` depends only on the rows.
 
+    `axes` tells what the axes of the array under `name` are behind (batch, heads), so that exported files can name
+    them: a tuple of ("queries", None), ("keys", None), ("keys", (3, 5)) for chosen ones, or ("names", ("a", "b")).
+
     Of a sequence that is sharded over ranks, no rank has whole rows. `takes_parts` is True if a block may hold some
     columns of a row and other blocks the rest; then a method `reduce_ranks(all_reduce)` joins what the ranks found, in
     place, with `all_reduce(tensor, "sum")` or `all_reduce(tensor, "max")`. PerQuery and PerKey have this method.
@@ -112,6 +116,7 @@ class PerQuery:
     of_parts: Literal["sum", "max"] = "sum"
     needs: frozenset[Need] = frozenset()
     width: int | None = None
+    axes: tuple[Axis, ...] | None = None
 
     def __init__(self) -> None:
         self._parts: list[Tensor] = []
@@ -163,6 +168,7 @@ class PerKey:
     name: str = ""
     by_head = False
     takes_parts = False
+    axes: tuple[Axis, ...] | None = (("keys", None),)
 
     def __init__(self) -> None:
         self._sums: Tensor | None = None

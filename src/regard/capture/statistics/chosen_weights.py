@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard.capture.selection import Keys, KeySpans
+from regard.capture.statistic_axes import Axis
 from regard.capture.statistics.base import AllReduce, Extent, PerQuery
 from regard.capture.weight_rows import RowBlock
 from regard.errors import InputError
@@ -33,6 +34,7 @@ class Columns(PerQuery):
         super().__init__()
         self.name, self.keys = name, _places("keys", keys)
         self.width = len(self.keys)
+        self.axes = (("queries", None), ("keys", self.keys))
 
     def of(self, rows: RowBlock) -> Float[Tensor, "heads rows chosen"]:
         """Return the selected columns of some rows; columns outside the block have weight 0."""
@@ -62,6 +64,7 @@ class Rectangle:
     def __init__(self, rows: slice | range, columns: slice | range, *, name: str = "rectangle") -> None:
         self.name = name
         self.rows, self.columns = _range("rows", rows), _range("columns", columns)
+        self.axes: tuple[Axis, ...] = (("queries", tuple(self.rows)), ("keys", tuple(self.columns)))
         self._found: Tensor | None = None
 
     def start(self, extent: Extent, /) -> None:
@@ -109,6 +112,7 @@ class Rows:
 
     def __init__(self, queries: Iterable[int], *, name: str = "rows") -> None:
         self.name, self.queries = name, _places("queries", queries)
+        self.axes: tuple[Axis, ...] = (("queries", self.queries), ("keys", None))
         self._found: Tensor | None = None
 
     def start(self, extent: Extent, /) -> None:
@@ -213,6 +217,7 @@ class KeySpanSums(PerQuery):
         super().__init__()
         self.spans = KeySpans.of(keys)
         self.width = len(self.spans.names)
+        self.axes = (("queries", None), ("names", self.spans.names))
 
     def of(self, rows: RowBlock) -> Float[Tensor, "heads rows spans"]:
         """The sums of some rows."""
