@@ -175,3 +175,13 @@ def test_another_text_s_cache_is_another_record(name: str) -> None:
             for cache in caches:
                 model(texts[0][:, :1], past_key_values=cache, cache_position=torch.tensor([6]))
     assert [one.layer(0).queries for one in seen.records] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("asked", "notes"),
+    [({}, {"prompt": 13}), ({"prefill_chunk_size": 4}, {}), ({"prefill_chunk_size": 20}, {"prompt": 13})],
+)
+def test_the_length_of_a_prompt_that_is_read_in_parts_is_not_told(asked, notes) -> None:
+    seen, _ = generated(made("Llama"), prompt(13), **asked)
+    assert len(seen.records) == 1
+    assert dict(seen.notes) == {"keep": "weights"} | notes

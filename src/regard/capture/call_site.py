@@ -87,7 +87,7 @@ class Site:
         self._find_projection = find_projection
         self._heads, self._queries = heads, queries  # the chosen ones; None for all
         self._count = 0  # of all heads
-        self.read = 0  # rows of the first call; later rows were generated, one step at a time
+        self.read = 0  # rows of the prompt, if all later ones were generated one at a time; else 0
         self._extent: Extent | None = None
         self._newest: Tensor | None = None  # mark of the newest key
         self._marks: Tensor | None = None  # all marks of a cross-attention, whose keys do not change
@@ -154,6 +154,8 @@ class Site:
             queries, keys = call.queries, call.reach if alone else call.keys
         else:
             assert self._extent is not None
+            if call.queries > 1:  # another part of the prompt, or tokens that an assistant has proposed
+                self.read = 0
             self._filled += 0 if self._cross else call.queries
             last = self._filled if self._cross else self._filled + call.reach - marked
             queries, keys = self._extent.queries + call.queries, max(self._extent.keys, last)

@@ -286,7 +286,7 @@ def _record(forward: _Forward, missing: tuple[Missing, ...]) -> Record:
     layers = tuple(site.finish() for site in sites)
     pairs = [(one, layer) for one, layer in zip(sites, layers, strict=True) if isinstance(one, Site)]
     read = {one.read for one, layer in pairs if layer.kind == "self" and one.read < layer.queries}
-    notes = {"prompt": read.pop()} if len(read) == 1 else {}
+    notes = {"prompt": read.pop()} if len(read) == 1 and 0 not in read else {}
     named = name_streams(layers, [site.place for site in sites])  # of all layers: they depend on each other
     watched = (
         layer for site, layer in zip(sites, named, strict=True) if isinstance(site, FinishedSite) or site.watched
