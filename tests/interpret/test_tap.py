@@ -201,6 +201,22 @@ def test_beams_that_begin_as_one_row_are_one_text(use_cache: bool) -> None:
     assert any(row.parent.tolist() != [0, 1, 2] for row in tap.rows[2:])
 
 
+def test_rows_of_calls_that_are_not_causal_have_every_key_behind_padding_too() -> None:
+    """The last keys are padding of all texts, so that the last rows see no later key; nor do those of short targets."""
+    ids = prompt(6)["input_ids"]
+    mask = torch.tensor([[1, 1, 1, 1, 0, 0], [1, 1, 1, 0, 0, 0]])
+    sizes = {"vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    encoder = transformers.BertModel(transformers.BertConfig(**sizes, intermediate_size=64)).eval()
+    with torch.no_grad(), regard.tap(encoder, heads=["1.2"], queries="new") as tap:
+        encoder(ids, attention_mask=mask)
+    assert [tuple(row.weights.shape) for row in tap.rows] == [(2, 1, 6)] * 6
+    model = made("BART")
+    for stream, widths in (("source", [6] * 6), ("target", [1, 2, 3, 4]), (("target", "source"), [6] * 4)):
+        with torch.no_grad(), regard.tap(model, heads=["1.1"], queries="new", stream=stream) as tap:
+            model(ids, attention_mask=mask, decoder_input_ids=ids[:, :4])
+        assert [row.weights.shape[-1] for row in tap.rows] == widths
+
+
 def test_whom_a_row_continues_is_not_guessed_at_without_a_cache() -> None:
     """Equal rows continue themselves, others those that they begin with; what has no ids, or no beginning, nobody."""
     model = made("Llama")

@@ -18,7 +18,8 @@ class AttentionRow:
         position: The query's position, counted from 0, padding included.
         ids: The token at this position of each sequence, or None if the model was not called with token ids.
         weights: The weights of the heads in the order of `tap.heads`, to each key position from 0 to the newest one (0
-            for keys that a sliding window has dropped), or their sums over each span in the order of `keys=`.
+            for keys that a sliding window has dropped), or their sums over each span in the order of `keys=`. Of
+            several rows of one call, each ends at its own position if none of them sees a later key (causal attention).
         parent: The row of the previous step that each sequence continues, as beam search reorders them; None at step 0,
             and in a batch that is read from the beginning in each step (no cache) and has no token ids.
     """

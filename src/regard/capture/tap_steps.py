@@ -204,27 +204,23 @@ class TapSteps:
         weights = weights if permutation is None else weights[:, list(permutation)]
         ids = step.ids if step.ids is not None and step.ids.shape[1] == step.queries else None
         parent = self._take_parent(len(first), rows_before, again=again)
+        places = [step.past + row for row in rows]
+        ends = self._spans is None and not order[0].cross and len(places) > 1 and not _see_later(weights, places)
         found = [
             AttentionRow(
                 self._number,
-                step.past + row,
+                place,
                 None if ids is None else ids[:, row],
-                self._trimmed(weights[:, :, at], step.past + row, len(rows)),
+                weights[:, :, at, : place + 1] if ends else weights[:, :, at],
                 parent,
             )
-            for at, row in enumerate(rows)
+            for at, (row, place) in enumerate(zip(rows, places, strict=True))
         ]
         if len(found) > 1 and step.cache is not None and step.last != 1:
             self._held, self._held_cache = found, step.cache
             return
         for one in found:
             self._deliver(one)
-
-    def _trimmed(self, weights: Float[Tensor, "batch heads keys"], position: int, rows: int) -> Tensor:
-        """Return a row of several without the keys after its query, if it sees none of them."""
-        if rows == 1 or self._spans is not None or bool(weights[..., position + 1 :].any()):
-            return weights
-        return weights[..., : position + 1]
 
     def _count(self, step: _Step, batch: int, *, continues: bool) -> None:
         again = step.cache is None and not self._cached and step.past == 0 and step.queries == self._end + 1
@@ -267,6 +263,11 @@ class TapSteps:
         """Drop everything that was held."""
         self._held, self._held_cache, self._cache, self._step = [], None, None, None
         self._parent = self._texts = None
+
+
+def _see_later(weights: Float[Tensor, "batch heads rows keys"], positions: Sequence[int]) -> bool:
+    """Return whether any of these rows sees a key after its own position: the call is not causal."""
+    return any(bool(weights[:, :, at, place + 1 :].any()) for at, place in enumerate(positions))
 
 
 def _joined(layers: Sequence[Tensor]) -> Tensor:
