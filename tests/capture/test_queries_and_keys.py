@@ -14,7 +14,7 @@ from regard import masks, positions, scores
 from regard.capture.captured_qk import Kept
 from regard.capture.matrix_pyramid import Matrix
 from regard.errors import InputError, ObservationError
-from regard.masks import Causal, MaskMod, Padding, Window
+from regard.masks import Causal, Dense, MaskMod, Padding, Window
 from regard.normalizers import Sigmoid, Softmax
 
 N, DIM = 40, 8
@@ -610,6 +610,11 @@ def test_heads_are_not_chosen_where_a_function_reads_their_number():
     with pytest.raises(ObservationError, match="needs masks, biases, scores and sinks that all heads share"):
         seen_of({"mask": MaskMod(OWN["heads"])}, heads=["0.1"])
     seen, q, k = seen_of({"mask": MaskMod(OWN["sequences"])}, heads=["0.1"])
+    dense_mask = torch.ones(2, 1, N, N, dtype=torch.bool).tril()
+    for shared in (dense_mask, dense_mask[0, 0]):
+        of_dense, *_ = seen_of({"mask": Dense(shared)}, heads=["0.1"])
+        expected = dense(q, k, k, visible=dense_mask.numpy()).weights
+        np.testing.assert_allclose(of_dense.weights(layer=0, head=1), expected[:, 1], atol=1e-6)
     expected = dense(q, k, k, visible=OWN["sequences"](np.arange(2)[:, None, None, None], 0, *np.ogrid[:N, :N])).weights
     np.testing.assert_allclose(seen.weights(layer=0, head=1), expected[:, 1], atol=1e-6)
 

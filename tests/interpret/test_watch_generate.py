@@ -138,6 +138,25 @@ def test_reordered_beams_are_refused_with_the_reason(kind: str, name: str) -> No
         model.generate(**prompt(6), num_beams=3, max_new_tokens=12, do_sample=False)
 
 
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+@pytest.mark.parametrize("kind", ["sdpa", "eager"])
+def test_a_part_of_the_prompt_that_is_padding_of_all_texts_begins_the_record(far, kind: str, cache: str) -> None:
+    model, given = made("Llama"), prompt(7)
+    given["attention_mask"][0, :3], given["attention_mask"][1, :4] = 0, 0
+    model.set_attn_implementation(kind)
+    seen, text = generated(model, given, do_sample=False, cache_implementation=cache, prefill_chunk_size=2)
+    assert [(one.layer(1).queries, one.layer(1).keys) for one in seen.records] == [(text.shape[1],) * 2]
+    mask = torch.cat([given["attention_mask"], torch.ones(2, text.shape[1] - 7, dtype=torch.long)], 1)
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        positions = (mask.cumsum(-1) - 1).clamp_min(0)
+        whole = model(text, attention_mask=mask, position_ids=positions, output_attentions=True)
+    real = mask.bool().numpy()
+    for layer, theirs in zip(seen.record, whole.attentions, strict=True):
+        ours, other = layer.weights.transpose(0, 2, 1, 3)[real], theirs.transpose(1, 2).numpy()[real]
+        assert abs(ours - other).max() < 2e-5
+
+
 @pytest.mark.parametrize("kind", ["sdpa", "eager"])
 def test_room_behind_a_text_in_a_static_cache_is_no_keys(far, kind: str) -> None:
     model, given = made("Llama"), prompt(6)

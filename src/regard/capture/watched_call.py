@@ -195,8 +195,12 @@ class WatchedCall:
         return after + int(at[-1]) + 1 if len(at) else after
 
     def _last_seen(self, row: int) -> int:
-        """Return the last column that a query of any sequence sees."""
+        """Return the last column that a query of any sequence sees; for one that sees none (it is padding), the last
+        that holds a key: those of a static cache are 0 until they are written.
+        """
         seen = self.row(row).any(0).any(0).nonzero()
+        if not len(seen) and self.marks is not None:
+            seen = self.marks.ne(0).any(-1).any(0).any(0).nonzero()
         return int(seen[-1]) if len(seen) else self.keys - 1
 
     @cached_property

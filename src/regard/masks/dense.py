@@ -74,10 +74,10 @@ class Dense(Mask):
     def __call__(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
         """The entry of the matrix."""
         sizes = self._four.shape
-        zero = torch.zeros_like(i)
+        zero = torch.zeros_like(i)  # of what all sequences or heads share, one entry is the answer for all
         return self._four[
-            batch if sizes[0] > 1 else torch.zeros_like(batch),
-            head if sizes[1] > 1 else torch.zeros_like(head),
+            batch if sizes[0] > 1 else zero,
+            head if sizes[1] > 1 else zero,
             i - self.q_offset if sizes[2] > 1 else zero,
             j if sizes[3] > 1 else torch.zeros_like(j),
         ]
