@@ -207,6 +207,17 @@ def test_what_cannot_be_done_is_refused_with_the_way_out() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, when it compiles
+def test_differential_attention_is_refused() -> None:
+    """Two heads make one of the output, so that head 1 would be half of the output's head 0."""
+    config = transformers.DiffLlamaConfig(**SIZES | {"vocab_size": 99})
+    model = transformers.DiffLlamaForCausalLM(config).eval()
+    with (
+        pytest.raises(ObservationError, match=r"model\.layers\.0\.self_attn .* is differential attention"),
+        regard.ablate_heads(model, [(0, 1)]),
+    ):
+        model(torch.tensor([[1, 2, 3]]))
+
+
 def test_a_projection_that_layers_share_is_refused() -> None:
     """ALBERT runs one layer several times: a watch counts three, and 0.1 would be gone from all of them."""
     config = transformers.AlbertConfig(**SIZES | {"num_hidden_layers": 3}, embedding_size=8)

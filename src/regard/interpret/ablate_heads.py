@@ -20,6 +20,7 @@ Replacement = Literal["zero", "mean"]
 # may have a c_proj or a dense too, but has no query projection.
 _OUTPUTS = ("o_proj", "out_proj", "c_proj", "out_lin", "dense", "Wo", "o")
 _QUERIES = ("q_proj", "c_attn", "q_lin", "query_key_value", "Wqkv", "qkv_proj", "qkv", "query", "q")
+_DIFFERENTIAL = "lambda_q1"  # a parameter of differential attention (Ye et al. 2024, arXiv:2410.05258)
 _HEADS = ("heads", "num_heads", "num_attention_heads", "n_heads", "n_head")
 
 
@@ -132,6 +133,11 @@ def head_outputs(model: nn.Module) -> tuple[HeadsOut, ...]:
             )
         if (projection := _projection(module)) is None or id(projection) in taken:
             continue
+        if _DIFFERENTIAL in dict(module.named_parameters(recurse=False)):
+            raise ObservationError(
+                f"{name or 'the model'} ({type(module).__name__}) is differential attention, whose output is the "
+                "difference of two softmaxes, with a head for two of them: remove it with a hook of your own"
+            )
         taken.add(id(projection))
         width = _in_width(projection)
         heads = _heads(module, model)
