@@ -168,7 +168,8 @@ def test_an_edited_header_is_refused_when_it_is_loaded_or_works(tmp_path, which)
 
 
 AXES = [
-    None, [], {"rows": None}, {"rows": [["keys", None]]}, {"rows": [["queries", [2, 4]], ["keys", None], ["keys", None]]},
+    None, [], {"rows": None}, {"rows": [["keys", None]]},
+    {"rows": [["queries", [2, 4]], ["keys", None], ["keys", None]]},
     {"rows": [["queries", [2]], ["keys", None]]}, {"rows": [["queries", [2, -1]], ["keys", None]]},
     {"rows": [["queries", [2, True]], ["keys", None]]}, {"rows": [["queries", ["a", "b"]], ["keys", None]]},
     {"rows": [["names", None], ["keys", None]]}, {"rows": [["names", ["a", "\ud800"]], ["keys", None]]},

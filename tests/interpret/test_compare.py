@@ -57,6 +57,8 @@ def test_jensen_shannon_is_even_bounded_and_counts_what_a_sink_took() -> None:
     assert jensen_shannon(p, q) == pytest.approx(slow_jensen_shannon(p, q))
     assert jensen_shannon(p, q) == jensen_shannon(q, p)
     assert jensen_shannon(np.array([1.0, 0]), np.array([0, 1.0])) == pytest.approx(math.log(2))
+    few = np.array([1 - 5e-5, 0]), np.array([1.0, 0])  # 5e-5 went to the sink of one
+    assert jensen_shannon(*few) == pytest.approx(slow_jensen_shannon(*(np.append(one, 1 - one.sum()) for one in few)))
     # The sink took all of one row and nothing of the other.
     assert jensen_shannon(np.array([0.0, 0.0]), np.array([0.5, 0.5])) == pytest.approx(math.log(2))
     assert jensen_shannon(np.zeros(2), np.zeros(2)) == 0

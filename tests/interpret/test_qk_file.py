@@ -72,6 +72,7 @@ def test_scale_mask_softcap_and_sinks_are_those_of_the_metadata(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("tensors", "about", "reason"),
     [
+        (TENSORS, {"window": "2", "causal": "false"}, "`window` counts the keys up to a query's own"),
         (TENSORS, {"version": "2"}, "version '2', and this regard reads version '1'"),
         (TENSORS, {"heads": "[1]"}, "`heads` of its metadata must be the JSON of a dict"),
         (TENSORS, {"heads": "{}"}, "must name the heads"),

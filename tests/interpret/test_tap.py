@@ -391,6 +391,8 @@ def test_what_cannot_be_tapped_is_refused_with_the_way_out() -> None:
         regard.tap(model, heads=["1.2"], keys={"a": (3, 3)})
     with pytest.raises(InputError, match='`queries` must be "last"'):
         regard.tap(model, heads=["1.2"], queries="all")
+    with pytest.raises(InputError, match=r"`queries` \(0, 3\) may be two positions or a span.*write \[0, 3\] or range"):
+        regard.tap(model, heads=["1.2"], queries=(0, 3))
     with pytest.raises(InputError, match="`heads` needs a `stream` too"):
         regard.tap(made("T5"), heads=["1.2"])
     for heads, stream in ((["1.2"], "text"), (["1.2"], ("target", "text")), (regard.HeadSet([(1, 2)]), None)):

@@ -217,6 +217,10 @@ class Answers:
     ) -> list[HeadScore]:
         """Rank all heads by the weight from the word `query_token` to the word `key_token`.
 
+        Each is the first word of the text that is equal, in upper or lower case, else the first that contains it
+        ("zookeeper" finds "zookeeper's"). Of a word of several tokens it is the mean over the queries and the sum over
+        the keys.
+
         Only layers with known tokens are ranked; `stream` selects among these.
 
         Raises:
@@ -235,9 +239,8 @@ class Answers:
         for seen in known or layers:
             queries, keys = self.words(seen.query_tokens, batch_index), self.words(seen.key_tokens, batch_index)
             at, to = find_word(queries, query_token), find_word(keys, key_token)
-            at = (
-                at if at is not None and queries[at].pieces[-1] < seen.queries else None
-            )  # a layer may cover only a part
+            # A layer may cover a part of the text only.
+            at = at if at is not None and queries[at].pieces[-1] < seen.queries else None
             to = to if to is not None and keys[to].pieces[-1] < seen.keys else None
             if at is None or to is None:
                 missing.append({word for word, found in ((query_token, at), (key_token, to)) if found is None})

@@ -15,7 +15,7 @@ from regard.errors import InputError
 __all__ = ["Heads", "HeadsChosen", "KeySpans", "Keys", "Queries", "QueriesChosen", "in_place"]
 
 Heads = Any  # "17.3", 17, (17, 3), ("model.layers.17.self_attn", 3), or an object whose `heads` are such pairs
-Queries = Literal["last", "new"] | Sequence[int] | tuple[int, int] | range
+Queries = Literal["last", "new"] | Sequence[int] | range
 Keys = Mapping[str, tuple[int, int | None] | Sequence[int] | range]
 
 _HEAD = re.compile(r"(\d+)(?:\.(\d+))?")
@@ -104,7 +104,8 @@ class QueriesChosen:
         """Return the queries that `queries=` names.
 
         Raises:
-            InputError: It is neither "last", "new", a list of positions nor a range.
+            InputError: It is neither "last", "new", a list of positions nor a range; or a pair, which `keys=` would
+                take for a span.
 
         >>> QueriesChosen.of(range(2, 5)).span, sorted(QueriesChosen.of([7, 3]).positions)
         ((2, 5), [3, 7])
@@ -115,6 +116,12 @@ class QueriesChosen:
             return cls(rule=queries)
         if isinstance(queries, range) and queries.step == 1 and queries.start >= 0 and len(queries):
             return cls(span=(queries.start, queries.stop))
+        if isinstance(queries, tuple) and len(queries) == 2 and all(_is_index(one) for one in queries):
+            first, last = map(int, queries)
+            raise InputError(
+                f"`queries` {queries} may be two positions or a span, as it is in `keys=`: write [{first}, {last}] or "
+                f"range({first}, {last})"
+            )
         known = isinstance(queries, Sequence) and not isinstance(queries, str)
         if known and queries and all(_is_index(one) for one in queries):
             return cls(positions=frozenset(int(one) for one in queries))

@@ -199,9 +199,9 @@ def jensen_shannon(p: npt.NDArray[np.floating], q: npt.NDArray[np.floating]) -> 
 
 
 def _whole(rows: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return the rows with one more key that completes their sum to 1, where sinks or float32 have left less."""
+    """Return the rows with one more key that completes their sum to 1, where a sink left more than float32 rounds."""
     rest = 1 - rows.sum(-1, keepdims=True)
-    return np.concatenate([rows, np.where(rest > 1e-4, rest, 0)], -1)
+    return np.concatenate([rows, np.where(rest > 1e-6, rest, 0)], -1)
 
 
 def _check_shapes(before: Record, after: Record, *, names: tuple[str, str]) -> None:

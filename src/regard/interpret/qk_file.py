@@ -191,8 +191,11 @@ def _heads(number: str, tensors: Mapping[str, Tensor], about: Mapping[str, Any])
         raise InputError(f'`causal` must be "true" or "false", got {causal!r}')
     mask: Mask | None = Causal() if causal == "true" else None
     if "window" in about:
-        window = Window(max(1, int(_positive(about, "window"))))
-        mask = window if mask is None else mask & window
+        if mask is None:
+            raise InputError(
+                "`window` counts the keys up to a query's own, so it needs `causal` true: leave one of both out"
+            )
+        mask &= Window(max(1, int(_positive(about, "window"))))
     if sinks is not None and sinks.shape != (len(q),):
         raise InputError(f"{number}.sinks must be ({len(q)},), got {tuple(sinks.shape)}")
     scale = _positive(about, "scale") if "scale" in about else q.shape[2] ** -0.5

@@ -73,7 +73,8 @@ class Window(Mask):
     """−right ≤ i − j ≤ left: the keys near a query (Beltagy et al. 2020, arXiv:2004.05150).
 
     `Window(size)` sees the query itself and the size − 1 keys before it, as in Mistral 7B (2023, arXiv:2310.06825).
-    `Window(left=a, right=b)` sees the query itself, a keys before it and b keys after it.
+    `Window(left=a, right=b)` sees the query itself, a keys before it and b keys after it; a side that is not given
+    is 0.
 
     Cost: O(n · (left + right + 1) · dim) time where blocks are skipped; no memory.
 
