@@ -3,7 +3,10 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-__all__ = ["Axis", "axes_of", "read_axes"]
+__all__ = ["PER_KEY", "Axis", "axes_of", "read_axes"]
+
+# Results without axes that have a number for each key; all others have one for each query.
+PER_KEY = ("received", "sink", "value_norm", "value_norm.keys", "gradient_x_attention.keys")
 
 # Of what the axis is, and which: chosen positions, or names; None for all of them.
 Axis = tuple[Literal["queries", "keys", "names"], tuple[int, ...] | tuple[str, ...] | None]

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from regard.capture.layers import Stream, at_index, head_at
 from regard.capture.records import Layer, Record
+from regard.capture.statistic_axes import PER_KEY
 from regard.errors import InputError, ObservationError
 from regard.files import write_atomically
 from regard.render.alignment_figure import alignment_figure
@@ -26,13 +27,6 @@ if TYPE_CHECKING:
 __all__ = ["export"]
 
 _SUFFIXES = (".csv", ".npy", ".npz", ".png", ".svg")
-_PER_KEY = (
-    "received",
-    "sink",
-    "value_norm",
-    "value_norm.keys",
-    "gradient_x_attention.keys",
-)  # all others without axes have one value per query
 _MAPS = ("value_norm.mean", "value_norm.max", "gradient_x_attention.mean")
 
 
@@ -223,7 +217,7 @@ def _names_of_axes(
     if kind in _MAPS:
         return [_binned(queries, seen.query_bin), _binned(keys, seen.key_bin)]
     if len(shape) == 1 and shape[0] in (len(queries), len(keys)):
-        return [keys if kind in _PER_KEY or shape[0] != len(queries) else queries]
+        return [keys if kind in PER_KEY or shape[0] != len(queries) else queries]
     return [[str(number) for number in range(size)] for size in shape]
 
 

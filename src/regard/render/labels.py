@@ -14,6 +14,7 @@ import numpy as np
 from regard.capture.highlight import Focus
 from regard.capture.layers import head_at, several_streams, stream_of
 from regard.capture.records import Layer, Record
+from regard.capture.statistic_axes import PER_KEY
 from regard.capture.tokens import Token, Word, words_of
 from regard.errors import InputError
 from regard.heads.patterns import head_patterns
@@ -224,11 +225,17 @@ def _many(count: int, noun: str) -> str:
 
 
 def statistic_means(layer: Layer, head: int, batch_index: int) -> dict[str, float]:
-    """Return the mean of each requested statistic of a head that has one number for each of its rows or columns."""
+    """Return the mean of each requested statistic of a head that has one number for each of its rows or columns; rows
+    without a weight, such as those of queries that were not chosen, do not count.
+    """
     found = {}
+    rows = layer.top_weights[batch_index, head].any(-1)
     for name, values in layer.statistics.items():
         if values.ndim == 3 and values.shape[2] in (layer.queries, layer.keys) and values.dtype.kind in "fiu":
             of_head = values[batch_index, head if values.shape[1] > 1 else 0]
+            per_key = name in PER_KEY or layer.axes.get(name) == (("keys", None),)
+            if len(of_head) == layer.queries and not per_key:
+                of_head = of_head[rows]
             if np.isfinite(of_head).any():
                 found[name] = float(of_head[np.isfinite(of_head)].mean())
     return found
