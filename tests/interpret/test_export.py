@@ -156,6 +156,32 @@ def test_a_number_for_each_key_has_the_keys_names_where_there_are_as_many_querie
     np.testing.assert_allclose(numbers, watched.weights(layer=0)[0].sum(1).T, rtol=1e-6)
 
 
+class Pairs(Seen):
+    """Two numbers for each key, by a class whose own axes are not given."""
+
+    name = "pairs"
+
+    def finish(self, extent: Any) -> Any:
+        sums = next(iter(super().finish(extent).values()))
+        return {self.name: np.stack([sums, -sums], -1)}
+
+
+def test_axes_that_do_not_fit_are_left_out_and_names_that_are_no_text_are_spelled_out(tmp_path: Path) -> None:
+    """The record is saved and loaded all the same."""
+    attention, x = nn.MultiheadAttention(8, 2, batch_first=True).eval(), torch.randn(1, 3, 8)
+    columns = statistics.Columns(np.array([2, 0]))
+    with torch.no_grad(), regard.watch(attention, statistics=[Pairs(), columns], keys={"\ud800": (0, 2)}) as watched:
+        attention(x, x, x)
+    watched.save(tmp_path / "it.atlas")
+    for one in (watched, regard.load_atlas(tmp_path / "it.atlas")):
+        one.export(tmp_path / "it.csv", "pairs", layer=0, head=0)
+        assert [line[0] for line in read(tmp_path / "it.csv")] == ["pairs", "0", "1", "2"]
+        one.export(tmp_path / "it.csv", "columns", layer=0, head=0)
+        assert read(tmp_path / "it.csv")[0] == ["columns", "2", "0"]
+        one.export(tmp_path / "it.csv", "key_spans", layer=0, head=0)
+        assert read(tmp_path / "it.csv")[0] == ["key_spans", "\\ud800"]
+
+
 def test_the_strongest_keys_are_one_row_each(seen: Observation, tmp_path: Path) -> None:
     seen.export(tmp_path / "top.csv", "top")
     cells = read(tmp_path / "top.csv")

@@ -1,5 +1,6 @@
 """What the numbers of a statistic stand for: the axes of its arrays behind (batch, heads, ...)."""
 
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -15,9 +16,28 @@ _KINDS: dict[str, type | None] = {"queries": int, "keys": int, "names": str}
 
 
 def axes_of(statistics: Iterable[Any], results: Mapping[str, Any]) -> dict[str, tuple[Axis, ...]]:
-    """Return the axes of the results whose statistics tell them by an attribute `axes`."""
-    told = {one.name: getattr(one, "axes", None) for one in statistics}
-    return {name: tuple(axes) for name in results if (axes := told.get(name)) is not None}
+    """Return the axes of the results, arrays by name, whose statistics tell them by an attribute `axes`.
+
+    Axes that are none of the array are left out: a class of your own may inherit them and give something else.
+    """
+    found = {}
+    for one in statistics:
+        axes, array = getattr(one, "axes", None), results.get(one.name)
+        if axes is None or array is None:
+            continue
+        try:
+            stored = [[of, which if which is None else list(map(_plain, which))] for of, which in axes]
+            found[one.name] = read_axes({one.name: stored}, {one.name: array.shape})[one.name]
+        except (TypeError, ValueError):
+            continue
+    return found
+
+
+def _plain(place: Any) -> int | str:
+    """Return a place as JSON has it; what is no text in a name (half a surrogate pair) is spelled out."""
+    if isinstance(place, str):
+        return place.encode("utf-8", "backslashreplace").decode()
+    return operator.index(place)
 
 
 def read_axes(stored: Any, shapes: Mapping[str, Sequence[int]]) -> dict[str, tuple[Axis, ...]]:
