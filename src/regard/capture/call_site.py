@@ -1,22 +1,15 @@
-"""Attention call sites of a watched model: which module runs, the statistics of a site, and whether a call continues.
-
-The running modules are read from this thread's stack of calls. No hook is registered: hooks on all modules would affect
-other threads and their compilers, and hooks on one module disable PyTorch's fast paths.
+"""Attention call sites of a watched model: the statistics of a site, and whether a call continues it.
 
 With a cache, a model calls the same site again with new queries over old and new keys, and such calls append rows to
-the same record. Whether a call continues the previous one is determined from the keys: the newest key of the previous
-call must directly precede the new ones. This holds for dynamic, static and sliding caches of any library, and for
-compressed ones, whose keys are computed anew in each step.
+the same record. Only the numbers of the keys tell: caches of any library are told apart by these, without knowing how
+they are stored.
 """
 
-import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from types import FrameType
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from regard.capture.records import Layer
 from regard.capture.requested_statistics import Asked
@@ -28,41 +21,123 @@ from regard.capture.token_ids import Hearing, Listener
 from regard.capture.watched_call import WatchedCall
 from regard.errors import ObservationError
 
-__all__ = ["FinishedSite", "Running", "Site", "running"]
+__all__ = ["Site"]
 
 
-_CALL = nn.Module._call_impl.__code__
-_MARK = "the mark of this call of a module"
+class _SelfKeys:
+    """The keys of a self-attention at its last call: the newest, and if `whole` is set those of all columns.
 
-
-@dataclass(frozen=True)
-class Running:
-    """The innermost module that counts, if one runs; `begun` differs from one outermost call of such a module to the
-    next; `outside`: only modules that do not count are running; `calls`: every module that counts, with a mark of its
-    call.
+    The newest key alone does not tell two texts apart that end with the same token: in the first layer its key
+    depends on nothing else. So where a call decides which text goes on, all columns are compared, in the first and the
+    last of the key heads (which are the same if a call repeats its key heads for grouped queries).
     """
 
-    module: nn.Module | None
-    begun: object | None
-    outside: bool
-    calls: tuple[tuple[nn.Module, object], ...] = ()
+    def __init__(self) -> None:
+        self.whole = False
+        self._newest: Tensor | None = None
+        self._columns: Tensor | None = None  # up to the newest
+
+    def remember(self, call: WatchedCall) -> None:
+        """Copy the keys of a call: a cache may be changed in place."""
+        self._newest = call.marks[:, :, call.newest].clone()
+        self._columns = _two_heads(call.marks[:, :, : call.newest + 1]) if self.whole else None
+
+    def precede(self, call: WatchedCall) -> bool:
+        """Return whether the newest of these keys comes directly before the new keys of a call."""
+        before = call.newest - call.queries
+        return before >= 0 and self._newest is not None and _same(*self._found(before, call))
+
+    def are_old_keys_of(self, call: WatchedCall) -> bool:
+        """Return whether all keys of a call before its new ones are these.
+
+        A call with fewer keys has a cache that dropped the oldest, if the rest are at their new columns and not also
+        at their old ones: then the newest were cut off, of a text that has no positions in its keys.
+        """
+        if not self.precede(call) or self._columns is None:
+            return False
+        old = _two_heads(call.marks[:, :, : call.newest - call.queries + 1])
+        dropped = self._columns.shape[2] - old.shape[2]
+        if dropped < 0 or not _same_columns(old, self._columns[:, :, dropped:]):
+            return False
+        return not dropped or not _same_columns(old, self._columns[:, :, :-dropped])
+
+    def refuse_reordered(self, call: WatchedCall, name: str) -> None:
+        """Raise if beam search has reordered the rows of the cache, so that each row has the keys of another beam."""
+        before = call.newest - call.queries
+        if before < 0 or self._newest is None or call.batch < 2:
+            return
+        found, known = self._found(before, call)
+        if _same(found, known) and self._columns is not None:  # beams that end with the same token
+            found = _two_heads(call.marks[:, :, : before + 1])
+            if found.shape != self._columns.shape:
+                return
+            known = self._columns
+        if not _same(found, known) and all(any(_same(row, other) for other in known) for row in found):
+            raise ObservationError(
+                f"the cache of {name or 'this model'} was reordered between two steps, as beam search does, so its "
+                "rows no longer belong to one text: watch greedy decoding or sampling (num_beams=1), or run the "
+                "finished text through the model once under watch"
+            )
+
+    def _found(self, column: int, call: WatchedCall) -> tuple[Tensor, Tensor]:
+        assert self._newest is not None
+        return _as_many_heads(call.marks[:, :, column], self._newest)
 
 
-def running(counts: Callable[[nn.Module], bool]) -> Running:
-    """Inspect the running module calls, from the innermost one on."""
-    calls: list[tuple[nn.Module, object]] = []
-    some = False
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if frame.f_code is _CALL:
-            some = True
-            found = frame.f_locals["self"]
-            if counts(found):
-                # A mark with the lifetime of the call, which does not keep its frame and local variables alive.
-                calls.append((found, frame.f_locals.setdefault(_MARK, object())))
-        frame = frame.f_back
-    innermost, outermost = (calls[0][0], calls[-1][1]) if calls else (None, None)
-    return Running(innermost, outermost, some and not calls, tuple(calls))
+class _CrossKeys:
+    """The keys of a cross-attention, which do not change."""
+
+    def __init__(self) -> None:
+        self._marks: Tensor | None = None
+
+    def remember(self, call: WatchedCall) -> None:
+        """Take the keys of a call."""
+        self._marks = call.marks
+
+    def are_keys_of(self, call: WatchedCall, *, whatever_queries: bool) -> bool:
+        """Return whether a call has these keys: the cached tensor itself, or an equal one with one query, or with any
+        number of queries where the text is known to go on.
+        """
+        assert self._marks is not None
+        now, before = _as_many_heads(call.marks, self._marks)
+        if now.shape != before.shape:
+            return False
+        same = now.untyped_storage().data_ptr() == before.untyped_storage().data_ptr()
+        return same or ((whatever_queries or call.queries == 1) and torch.equal(now, before))
+
+
+def _two_heads(marks: Tensor) -> Tensor:
+    return torch.stack([marks[:, 0], marks[:, -1]], 1)
+
+
+def _as_many_heads(one: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the marks of two calls with equal numbers of heads: one may have repeated its key heads for grouped
+    queries.
+    """
+    heads = one.shape[1], other.shape[1]
+    few = min(heads)
+    if max(heads) % few:
+        return one, other
+    return one[:, :: heads[0] // few], other[:, :: heads[1] // few]
+
+
+def _same(found: Tensor, known: Tensor) -> bool:
+    """Return whether marks are those of the same keys, but for what rounding changes in keys that each step computes
+    anew from a compressed cache (multi-head latent attention): a little of each number in float32, and in a narrower
+    dtype few of the numbers, since sums are rounded to it at the end.
+    """
+    if found.shape != known.shape or torch.equal(found, known):
+        return found.shape == known.shape
+    info = torch.finfo(known.dtype)
+    tolerance = max(2 * info.eps, 64 * torch.finfo(torch.float32).eps if info.bits < 64 else 64 * info.eps)
+    change, size = (torch.linalg.vector_norm(one.double(), dim=-1) for one in (found - known, known))
+    few = info.bits >= 32 or bool(((found != known).double().mean(-1) <= 0.25).all())
+    return few and bool((change <= tolerance * size).all())
+
+
+def _same_columns(found: Tensor, known: Tensor) -> bool:
+    """Return whether all keys are the same; those of padding may be NaN."""
+    return _same(found, known) or (found.shape == known.shape and _same(found.nan_to_num(), known.nan_to_num()))
 
 
 class Site:
@@ -89,39 +164,32 @@ class Site:
         self._count = 0  # of all heads
         self.read = 0  # rows of the prompt, if all later ones were generated one at a time; else 0
         self._extent: Extent | None = None
-        self._newest: Tensor | None = None  # mark of the newest key
-        self._marks: Tensor | None = None  # all marks of a cross-attention, whose keys do not change
+        self._keys, self._cross_keys = _SelfKeys(), _CrossKeys()
         self._cross = False
         self._filled = 0  # keys up to the newest one
         self._beyond = 0  # positions from there to the query that follows, of queries that stand beyond the keys
 
-    def continues(self, call: WatchedCall) -> bool:
-        """Return whether the call adds rows to this site; raise if beam search has reordered the rows."""
-        if self._extent is None or self._newest is None:
-            return False
-        if call.batch != self._extent.batch or call.heads != self._count:
+    def continues(self, call: WatchedCall, *, is_certain: bool = False) -> bool:
+        """Return whether the call adds rows to this site; `is_certain`: other sites of the run have shown that this
+        text goes on.
+        """
+        if not self._is_as_large(call):
             return False
         if self._cross:
-            return self._same_keys(call)
-        before = call.newest - call.queries
-        if before < 0:
-            return False
-        found, newest = _as_many_heads(call.marks[:, :, before], self._newest)
-        if _same(found, newest):
-            return True
-        _refuse_reordered(found, newest, self.name)
-        return False
+            return self._cross_keys.are_keys_of(call, whatever_queries=is_certain)
+        return self._keys.precede(call) if is_certain else self._keys.are_old_keys_of(call)
 
-    def _same_keys(self, call: WatchedCall) -> bool:
-        """Return whether the keys of a cross-attention are unchanged: the cached tensor itself, or an equal one with
-        one query.
-        """
-        assert self._marks is not None
-        now, before = _as_many_heads(call.marks, self._marks)
-        if now.shape != before.shape:
-            return False
-        same = now.untyped_storage().data_ptr() == before.untyped_storage().data_ptr()
-        return same or (call.queries == 1 and torch.equal(now, before))
+    def refuse_reordered(self, call: WatchedCall) -> None:
+        """Raise if beam search has reordered the rows."""
+        if self._is_as_large(call) and not self._cross:
+            self._keys.refuse_reordered(call, self.name)
+
+    def tell_texts_apart(self) -> None:
+        """Keep all keys from the next call on, as this site is the one that decides which text goes on."""
+        self._keys.whole = True
+
+    def _is_as_large(self, call: WatchedCall) -> bool:
+        return self._extent is not None and (call.batch, call.heads) == (self._extent.batch, self._count)
 
     @property
     def fallback_reason(self) -> str | None:
@@ -178,8 +246,7 @@ class Site:
         )
         self._folding.fold(extent, start)
         self._extent = extent.alone
-        self._newest = call.marks[:, :, call.newest].clone()
-        self._marks = call.marks if self._cross else None
+        (self._cross_keys if self._cross else self._keys).remember(call)
 
     def _chosen(self, call: WatchedCall, start: int) -> WatchedCall:
         """Return the call with the rows of the chosen heads and queries only."""
@@ -214,62 +281,3 @@ class Site:
             *(self.name, "cross" if self._cross else "self", "text", "text", 1, 1),
             *(nothing, nothing, nothing.astype(np.int32), nothing, rows, columns),
         )
-
-
-def _as_many_heads(one: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the marks of two calls with equal numbers of heads: one may have repeated its key heads for grouped
-    queries.
-    """
-    heads = one.shape[1], other.shape[1]
-    few = min(heads)
-    if max(heads) % few:
-        return one, other
-    return one[:, :: heads[0] // few], other[:, :: heads[1] // few]
-
-
-def _same(found: Tensor, newest: Tensor) -> bool:
-    """Return whether marks are those of the same keys, but for what rounding changes in keys that each step computes
-    anew from a compressed cache (multi-head latent attention).
-    """
-    if found.shape != newest.shape or torch.equal(found, newest):
-        return found.shape == newest.shape
-    info = torch.finfo(newest.dtype)
-    tolerance = max(2 * info.eps, 64 * torch.finfo(torch.float32).eps if info.bits < 64 else 64 * info.eps)
-    change, size = (torch.linalg.vector_norm(one.double(), dim=-1) for one in (found - newest, newest))
-    return bool((change <= tolerance * size).all())
-
-
-def _refuse_reordered(found: Tensor, newest: Tensor, name: str) -> None:
-    """Raise if beam search has reordered the rows of the cache, so that each newest key is in the row of
-    another beam.
-    """
-    if len(found) < 2:
-        return
-    if not _same(found, newest) and all(any(_same(row, other) for other in newest) for row in found):
-        raise ObservationError(
-            f"the cache of {name or 'this model'} was reordered between two steps, as beam search does, so its rows no "
-            "longer belong to one text: watch greedy decoding or sampling (num_beams=1), or run the finished text "
-            "through the model once under watch"
-        )
-
-
-@dataclass(frozen=True, eq=False)
-class FinishedSite:
-    """A site that will receive no further calls."""
-
-    place: Place
-    name: str
-    layer: Layer
-    crosses: bool = False
-    fallback_reason: str | None = None
-
-    def continues(self, call: WatchedCall) -> bool:
-        """Return that no second call belongs to it."""
-        raise ObservationError(
-            f"{self.name or 'this call'} was called twice, and layers that are taken as they are finished need one "
-            "pass over the whole text: watch it without `on_layer_end=`"
-        )
-
-    def finish(self) -> Layer:
-        """Return the layer."""
-        return self.layer

@@ -14,6 +14,7 @@ __all__ = [
     "LANDMARKS",
     "NEGATIVE",
     "ONE_BY_ONE",
+    "OTHER_KEYS",
     "OTHER_SUM",
     "REARRANGED",
     "SCRIPT_REASON",
@@ -41,6 +42,10 @@ REARRANGED = (
 )
 NEGATIVE = "has weights below 0 after the softmax (one is taken from another), which cannot be shown as weights"
 ONE_BY_ONE = "multiplies its weights with the values one by one and sums, without a product of both"
+OTHER_KEYS = (
+    "has other keys in each step, while those of other layers stay (as in a predict stream), so its rows are not those "
+    "of one text: run the finished text through the model once"
+)
 OTHER_SUM = "sums its weights over another dimension than its softmax runs over, so they are no weights of each query"
 UNKNOWN = (
     "hands its weights, together with other activations, to {}, which is not looked into: let it multiply them by "

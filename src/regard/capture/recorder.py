@@ -1,16 +1,17 @@
 """Assign intercepted calls to forward passes and call sites."""
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from torch import Tensor, nn
 
-from regard.capture.call_site import FinishedSite, Running, Site, running
-from regard.capture.missing_attention import BLOCKED, BLOCKS, Caller, Missing, sum_missing
+from regard.capture.call_site import Site
+from regard.capture.missing_attention import BLOCKED, BLOCKS, OTHER_KEYS, Caller, Missing, sum_missing
+from regard.capture.passes import FinishedSite, ForwardPasses, Key, Running, running
 from regard.capture.records import Layer, Record
 from regard.capture.requested_statistics import Asked, Keep
-from regard.capture.statistics import Statistic
 from regard.capture.statistics.value_norm import output_projection
 from regard.capture.streams import Place, Places, name_streams
 from regard.capture.token_ids import Listener
@@ -34,22 +35,11 @@ class OnLayerEnd(Protocol):
 
 
 @dataclass(eq=False)
-class _Forward:
-    """One forward pass: its sites by module name and number of earlier calls of that module."""
-
-    across: dict[int, Statistic]  # statistics over all its layers
-    sites: dict[tuple[str, int], Site | FinishedSite] = field(default_factory=dict)
-    runs: set[int] = field(default_factory=set)  # of the model
-    withdrawn: set[tuple[str, int]] = field(default_factory=set)  # sites that are no attention between tokens
-
-
-@dataclass(eq=False)
 class _Ticket:
     """One recorded call, to be able to remove it."""
 
     caller: Caller
-    forward: _Forward
-    key: tuple[str, int]
+    site: Site | FinishedSite
     withdrawn: bool = False
 
 
@@ -78,7 +68,9 @@ class Recorder:
         self._model = model
         self.module: nn.Module | None = None  # the innermost running module of the model at the last lookup
         self._begun: object | None = None  # the last outermost call of the model, or of a part of it
-        self._forwards: list[_Forward] = []
+        self._running = Running(None, None, outside=False)
+        self._passes = ForwardPasses(self._asked.of_pass)
+        self._withdrawn: set[Site | FinishedSite] = set()  # sites that are no attention between tokens
         self._turns: dict[str, int] = {}
         self._places = Places(model)
         self._marks: dict[int, dict[int, object]] = {}  # of each module's calls in this pass; kept, so they differ
@@ -87,9 +79,9 @@ class Recorder:
         self.calls = 0  # total number of attention calls
 
     @property
-    def passes(self) -> int:
-        """The number of forward passes so far."""
-        return len(self._forwards)
+    def index(self) -> int:
+        """The index of the record that the last call belongs to; −1 before the first call."""
+        return self._passes.index
 
     @property
     def caller(self) -> Caller:
@@ -120,7 +112,7 @@ class Recorder:
 
     def place(self, now: Running) -> None:
         """Take the modules that are running, where they are known otherwise than by this thread's stack of calls."""
-        self.module = now.module
+        self.module, self._running = now.module, now
         if now.begun is not None and now.begun is not self._begun:
             self._begun, self._turns, self._marks = now.begun, {}, {}
             self._run += 1
@@ -142,7 +134,7 @@ class Recorder:
         """Remove a recorded call, because a later call shows that it is not attention between tokens."""
         if not ticket.withdrawn:
             ticket.withdrawn = True
-            ticket.forward.withdrawn.add(ticket.key)
+            self._withdrawn.add(ticket.site)
             self.miss(ticket.caller, reason)
 
     def see(self, call: WatchedCall) -> _Ticket | None:
@@ -157,68 +149,64 @@ class Recorder:
             turn -= 1
         self._turns[name] = turn + 1
         self.calls += 1
-        if self._on_layer_end is not None and self._take_known(self._on_layer_end, (name, turn), call):
-            return self._ticket(caller, (name, turn))
-        site = self._site((name, turn), call)
-        assert isinstance(site, Site)
+        key = name, turn
+        site = self._passes.find(key, call, self._run, self._running)
+        if site is not None and site in self._passes.strangers:
+            self._leave_out(site, caller)
+            return None
+        if site is None:
+            site = self._known(key, call) or self._new(key, call)
+            self._passes.add(key, site)
+        self._passes.ran(caller.run)
+        if isinstance(site, Site):
+            site = self._add_rows(site, call)
+            self._passes.now.sites[key] = site
+        return _Ticket(caller, site)
+
+    def _add_rows(self, site: Site, call: WatchedCall) -> Site | FinishedSite:
+        """Process the rows of a call; return the site, or what it is now if no further call is expected."""
         if self._keep == "weights" and site.watched:
             self._spend(site, call)
         site.see(call)
-        if self._on_layer_end is not None and site.watched:
-            sites = self._forwards[-1].sites
-            finished = site.finish()
-            layer = self._on_layer_end(len(sites) - 1, finished) or finished
-            sites[name, turn] = FinishedSite(site.place, site.name, layer, fallback_reason=site.fallback_reason)
-        return self._ticket(caller, (name, turn))
+        if self._on_layer_end is None or not site.watched:
+            return site
+        finished = site.finish()
+        layer = self._on_layer_end(len(self._passes.now.sites) - 1, finished) or finished
+        return FinishedSite(site.place, site.name, layer, fallback_reason=site.fallback_reason)
 
-    def _ticket(self, caller: Caller, key: tuple[str, int]) -> _Ticket:
-        forward = self._forwards[-1]
-        forward.runs.add(caller.run)
-        return _Ticket(caller, forward, key)
+    def _leave_out(self, site: Site | FinishedSite, caller: Caller) -> None:
+        """Count a call as missing that does not go on where other layers do, and the calls of its site so far."""
+        if site not in self._withdrawn:
+            self._withdrawn.add(site)
+            self.miss(caller, OTHER_KEYS)
+        self.miss(caller, OTHER_KEYS)
 
-    def _take_known(self, on_layer_end: OnLayerEnd, key: tuple[str, int], call: WatchedCall) -> bool:
-        """Return whether the layer is already known, so that its rows need not be computed."""
-        if not self._forwards:
-            self._forwards.append(_Forward(self._asked.of_pass()))
-        sites = self._forwards[-1].sites
-        if key in sites:
-            sites[key].continues(call)  # raises the error
-        name = _named(key)
-        known = getattr(on_layer_end, "known", None)
-        layer = None if known is None else known(len(sites), name)
-        if layer is None:
-            return False
-        if (layer.batch, layer.heads) != (call.batch, call.heads):
-            return False
-        self._asked.watches(len(sites), name)
-        sites[key] = FinishedSite(self._place(key[0]), name, layer)
-        return True
+    def _known(self, key: Key, call: WatchedCall) -> FinishedSite | None:
+        """Return the finished site of a layer that is already known, so that its rows need not be computed."""
+        name, number = _named(key), len(self._passes.now.sites)
+        known = getattr(self._on_layer_end, "known", None)
+        layer = None if known is None else known(number, name)
+        if layer is None or (layer.batch, layer.heads) != (call.batch, call.heads):
+            return None
+        self._asked.watches(number, name)
+        return FinishedSite(self._place(key[0]), name, layer)
 
     def _place(self, path: str) -> Place:
         return self._places.of(path, {module: len(marks) for module, marks in self._marks.items()})
 
     def _loops(self, name: str, turn: int, call: WatchedCall) -> bool:
         """Return whether it is the next step of a recurrent decoder: one query over the keys of the previous call."""
-        known = self._forwards[-1].sites.get((name, turn)) if self._forwards else None
+        known = self._passes.now.sites.get((name, turn))
         return known is not None and call.queries == 1 and known.crosses and known.continues(call)
 
-    def _site(self, key: tuple[str, int], call: WatchedCall) -> Site | FinishedSite:
-        """Return the site if the call continues it, and begin a new forward pass if the site has a call that it does
-        not continue.
-        """
-        if not self._forwards:
-            self._forwards.append(_Forward(self._asked.of_pass()))
-        known = self._forwards[-1].sites.get(key)
-        if known is not None and known.continues(call):
-            return known
-        if known is not None:
-            self._forwards.append(_Forward(self._asked.of_pass()))
-        forward, module = self._forwards[-1], self.module
+    def _new(self, key: Key, call: WatchedCall) -> Site:
+        """Return a new site of the forward pass."""
+        forward, module = self._passes.now, self.module
         parent = self._parents.get(id(module)) if module is not None else None
         name = _named(key)
         place = self._place(key[0])
         number = place.number if place.number is not None and not key[1] else len(forward.sites)
-        site = Site(
+        return Site(
             name,
             place,
             self._asked.of_site(forward.across, number, name),
@@ -228,8 +216,6 @@ class Recorder:
             listener=self._listener,
             find_projection=lambda width: output_projection(module, parent, width, name),
         )
-        forward.sites[key] = site
-        return site
 
     def _spend(self, site: Site, call: WatchedCall) -> None:
         needed = site.needed_bytes(call)
@@ -244,19 +230,20 @@ class Recorder:
     @property
     def fallback_reasons(self) -> dict[str, str]:
         """The sites that the kernel of regard.use_backend has not processed, with the reasons."""
-        sites = (site for forward in self._forwards for site in forward.sites.values())
+        sites = (site for forward in self._passes.all for site in forward.sites.values())
         return {one.name: one.fallback_reason for one in sites if one.fallback_reason is not None}
 
     def finish(self) -> tuple[Record, ...]:
         """Return the records, in the order of the passes; a record whose calls were all removed has no layers."""
-        if self._forwards:
-            longest = max((forward.sites.values() for forward in self._forwards), key=len)
+        if self._passes.all:
+            longest = max((forward.sites.values() for forward in self._passes.all), key=len)
             self._asked.check_layers([site.name for site in longest])
-        return tuple(map(_record, self._forwards, self._shared_out()))
+        seen = ([site for site in one.sites.values() if site not in self._withdrawn] for one in self._passes.all)
+        return tuple(map(_record, seen, self._shared_out()))
 
     def close(self) -> None:
         """Drop what was stored, which cycles of references would keep until Python's garbage collector runs."""
-        for forward in self._forwards:
+        for forward in self._passes.all:
             forward.sites.clear()
             forward.across.clear()
 
@@ -267,11 +254,12 @@ class Recorder:
 
     def _shared_out(self) -> list[tuple[Missing, ...]]:
         """Return the missing attention of each pass, by the run of the model in which it was missed."""
-        counts: list[Counter[tuple[Caller, str]]] = [Counter() for _ in self._forwards]
-        kept = [at for at, one in enumerate(self._forwards) if one.sites.keys() - one.withdrawn]
+        passes = self._passes.all
+        counts: list[Counter[tuple[Caller, str]]] = [Counter() for _ in passes]
+        kept = [at for at, one in enumerate(passes) if set(one.sites.values()) - self._withdrawn]
         for (caller, reason), calls in self._missed.items() if kept else ():
-            begun = [at for at in kept if min(self._forwards[at].runs) <= caller.run]
-            own = [at for at in begun if caller.run in self._forwards[at].runs]
+            begun = [at for at in kept if min(passes[at].runs) <= caller.run]
+            own = [at for at in begun if caller.run in passes[at].runs]
             counts[(own or begun or kept[:1])[-1]][caller, reason] += calls
         return [_entries(one) for one in counts]
 
@@ -280,9 +268,8 @@ def _entries(missed: Counter[tuple[Caller, str]]) -> tuple[Missing, ...]:
     return sum_missing(Missing(one.module, f"{one.kind} {reason}", calls) for (one, reason), calls in missed.items())
 
 
-def _record(forward: _Forward, missing: tuple[Missing, ...]) -> Record:
+def _record(sites: Sequence[Site | FinishedSite], missing: tuple[Missing, ...]) -> Record:
     """Return the record of one pass; for a generation, `notes["prompt"]` is the number of rows of the prompt."""
-    sites = [site for key, site in forward.sites.items() if key not in forward.withdrawn]
     layers = tuple(site.finish() for site in sites)
     pairs = [(one, layer) for one, layer in zip(sites, layers, strict=True) if isinstance(one, Site)]
     read = {one.read for one, layer in pairs if layer.kind == "self" and one.read < layer.queries}
@@ -294,6 +281,6 @@ def _record(forward: _Forward, missing: tuple[Missing, ...]) -> Record:
     return Record(tuple(watched), notes=notes, missing=missing)
 
 
-def _named(key: tuple[str, int]) -> str:
+def _named(key: Key) -> str:
     """Return the name of a site: the module's, with a number if the module was called before in the same pass."""
     return key[0] if key[1] == 0 else f"{key[0]}#{key[1] + 1}"

@@ -7,7 +7,6 @@ Rows of several queries after a cache are those of tokens that an assistant has 
 call, or the end, shows how many of them the cache still has: the others were rejected, and are never delivered.
 """
 
-import weakref
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,13 +17,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard.capture.attention_row import AttentionRow, continued_rows
+from regard.capture.passes import given_cache, length_of, reference_to
 from regard.capture.row_weights import Rows
 from regard.capture.selection import KeySpans, QueriesChosen
 from regard.errors import ObservationError
 
 __all__ = ["TapSite", "TapSteps"]
 
-_CACHES = ("past_key_values", "past_key_value", "cache_params", "past", "layer_past")
 _IDS = ("decoder_input_ids", "input_ids")
 
 
@@ -99,7 +98,7 @@ class TapSteps:
 
     def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Begin a step with a call of the model."""
-        cache = next((kwargs[name] for name in _CACHES if kwargs.get(name) is not None), None)
+        cache = given_cache(kwargs)
         past = length_of(cache)
         self._settle(cache, past)
         keep = kwargs.get("logits_to_keep", kwargs.get("num_logits_to_keep"))
@@ -194,7 +193,7 @@ class TapSteps:
             rows_before = continued_rows(step.ids, before)
             continues = rows_before is not None
         self._count(step, len(first), continues=continues)
-        self._cache = None if step.cache is None else _reference(step.cache)
+        self._cache = reference_to(step.cache)
         self._end = step.past + step.queries
         self.calls += 1
         if not first.numel():
@@ -276,25 +275,3 @@ def _joined(layers: Sequence[Tensor]) -> Tensor:
     return torch.cat(
         [one if one.shape[-1] == keys else functional.pad(one, (0, keys - one.shape[-1])) for one in layers], 1
     )
-
-
-def _reference(cache: Any) -> Callable[[], Any]:
-    try:
-        return weakref.ref(cache)
-    except TypeError:  # a tuple of older versions, which nothing reorders in place
-        return lambda: None
-
-
-def length_of(cache: Any) -> int:
-    """Return the number of positions that a cache holds; 0 if there is none."""
-    if cache is None:
-        return 0
-    if callable(getattr(cache, "get_seq_length", None)):
-        return int(cache.get_seq_length())
-    length = getattr(cache, "length", None)
-    if isinstance(length, int):
-        return length
-    if isinstance(cache, tuple | list) and cache and isinstance(cache[0], tuple | list) and cache[0]:
-        first = cache[0][0]
-        return int(first.shape[-2]) if isinstance(first, Tensor) else 0
-    return 0

@@ -92,15 +92,15 @@ _SEPARATING = frozenset({"[SEP]", "</s>", "<sep>", "<|endoftext|>"})
 class Heard:
     """A hook that records the token ids in the calls of a model.
 
-    The record of a call is known only after the call has run: `passes` returns the number of records at that time. The
-    steps of one generation belong to one record, and their ids are concatenated. `tokens_of` names ids by the
+    The record of a call is known only after the call has run: `index` returns its index at that time. The steps of one
+    generation belong to one record, and their ids are concatenated. `tokens_of` names ids by the
     tokenizer.
     """
 
     whole = False
 
-    def __init__(self, passes: Callable[[], int], tokenizer: Any, tokens_of: TokensOf) -> None:
-        self._passes = passes
+    def __init__(self, index: Callable[[], int], tokenizer: Any, tokens_of: TokensOf) -> None:
+        self._index = index
         self._tokenizer, self._tokens_of = tokenizer, tokens_of
         self._ids: dict[int, _Ids] = {}
         self._pending: dict[str, Tensor] = {}
@@ -139,7 +139,7 @@ class Heard:
     def _settle(self) -> None:
         """Assign the ids of the finished call to its record."""
         if self._pending:
-            heard = self._ids.setdefault(self._passes() - 1, {})
+            heard = self._ids.setdefault(self._index(), {})
             for name, ids in self._pending.items():
                 heard.setdefault(name, []).append(ids)
             self._pending = {}

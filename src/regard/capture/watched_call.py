@@ -155,7 +155,7 @@ class WatchedCall:
         """
         return self.queries > self.keys and self.place is None if self.cross is None else self.cross
 
-    @property
+    @cached_property
     def newest(self) -> int:
         """The column of the newest key. A static cache has unused columns after it, which the last query does
         not see.

@@ -14,12 +14,12 @@ from torch import nn
 from torch._dynamo import pgo
 from torch.fx import GraphModule
 
-from regard.capture.call_site import Running
 from regard.capture.intercept.compiled_code import EAGERLY
 from regard.capture.intercept.compiled_graphs import FORM, Behind, CompiledBlock, GraphCompiler, example
 from regard.capture.intercept.graph_reading import Attending, read_graph
 from regard.capture.intercept.watch_operators import WATCH_CALL, WATCH_OPERATOR_CALL, reporting_to
 from regard.capture.intercept.watching_mode import Hears, WatchingMode, modes_of_all_threads, restack
+from regard.capture.passes import Running
 from regard.capture.recorder import Recorder
 from regard.capture.weights_from_qk import CallFromQK
 from regard.errors import ObservationError

@@ -1,0 +1,312 @@
+"""Texts that take turns in one watch: rows are in the record of their own text, in all layers."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import regard
+from oracles import set_attention
+from regard.errors import ObservationError
+
+transformers = pytest.importorskip("transformers")
+
+SMALL = {"vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 64}
+KINDS = {
+    "Llama": ("LlamaForCausalLM", "LlamaConfig", SMALL),
+    "Mistral": ("MistralForCausalLM", "MistralConfig", SMALL | {"num_key_value_heads": 2, "sliding_window": 4}),
+    "Gemma-3": ("Gemma3ForCausalLM", "Gemma3TextConfig", SMALL | {
+        "num_key_value_heads": 1, "head_dim": 8, "sliding_window": 16,
+        "layer_types": ["sliding_attention", "sliding_attention", "full_attention"]}),
+    "BLOOM": ("BloomForCausalLM", "BloomConfig", {"vocab_size": 99, "hidden_size": 32, "n_layer": 3, "n_head": 4}),
+    "GPT-2": ("GPT2LMHeadModel", "GPT2Config", {"vocab_size": 99, "n_embd": 32, "n_layer": 3, "n_head": 4}),
+    "DeepSeek-V3": ("DeepseekV3ForCausalLM", "DeepseekV3Config", SMALL | {
+        "num_key_value_heads": 4, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1,
+        "first_k_dense_replace": 3, "q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 4,
+        "qk_nope_head_dim": 8, "v_head_dim": 8}),
+}  # fmt: skip
+
+
+def made(name: str, dtype: torch.dtype = torch.float32) -> Any:
+    model, config, given = KINDS[name]
+    torch.manual_seed(1)
+    found = getattr(transformers, model)(getattr(transformers, config)(**given)).eval()
+    with torch.no_grad():
+        for one in found.parameters():
+            if one.ndim >= 2:
+                one.normal_(0, 2 * one.shape[-1] ** -0.5)
+    found.generation_config.eos_token_id, found.generation_config.pad_token_id = None, 0
+    return found.to(dtype)
+
+
+def of_whole_text(model: Any, ids: Tensor) -> list[Tensor]:
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        return [one.float() for one in model(ids, output_attentions=True, use_cache=False).attentions]
+
+
+def sizes(seen: Any) -> list[list[tuple[int, int]]]:
+    return [[(layer.queries, layer.keys) for layer in one.layers] for one in seen]
+
+
+# Prompts of one length that end with the same tokens, as those of a question to several documents.
+A, B = torch.tensor([[5, 20, 7, 7, 3, 9, 4]]), torch.tensor([[8, 20, 7, 7, 4, 9, 6]])
+DYNAMIC, STATIC = "dynamic", "static"
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "dtype"),
+    [(name, DYNAMIC, torch.float32) for name in KINDS]
+    + [(name, STATIC, torch.float32) for name in ("Llama", "Mistral", "Gemma-3")]
+    + [("DeepSeek-V3", DYNAMIC, torch.bfloat16), ("Llama", DYNAMIC, torch.bfloat16)],
+)
+@pytest.mark.parametrize("order", ["ABABAB", "ABBABA", "ABAABB"])
+def test_two_texts_in_turns_are_two_records(far, name: str, kind: str, dtype: torch.dtype, order: str) -> None:
+    model = made(name, dtype)
+    texts, steps = {"A": A, "B": B}, ((0, 4), (4, 5), (5, 7))
+    caches: dict[str, Any] = {}
+    at = dict.fromkeys("AB", 0)
+    with torch.no_grad(), regard.watch(model, keep="weights") as seen:
+        for text in order:
+            start, end = steps[at[text]]
+            if text not in caches:
+                new = transformers.StaticCache if kind == STATIC else transformers.DynamicCache
+                caches[text] = new(config=model.config, **({"max_cache_len": 20} if kind == STATIC else {}))
+            model(texts[text][:, start:end], past_key_values=caches[text], use_cache=True)
+            at[text] += 1
+    assert sizes(seen) == [[(7, 7)] * 3] * 2
+    for record, text in zip(seen, "AB", strict=True):
+        for ours, theirs in zip(record.layers, of_whole_text(model, texts[text]), strict=True):
+            assert far(ours.weights, theirs) < (2e-5 if dtype == torch.float32 else 0.05)
+
+
+def test_each_text_has_its_own_tokens(far) -> None:
+    """Ids are those of the text whose rows they are, also for statistics of equal tokens."""
+    model, caches = made("Llama"), {}
+    with torch.no_grad(), regard.watch(model, statistics=["duplicate_token"]) as seen:
+        for start, end in ((0, 4), (4, 5), (5, 7)):
+            for name, text in (("A", A), ("B", B)):
+                out = model(text[:, start:end], past_key_values=caches.get(name), use_cache=True)
+                caches[name] = out.past_key_values
+    for record, text in zip(seen, (A, B), strict=True):
+        same = (text[0][:, None] == text[0]).tril(-1)
+        for layer, theirs in zip(record.layers, of_whole_text(model, text), strict=True):
+            found = record.statistic("duplicate_token", layer=layer.number)
+            assert far(found, (theirs * same).sum(-1)) < 2e-5
+
+
+def test_guidance_by_a_second_text_of_the_same_length_is_two_records(far) -> None:
+    """The two texts take turns, and the new tokens are the same: in the first layer only older keys differ."""
+    model = made("Llama")
+    prompt, negative = torch.tensor([[5, 20, 7]]), torch.tensor([[8, 30, 9]])
+    with regard.watch(model, keep="weights") as seen:
+        out = model.generate(
+            prompt, negative_prompt_ids=negative, guidance_scale=1.5, max_new_tokens=5, do_sample=False
+        )
+    assert sizes(seen) == [[(7, 7)] * 3] * 2
+    for record, text in zip(seen, (out[:, :-1], torch.cat([negative, out[:, 3:-1]], 1)), strict=True):
+        for ours, theirs in zip(record.layers, of_whole_text(model, text), strict=True):
+            assert far(ours.weights, theirs) < 2e-5
+
+
+@pytest.mark.parametrize("name", ["BLOOM", "Llama"])
+def test_answers_behind_copies_of_one_cache_begin_records_of_their_own(far, name: str) -> None:
+    """Without positions in its keys, BLOOM has the key of the last token also one column further."""
+    model = made(name)
+    with torch.no_grad(), regard.watch(model, keep="weights") as seen:
+        cache = model(torch.tensor([[5, 6, 7]]), use_cache=True).past_key_values
+        for answer in (7, 7, 9):
+            model(torch.tensor([[answer]]), past_key_values=copy.deepcopy(cache))
+    assert sizes(seen) == [[(4, 4)] * 3, [(1, 4)] * 3, [(1, 4)] * 3]
+    for record, answer in zip(seen, (7, 7, 9), strict=True):
+        for ours, theirs in zip(record.layers, of_whole_text(model, torch.tensor([[5, 6, 7, answer]])), strict=True):
+            assert far(ours.weights[:, :, -1], theirs[:, :, -1]) < 2e-5
+
+
+@pytest.mark.parametrize("text", [[5, 6, 7, 7], [6, 6, 6, 6], [7, 5, 7, 5]])
+@pytest.mark.parametrize("dropped", [1, 2])
+def test_a_text_whose_newest_keys_were_cut_off_goes_on_in_a_record_of_its_own(far, text, dropped: int) -> None:
+    model = made("BLOOM")
+    ids = torch.tensor([text])
+    with torch.no_grad(), regard.watch(model, keep="weights") as seen:
+        cache = model(ids, use_cache=True).past_key_values
+        cache.crop(-dropped)
+        model(torch.tensor([[8] * dropped]), past_key_values=cache)
+    assert sizes(seen) == [[(4, 4)] * 3, [(dropped, 4)] * 3]
+    ids[:, 4 - dropped :] = 8
+    for ours, theirs in zip(seen[1].layers, of_whole_text(model, ids), strict=True):
+        assert far(ours.weights, theirs[:, :, -dropped:]) < 2e-5
+
+
+@pytest.mark.parametrize("name", ["BLOOM", "Llama"])
+@pytest.mark.parametrize("seed", range(4))
+def test_rejected_tokens_of_a_prompt_lookup_mix_no_layers(name: str, seed: int) -> None:
+    model = made(name)
+    ids = torch.randint(3, 6, (1, 8), generator=torch.Generator().manual_seed(seed))
+    with regard.watch(model) as seen:
+        model.generate(ids, prompt_lookup_num_tokens=3, max_new_tokens=8, do_sample=False)
+    assert all(len(set(layers)) == 1 and len(layers) == 3 for layers in sizes(seen))
+
+
+class Cached(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.keys: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.keys = x if self.keys is None else torch.cat([self.keys, x], 2)
+        sees = torch.ones(x.shape[2], self.keys.shape[2]).tril(self.keys.shape[2] - x.shape[2]).bool()
+        return functional.scaled_dot_product_attention(x, self.keys, self.keys, attn_mask=sees)
+
+
+class Fresh(nn.Module):
+    """Its keys are those of each step alone, as in a predict stream."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        keys = torch.cat([x * 2, x * 3], 2)
+        return functional.scaled_dot_product_attention(x, keys, keys)
+
+
+STEPS = torch.randn(1, 2, 6, 8, generator=torch.Generator().manual_seed(0)).split([3, 1, 1, 1], 2)
+
+
+def test_a_layer_that_does_not_go_on_is_missing_and_leaves_the_others_whole(far) -> None:
+    model = nn.Sequential(Cached(), Fresh())
+    text = r"1 \(4 calls\): Fresh has other keys in each step.*strict=False"
+    with pytest.raises(ObservationError, match=text), regard.watch(model):  # noqa: PT012
+        for x in STEPS:
+            model(x)
+    model = nn.Sequential(Cached(), Fresh())
+    with regard.watch(model, keep="weights", strict=False) as seen:
+        for x in STEPS:
+            model(x)
+    assert [(layer.name, layer.queries) for layer in seen.layers] == [("0", 6)]
+    whole = torch.cat(STEPS, 2)
+    hidden = torch.ones(6, 6).triu(1).bool()
+    scores = (whole.double() @ whole.double().mT / 8**0.5).masked_fill(hidden, -torch.inf)
+    assert far(seen.layers[0].weights, scores.softmax(-1)) < 1e-6
+    assert [(one.module, one.calls) for one in seen.missing] == [("1", 4)]
+
+
+def test_a_pass_that_begins_with_a_layer_of_its_own_is_a_record_of_its_own() -> None:
+    model = nn.Sequential(Fresh(), Cached())
+    with regard.watch(model) as seen:
+        for x in STEPS:
+            model(x)
+    assert sizes(seen) == [[(3, 6), (3, 3)], [(1, 2), (1, 4)], [(1, 2), (1, 5)], [(1, 2), (1, 6)]]
+
+
+SEQ2SEQ = {
+    "T5": ("T5ForConditionalGeneration", "T5Config",
+           {"vocab_size": 99, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4}),
+    "BART": ("BartForConditionalGeneration", "BartConfig",
+             {"vocab_size": 99, "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 64,
+              "encoder_attention_heads": 4, "decoder_attention_heads": 4, "decoder_ffn_dim": 64}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("copied", [False, True])
+@pytest.mark.parametrize("kind", SEQ2SEQ)
+def test_the_texts_of_an_encoder_decoder_in_turns_are_told_apart_by_their_caches(far, kind: str, copied: bool) -> None:
+    """Their decoders begin with the same tokens, and only cross-attention, seen later, shows whose step it is."""
+    cls, config, given = SEQ2SEQ[kind]
+    torch.manual_seed(1)
+    model = getattr(transformers, cls)(getattr(transformers, config)(**given)).eval()
+    target = torch.tensor([[1, 5, 6]])
+
+    def in_turns() -> None:
+        both = [model(input_ids=text, decoder_input_ids=target[:, :1], use_cache=True) for text in (A, B)]
+        caches = [copy.deepcopy(one.past_key_values) if copied else one.past_key_values for one in both]
+        for at in (1, 2):
+            for one, cache in zip(both, caches, strict=True):
+                encoded = (one.encoder_last_hidden_state,)
+                model(encoder_outputs=encoded, decoder_input_ids=target[:, at : at + 1], past_key_values=cache)
+
+    with torch.no_grad():
+        if copied:
+            with pytest.raises(ObservationError, match=r"take turns in this watch: watch each"), regard.watch(model):
+                in_turns()
+            return
+        with regard.watch(model, keep="weights") as seen:
+            in_turns()
+        set_attention(model, "eager")
+        for record, text in zip(seen, (A, B), strict=True):
+            whole = model(input_ids=text, decoder_input_ids=target, output_attentions=True)
+            for names, theirs in {
+                ("source", "source"): whole.encoder_attentions,
+                ("target", "target"): whole.decoder_attentions,
+                ("target", "source"): whole.cross_attentions,
+            }.items():
+                ours = [one for one in record.layers if (one.query_tokens, one.key_tokens) == names]
+                assert max(far(one.weights, other) for one, other in zip(ours, theirs, strict=True)) < 2e-5
+
+
+class Tower(nn.Module):
+    """A language model of two layers with a cache, and a tower for images that runs first where there is one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.vision_tower = nn.ModuleList([Fresh()])
+        self.language = nn.ModuleList([Cached(), Cached()])
+
+    def forget(self) -> None:
+        for one in self.language:
+            one.keys = None
+
+    def forward(self, x: Tensor, image: Tensor | None = None) -> Tensor:
+        if image is not None:
+            x = torch.cat([self.vision_tower[0](image), x], 2)
+        for one in self.language:
+            x = one(x)
+        return x
+
+
+def test_an_image_of_the_second_pass_is_not_in_the_record_of_the_first() -> None:
+    model, image = Tower(), torch.randn(1, 2, 5, 8)
+    with regard.watch(model) as seen:
+        model(STEPS[0])
+        model.forget()
+        model(STEPS[0], image)
+        model(STEPS[1])
+    assert [[(layer.name, layer.queries) for layer in one.layers] for one in seen] == [
+        [("language.0", 3), ("language.1", 3)],
+        [("vision_tower.0", 5), ("language.0", 9), ("language.1", 9)],
+    ]
+
+
+def test_an_image_in_the_second_part_of_a_text_belongs_to_that_text() -> None:
+    model, image = Tower(), torch.randn(1, 2, 5, 8)
+    with regard.watch(model) as seen:
+        model(STEPS[0])
+        model(STEPS[0] * 2, image)
+        model(STEPS[1])
+    assert [[(layer.name, layer.queries) for layer in one.layers] for one in seen] == [
+        [("language.0", 12), ("language.1", 12), ("vision_tower.0", 5)]
+    ]
+
+
+def test_beams_that_end_with_the_same_token_are_seen_to_be_reordered() -> None:
+    model = made("Llama")
+    text = r"layers\.0\.self_attn was reordered between two steps"
+    with torch.no_grad(), pytest.raises(ObservationError, match=text), regard.watch(model):  # noqa: PT012
+        cache = model(torch.tensor([[5, 6, 7], [8, 9, 7]]), use_cache=True).past_key_values
+        cache.reorder_cache(torch.tensor([1, 0]))
+        model(torch.tensor([[4], [4]]), past_key_values=cache)
+
+
+def test_layers_called_one_by_one_are_told_apart_too() -> None:
+    layers = nn.ModuleList([Cached(), Cached()])
+    tail, heads = STEPS[1], (STEPS[0], STEPS[0].flip(0, 1))
+    with regard.watch(nn.Sequential(*layers)) as seen:
+        keys: list[list[Tensor | None]] = [[None, None], [None, None]]
+        for x in (heads, (tail, tail)):
+            for text in (0, 1):
+                now = x[text]
+                for layer, cached in enumerate(layers):
+                    cached.keys = keys[text][layer]
+                    now = cached(now)
+                    keys[text][layer] = cached.keys
+    assert sizes(seen) == [[(4, 4), (4, 4)]] * 2
