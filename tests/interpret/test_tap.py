@@ -9,26 +9,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import regard
+from interpret.small_models import MODELS
 from oracles import set_attention
 from regard.errors import InputError, ObservationError
 
 transformers = pytest.importorskip("transformers")
 cache_utils = pytest.importorskip("transformers.cache_utils")
 
-SMALL = {"vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
-SMALL |= {"num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 64}
-WINDOW = SMALL | {"sliding_window": 5}
-MODELS = {
-    "Llama": ("LlamaForCausalLM", "LlamaConfig", SMALL),
-    "Mistral": ("MistralForCausalLM", "MistralConfig", WINDOW),
-    "Gemma-2": ("Gemma2ForCausalLM", "Gemma2Config", WINDOW | {"attn_logit_softcapping": 5.0}),
-    "GPT-OSS": ("GptOssForCausalLM", "GptOssConfig", WINDOW | {"num_local_experts": 2, "num_experts_per_tok": 1}),
-    "T5": ("T5ForConditionalGeneration", "T5Config",
-           {"vocab_size": 99, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4}),
-    "BART": ("BartForConditionalGeneration", "BartConfig",
-             {"vocab_size": 99, "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 64,
-              "encoder_attention_heads": 4, "decoder_attention_heads": 4, "decoder_ffn_dim": 64}),
-}  # fmt: skip
 HEADS = ["1.3", "0.1", (1, 0)]
 PAIRS = [(1, 3), (0, 1), (1, 0)]
 GREEDY = {"max_new_tokens": 8, "do_sample": False}

@@ -4,30 +4,11 @@ import pytest
 import torch
 
 import regard
+from interpret.small_models import MODELS
 from oracles import set_attention
 from regard.errors import ObservationError
 
 transformers = pytest.importorskip("transformers")
-
-SMALL = {"vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
-SMALL |= {"num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 64}
-WINDOW = SMALL | {"sliding_window": 5}
-MODELS = {
-    "Llama": ("LlamaForCausalLM", "LlamaConfig", SMALL),
-    "Mistral": ("MistralForCausalLM", "MistralConfig", WINDOW),
-    "Gemma-2": ("Gemma2ForCausalLM", "Gemma2Config", WINDOW | {"attn_logit_softcapping": 5.0}),
-    "DeepSeek-V3": ("DeepseekV3ForCausalLM", "DeepseekV3Config",
-                    {"vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
-                     "num_key_value_heads": 4, "intermediate_size": 48, "n_routed_experts": 4,
-                     "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1,
-                     "first_k_dense_replace": 2, "q_lora_rank": 16, "kv_lora_rank": 16,
-                     "qk_rope_head_dim": 4, "qk_nope_head_dim": 8, "v_head_dim": 8}),
-    "T5": ("T5ForConditionalGeneration", "T5Config",
-           {"vocab_size": 99, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4}),
-    "BART": ("BartForConditionalGeneration", "BartConfig",
-             {"vocab_size": 99, "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 64,
-              "encoder_attention_heads": 4, "decoder_attention_heads": 4, "decoder_ffn_dim": 64}),
-}  # fmt: skip
 
 
 def made(name: str):

@@ -9,24 +9,23 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import regard
+from interpret.small_models import MODELS, SMALL
 from oracles import set_attention
 from regard.errors import ObservationError
 
 transformers = pytest.importorskip("transformers")
 
-SMALL = {"vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 64}
+DEEP = SMALL | {"num_hidden_layers": 3}  # so that a layer follows one that sees other tokens
 KINDS = {
-    "Llama": ("LlamaForCausalLM", "LlamaConfig", SMALL),
-    "Mistral": ("MistralForCausalLM", "MistralConfig", SMALL | {"num_key_value_heads": 2, "sliding_window": 4}),
-    "Gemma-3": ("Gemma3ForCausalLM", "Gemma3TextConfig", SMALL | {
-        "num_key_value_heads": 1, "head_dim": 8, "sliding_window": 16,
+    "Llama": ("LlamaForCausalLM", "LlamaConfig", DEEP),
+    "Mistral": ("MistralForCausalLM", "MistralConfig", DEEP | {"sliding_window": 4}),
+    "Gemma-3": ("Gemma3ForCausalLM", "Gemma3TextConfig", DEEP | {
+        "num_key_value_heads": 1, "sliding_window": 16,
         "layer_types": ["sliding_attention", "sliding_attention", "full_attention"]}),
     "BLOOM": ("BloomForCausalLM", "BloomConfig", {"vocab_size": 99, "hidden_size": 32, "n_layer": 3, "n_head": 4}),
     "GPT-2": ("GPT2LMHeadModel", "GPT2Config", {"vocab_size": 99, "n_embd": 32, "n_layer": 3, "n_head": 4}),
-    "DeepSeek-V3": ("DeepseekV3ForCausalLM", "DeepseekV3Config", SMALL | {
-        "num_key_value_heads": 4, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1,
-        "first_k_dense_replace": 3, "q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 4,
-        "qk_nope_head_dim": 8, "v_head_dim": 8}),
+    "DeepSeek-V3": (*MODELS["DeepSeek-V3"][:2],
+                    MODELS["DeepSeek-V3"][2] | {"num_hidden_layers": 3, "first_k_dense_replace": 3}),
 }  # fmt: skip
 
 
@@ -175,7 +174,7 @@ STEPS = torch.randn(1, 2, 6, 8, generator=torch.Generator().manual_seed(0)).spli
 
 def test_a_layer_that_does_not_go_on_is_missing_and_leaves_the_others_whole(far) -> None:
     model = nn.Sequential(Cached(), Fresh())
-    text = r"1 \(4 calls\): Fresh has other keys in each step.*strict=False"
+    text = r"1 \(4 calls\): Fresh has new keys in each step.*strict=False"
     with pytest.raises(ObservationError, match=text), regard.watch(model):  # noqa: PT012
         for x in STEPS:
             model(x)
@@ -199,20 +198,11 @@ def test_a_pass_that_begins_with_a_layer_of_its_own_is_a_record_of_its_own() -> 
     assert sizes(seen) == [[(3, 6), (3, 3)], [(1, 2), (1, 4)], [(1, 2), (1, 5)], [(1, 2), (1, 6)]]
 
 
-SEQ2SEQ = {
-    "T5": ("T5ForConditionalGeneration", "T5Config",
-           {"vocab_size": 99, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4}),
-    "BART": ("BartForConditionalGeneration", "BartConfig",
-             {"vocab_size": 99, "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 64,
-              "encoder_attention_heads": 4, "decoder_attention_heads": 4, "decoder_ffn_dim": 64}),
-}  # fmt: skip
-
-
 @pytest.mark.parametrize("copied", [False, True])
-@pytest.mark.parametrize("kind", SEQ2SEQ)
+@pytest.mark.parametrize("kind", ["T5", "BART"])
 def test_the_texts_of_an_encoder_decoder_in_turns_are_told_apart_by_their_caches(far, kind: str, copied: bool) -> None:
     """Their decoders begin with the same tokens, and only cross-attention, seen later, shows whose step it is."""
-    cls, config, given = SEQ2SEQ[kind]
+    cls, config, given = MODELS[kind]
     torch.manual_seed(1)
     model = getattr(transformers, cls)(getattr(transformers, config)(**given)).eval()
     target = torch.tensor([[1, 5, 6]])
@@ -227,7 +217,10 @@ def test_the_texts_of_an_encoder_decoder_in_turns_are_told_apart_by_their_caches
 
     with torch.no_grad():
         if copied:
-            with pytest.raises(ObservationError, match=r"take turns in this watch: watch each"), regard.watch(model):
+            with (
+                pytest.raises(ObservationError, match=r"alternate in this watch.*watch each text"),
+                regard.watch(model),
+            ):
                 in_turns()
             return
         with regard.watch(model, keep="weights") as seen:
@@ -251,6 +244,7 @@ class Tower(nn.Module):
         super().__init__()
         self.vision_tower = nn.ModuleList([Fresh()])
         self.language = nn.ModuleList([Cached(), Cached()])
+        self.head = Fresh()
 
     def forget(self) -> None:
         for one in self.language:
@@ -282,10 +276,163 @@ def test_an_image_in_the_second_part_of_a_text_belongs_to_that_text() -> None:
     with regard.watch(model) as seen:
         model(STEPS[0])
         model(STEPS[0] * 2, image)
-        model(STEPS[1])
+        model.head(model(STEPS[1]))
     assert [[(layer.name, layer.queries) for layer in one.layers] for one in seen] == [
-        [("language.0", 12), ("language.1", 12), ("vision_tower.0", 5)]
+        [("language.0", 12), ("language.1", 12), ("vision_tower.0", 5), ("head", 1)]
     ]
+
+
+@pytest.mark.parametrize("kind", ["T5", "BART"])
+def test_a_decoder_does_not_join_one_of_several_encoders(far, kind: str) -> None:
+    """Whose text is decoded first is not known, where all are encoded before."""
+    cls, config, given = MODELS[kind]
+    torch.manual_seed(1)
+    model = getattr(transformers, cls)(getattr(transformers, config)(**given)).eval()
+    target = torch.tensor([[1, 5, 6]])
+    with torch.no_grad(), regard.watch(model, keep="weights") as seen:
+        encoded = [model.get_encoder()(input_ids=text) for text in (A, B)]
+        for one in encoded:
+            model(encoder_outputs=one, decoder_input_ids=target, use_cache=False)
+    assert [len(one.layers) for one in seen] == [2, 2, 4, 4]
+    set_attention(model, "eager")
+    for record, text in zip((seen[2], seen[3]), (A, B), strict=True):
+        with torch.no_grad():
+            whole = model(input_ids=text, decoder_input_ids=target, output_attentions=True)
+        ours = [one.weights for one in record.layers if one.kind == "cross"]
+        assert max(far(one, other) for one, other in zip(ours, whole.cross_attentions, strict=True)) < 2e-5
+
+
+def test_layers_called_one_by_one_for_two_texts_at_once_are_records_of_their_own() -> None:
+    layers = nn.ModuleList([Fresh(), Fresh()])
+    one, other = STEPS[0], STEPS[0].flip(1)
+    with regard.watch(nn.Sequential(*layers), keep="weights") as seen:
+        for layer in layers:
+            one, other = layer(one), layer(other)
+    assert sizes(seen) == [[(3, 6)]] * 4
+
+
+def test_keys_of_padding_that_are_nan_are_old_keys_too() -> None:
+    model, hidden = Cached(), torch.zeros(1, 1, 6, dtype=torch.bool)
+    hidden[..., 0] = True
+
+    def forward(x: Tensor) -> Tensor:
+        model.keys = x if model.keys is None else torch.cat([model.keys, x], 2)
+        sees = torch.ones(x.shape[2], model.keys.shape[2]).tril(model.keys.shape[2] - x.shape[2]).bool()
+        return functional.scaled_dot_product_attention(
+            x, model.keys, model.keys, attn_mask=sees & ~hidden[..., : model.keys.shape[2]]
+        )
+
+    model.forward = forward  # type: ignore[method-assign]
+    with regard.watch(model) as seen:
+        for at, x in enumerate(STEPS):
+            padded = x.clone()
+            padded[:, :, 0] = torch.nan if at == 0 else x[:, :, 0]
+            model(padded)
+    assert sizes(seen) == [[(6, 6)]]
+
+
+def test_texts_that_differ_before_a_window_are_refused_without_their_caches() -> None:
+    """Copied caches do not show whose they are, and the first layer sees the last four tokens only."""
+    model = made("Mistral")
+    with torch.no_grad(), pytest.raises(ObservationError, match="alternate in this watch"), regard.watch(model):  # noqa: PT012
+        caches = [
+            model(text[:, :5], use_cache=True).past_key_values for text in (A, torch.cat([B[:, :1], A[:, 1:]], 1))
+        ]
+        for cache in caches:
+            model(A[:, 5:6], past_key_values=copy.deepcopy(cache))
+
+
+def test_a_step_of_a_text_that_was_encoded_outside_is_refused_if_it_begins_as_another() -> None:
+    cls, config, given = MODELS["T5"]
+    model = getattr(transformers, cls)(getattr(transformers, config)(**given)).eval()
+    start, step = torch.tensor([[1]]), torch.tensor([[5]])
+    with torch.no_grad():
+        outside = model(input_ids=A, decoder_input_ids=start, use_cache=True)
+        given = {"encoder_outputs": (outside.encoder_last_hidden_state,), "past_key_values": outside.past_key_values}
+        with pytest.raises(ObservationError, match="alternate in this watch"), regard.watch(model):  # noqa: PT012
+            model(input_ids=B, decoder_input_ids=start, use_cache=True)
+            model(**given, decoder_input_ids=step)
+
+
+class Memory(nn.Module):
+    """Cross-attention that computes its keys anew in each call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor, source: Tensor) -> Tensor:
+        keys = self.k(source)
+        return functional.scaled_dot_product_attention(self.q(x), keys, keys)
+
+
+class Decoder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.own, self.cross = Cached(), Memory()
+
+    def forward(self, x: Tensor, source: Tensor) -> Tensor:
+        return self.cross(self.own(x), source)
+
+
+def test_cross_attention_continues_with_its_text_in_steps_of_several_queries() -> None:
+    model, source = Decoder(), torch.randn(1, 2, 9, 8)
+    with regard.watch(model) as seen:
+        for x in torch.cat(STEPS, 2).split(2, 2):
+            model(x, source)
+    assert sizes(seen) == [[(6, 6), (6, 9)]]
+
+
+def test_an_earlier_source_s_keys_are_those_of_another_pass() -> None:
+    model, query = Memory(), torch.randn(1, 2, 1, 8)
+    one, other = torch.randn(2, 1, 2, 9, 8)
+    with regard.watch(model) as seen:
+        for source in (one, other, one):
+            model(query, source)
+    assert sizes(seen) == [[(1, 9)]] * 3
+
+
+class Modes(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = nn.ModuleDict({"one": Fresh(), "other": Fresh()})
+
+    def forward(self, x: Tensor, part: str) -> Tensor:
+        return self.parts[part](x)
+
+
+def test_passes_of_one_model_through_different_layers_are_two_records() -> None:
+    model = Modes()
+    with regard.watch(model) as seen:
+        model(STEPS[0], "one")
+        model(STEPS[0], "other")
+    assert [[layer.name for layer in one.layers] for one in seen] == [["parts.one"], ["parts.other"]]
+
+
+def test_a_second_image_of_a_text_begins_a_record() -> None:
+    """No site has rows of two images; its own rows and those of the text are one pass."""
+    model, image = Tower(), torch.randn(1, 2, 5, 8)
+    with regard.watch(model) as seen:
+        for _ in range(2):
+            model(STEPS[0], image)
+    assert [[(layer.queries, layer.keys) for layer in one.layers] for one in seen] == [
+        [(5, 10), (8, 8), (8, 8)],
+        [(5, 10), (8, 16), (8, 16)],
+    ]
+
+
+def test_keys_that_differ_little_are_other_keys_in_half_precision() -> None:
+    """A large bias of keys, as Qwen2 has, leaves a token few of the bits; rounding changes few numbers."""
+    one, other = ((STEPS[0] * factor + 100).bfloat16() for factor in (1, 0.5))
+    end, model = (STEPS[1] + 100).bfloat16(), Cached()
+    with regard.watch(model) as seen:
+        model(torch.cat([one, end], 2))
+        first = model.keys
+        model.keys = None
+        model(torch.cat([other, end], 2))
+        model.keys = first
+        model(end)
+    assert sizes(seen) == [[(5, 5)], [(4, 4)]]
 
 
 def test_beams_that_end_with_the_same_token_are_seen_to_be_reordered() -> None:

@@ -1,8 +1,7 @@
 """Attention call sites of a watched model: the statistics of a site, and whether a call continues it.
 
 With a cache, a model calls the same site again with new queries over old and new keys, and such calls append rows to
-the same record. Only the numbers of the keys tell: caches of any library are told apart by these, without knowing how
-they are stored.
+the same record. Such calls are recognized by the values of the keys alone, whatever library stores them.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,9 +26,9 @@ __all__ = ["Site"]
 class _SelfKeys:
     """The keys of a self-attention at its last call: the newest, and if `whole` is set those of all columns.
 
-    The newest key alone does not tell two texts apart that end with the same token: in the first layer its key
-    depends on nothing else. So where a call decides which text goes on, all columns are compared, in the first and the
-    last of the key heads (which are the same if a call repeats its key heads for grouped queries).
+    In the first layer, a key depends on its token and position only, so that texts with the same last token have the
+    same newest key. Therefore, where a call determines which text continues, all columns are compared, in the first and
+    the last key head (which are the same if a call repeats its key heads for grouped queries).
     """
 
     def __init__(self) -> None:
@@ -94,16 +93,16 @@ class _CrossKeys:
         """Take the keys of a call."""
         self._marks = call.marks
 
-    def are_keys_of(self, call: WatchedCall, *, whatever_queries: bool) -> bool:
+    def are_keys_of(self, call: WatchedCall, *, any_queries: bool) -> bool:
         """Return whether a call has these keys: the cached tensor itself, or an equal one with one query, or with any
-        number of queries where the text is known to go on.
+        number of queries where the text is known to continue.
         """
         assert self._marks is not None
         now, before = _as_many_heads(call.marks, self._marks)
         if now.shape != before.shape:
             return False
         same = now.untyped_storage().data_ptr() == before.untyped_storage().data_ptr()
-        return same or ((whatever_queries or call.queries == 1) and torch.equal(now, before))
+        return same or ((any_queries or call.queries == 1) and torch.equal(now, before))
 
 
 def _two_heads(marks: Tensor) -> Tensor:
@@ -170,13 +169,13 @@ class Site:
         self._beyond = 0  # positions from there to the query that follows, of queries that stand beyond the keys
 
     def continues(self, call: WatchedCall, *, is_certain: bool = False) -> bool:
-        """Return whether the call adds rows to this site; `is_certain`: other sites of the run have shown that this
-        text goes on.
+        """Return whether the call adds rows to this site; `is_certain`: other sites of the run have shown that its
+        text continues.
         """
         if not self._is_as_large(call):
             return False
         if self._cross:
-            return self._cross_keys.are_keys_of(call, whatever_queries=is_certain)
+            return self._cross_keys.are_keys_of(call, any_queries=is_certain)
         return self._keys.precede(call) if is_certain else self._keys.are_old_keys_of(call)
 
     def refuse_reordered(self, call: WatchedCall) -> None:
@@ -184,8 +183,8 @@ class Site:
         if self._is_as_large(call) and not self._cross:
             self._keys.refuse_reordered(call, self.name)
 
-    def tell_texts_apart(self) -> None:
-        """Keep all keys from the next call on, as this site is the one that decides which text goes on."""
+    def keep_all_keys(self) -> None:
+        """Keep all keys from the next call on, since this site determines which text a run continues."""
         self._keys.whole = True
 
     def _is_as_large(self, call: WatchedCall) -> bool:

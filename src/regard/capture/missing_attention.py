@@ -43,8 +43,8 @@ REARRANGED = (
 NEGATIVE = "has weights below 0 after the softmax (one is taken from another), which cannot be shown as weights"
 ONE_BY_ONE = "multiplies its weights with the values one by one and sums, without a product of both"
 OTHER_KEYS = (
-    "has other keys in each step, while those of other layers stay (as in a predict stream), so its rows are not those "
-    "of one text: run the finished text through the model once"
+    "has new keys in each step where other layers keep theirs (as in a predict stream), so its rows do not belong to "
+    "one text: run the finished text through the model once"
 )
 OTHER_SUM = "sums its weights over another dimension than its softmax runs over, so they are no weights of each query"
 UNKNOWN = (

@@ -1,9 +1,10 @@
 """Which forward pass, or which generation, each call of a watched model belongs to.
 
 A model with a cache calls a site again with new queries over old and new keys, and the rows of such calls continue the
-record of their text. A run of the model (one outermost call of it) belongs to one text, so its first call whose keys
-are those of an earlier call decides for all its calls; several texts may take turns. Without such a call, the run is a
-forward pass of its own, once it calls a site or a module that ran before.
+record of their text. A run of the model (one outermost call of it) belongs to one text, so the first call with the keys
+of an earlier one determines the text of the whole run; several texts may alternate. A run without such a call is a
+forward pass of its own if it calls a site or a module that ran before. Otherwise it continues the last pass: the runs
+of an encoder and its decoder are one, unless several encoders wait for a decoder.
 
 The running modules are read from this thread's stack of calls. No hook is registered: hooks on all modules would affect
 other threads and their compilers, and hooks on one module disable PyTorch's fast paths.
@@ -16,7 +17,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from regard.capture.call_site import Site
 from regard.capture.records import Layer
@@ -32,7 +33,6 @@ __all__ = [
     "Key",
     "Running",
     "given_cache",
-    "length_of",
     "reference_to",
     "running",
 ]
@@ -117,10 +117,10 @@ class _Run:
     number: int
     outermost: nn.Module | None
     cache: Callable[[], Any] = field(default_factory=lambda: reference_to(None))
-    began: list[Key] = field(default_factory=list)  # the sites that were first called in it
-    continues: Site | FinishedSite | None = None  # the site that decided which text goes on
-    is_ambiguous: bool = False  # whether several texts could go on in it
-    is_marked: bool = False  # whether one of its sites keeps all keys
+    new_sites: list[Key] = field(default_factory=list)  # the sites that were first called in it
+    continues: Site | FinishedSite | None = None  # the site that determined which text it continues
+    first: tuple[Key, WatchedCall] | None = None  # the call by which it did
+    has_kept_keys: bool = False  # whether one of its sites keeps all keys
 
 
 class ForwardPasses:
@@ -131,7 +131,7 @@ class ForwardPasses:
         self.all: list[Forward] = []
         self._now: Forward | None = None
         self._run = _Run(-1, None)
-        self.strangers: set[Site | FinishedSite] = set()  # sites whose keys do not go on where those of others do
+        self.unrelated: set[Site | FinishedSite] = set()  # sites that do not continue where others do
 
     @property
     def now(self) -> Forward:
@@ -147,11 +147,10 @@ class ForwardPasses:
     def find(self, key: Key, call: WatchedCall, number: int, running: Running) -> Site | FinishedSite | None:
         """Return the site that a call belongs to; None for a new site of `now`.
 
-        A site in `strangers` is returned if the call does not continue it, although other calls of the run have
-        continued its text.
+        If it is in `unrelated`, the call does not continue it, although other calls of the run have continued its text.
 
         Raises:
-            ObservationError: Beam search has reordered the rows, or texts took turns that cannot be told apart.
+            ObservationError: Beam search has reordered the rows, or alternating texts cannot be distinguished.
         """
         # Attention outside of all modules has no run, and each call is one of its own.
         if number != self._run.number or running.module is None:
@@ -161,40 +160,51 @@ class ForwardPasses:
         if run.cache() is None:
             run.cache = reference_to(running.cache)
         if run.continues is not None:
-            return self._site_of_known_text(key, call)
-        if key in run.began:  # a loop inside of the run
+            return self._site_in_continued_text(key, call)
+        if key in run.new_sites:  # a loop inside of the run
             return self.now.sites[key]
         if (site := self._continued(key, call)) is not None:
             return site
-        if not run.began:
+        if not run.new_sites:
             self._now = self.all[-1] if self.all else self._begin()
         known = self.now.sites.get(key)
         if isinstance(known, Site):
             known.refuse_reordered(call)
-        if known is not None or (not run.began and run.outermost in self.now.outermost):
+        if known is not None or not (run.new_sites or self._may_join()):
             self._move(self._begin())
         return None
 
     def add(self, key: Key, site: Site | FinishedSite) -> None:
         """Add a new site to `now`."""
-        if isinstance(site, Site) and not (self._run.is_marked and site.place.stack in self.now.stacks):
-            site.tell_texts_apart()
-            self._run.is_marked = True
+        if isinstance(site, Site) and not (self._run.has_kept_keys and site.place.stack in self.now.stacks):
+            site.keep_all_keys()
+            self._run.has_kept_keys = True
         self.now.stacks.add(site.place.stack)
         self.now.sites[key] = site
-        self._run.began.append(key)
+        self._run.new_sites.append(key)
 
     def ran(self, number: int) -> None:
         """Note that `now` has a recorded call of this run of the model."""
         self.now.runs.add(number)
         if self._run.outermost is not None:
             self.now.outermost.add(self._run.outermost)
-        cache = self._run.cache()
-        if cache is not None and self.now.cache() is not cache:
-            for one in self.all:
-                if one.cache() is cache:  # used again, for another text
-                    one.cache = reference_to(None)
+        if self._run.cache() is not None:
             self.now.cache = self._run.cache
+
+    def close(self) -> None:
+        """Drop what was stored."""
+        self._run = _Run(-1, None)
+        for one in self.all:
+            one.sites.clear()
+            one.across.clear()
+
+    def _may_join(self) -> bool:
+        """Return whether a run of other modules belongs to the last pass: a decoder's to that of the only encoder."""
+        now, run = self.now, self._run
+        if run.outermost in now.outermost:
+            return False
+        alike = (one for one in self.all if one is not now and one.outermost == now.outermost)
+        return run.outermost is None or not any(one.sites.keys() == now.sites.keys() for one in alike)
 
     def _begin(self) -> Forward:
         self.all.append(Forward(self._across()))
@@ -202,51 +212,57 @@ class ForwardPasses:
 
     def _continued(self, key: Key, call: WatchedCall) -> Site | FinishedSite | None:
         """Return the site of the latest text that the call continues, and let the run belong to this text."""
-        run = self._run
-        known = [(one, one.sites[key]) for one in reversed(self.all) if key in one.sites]
-        # All passes over one source have the same keys of cross-attention: only the last of them can be meant.
-        found = [(one, site) for one, site in known if not site.crosses or one is self.all[-1]]
-        found = [(one, site) for one, site in found if site.continues(call)]
-        if not found:
+        run, cache = self._run, self._run.cache()
+        passes = self.all[::-1] if call.newest >= call.queries else self.all[-1:]  # there is no key to compare
+        if cache is not None:
+            passes = sorted(passes, key=lambda one: one.cache() is not cache)
+        found = next((one for one in passes if self._may_continue(one, key, call)), None)
+        # A layer before this one may have shown that the run is another pass.
+        if found is None or (found is not self._now and found.sites.keys() & set(run.new_sites)):
             return None
-        if len(found) > 1 and (cache := run.cache()) is not None:
-            found = [(one, site) for one, site in found if one.cache() is cache] or found
-        forward, site = found[0]
-        if forward is not self._now and forward.sites.keys() & set(run.began):
-            return None  # a layer before this one has shown that the run is another pass
-        self._move(forward)
-        run.continues, run.is_ambiguous = site, len(found) > 1
-        return site
+        self._move(found)
+        run.continues, run.first = found.sites[key], (key, call)
+        return run.continues
 
-    def _site_of_known_text(self, key: Key, call: WatchedCall) -> Site | FinishedSite | None:
+    def _may_continue(self, one: Forward, key: Key, call: WatchedCall) -> bool:
+        """Return whether a call continues a pass, as far as its keys show.
+
+        All passes over one source have the same keys of cross-attention: only the last of them can be meant.
+        """
+        site = one.sites.get(key)
+        return site is not None and not (site.crosses and one is not self.all[-1]) and site.continues(call)
+
+    def _site_in_continued_text(self, key: Key, call: WatchedCall) -> Site | FinishedSite | None:
         """Return the site of a call in a run that continues the text of `now`."""
         run, site = self._run, self.now.sites.get(key)
-        if site is None or (site not in self.strangers and site.continues(call, is_certain=True)):
+        if site is None or (site not in self.unrelated and site.continues(call, is_certain=True)):
             return site
         if isinstance(site, Site):
             site.refuse_reordered(call)
         assert run.continues is not None
-        if run.is_ambiguous or site.crosses or run.continues.crosses:
+        others = (one for one in self.all if one is not self.now)
+        is_ambiguous = run.first is not None and any(self._may_continue(one, *run.first) for one in others)
+        if is_ambiguous or site.crosses or run.continues.crosses:
             raise ObservationError(
-                f"the keys of {site.name or 'this model'} do not go on, but those of "
-                f"{run.continues.name or 'this model'} do, so texts with the same beginning seem to take turns in this "
-                "watch: watch each text in a `with` block of its own"
+                f"a step continues the keys of {run.continues.name or 'this model'} and not those of "
+                f"{site.name or 'this model'}: texts with the same beginning seem to alternate in this watch, and "
+                "their keys do not show which is meant; watch each text in a `with` block of its own"
             )
-        self.strangers.add(site)
+        self.unrelated.add(site)
         return site
 
     def _move(self, forward: Forward) -> None:
         """Let the run belong to another pass than it seemed, with the sites that began in it."""
         before, run = self._now, self._run
         self._now = forward
-        if before is None or before is forward or not run.began:
+        if before is None or before is forward or not run.new_sites:
             return
         if before.across:
             raise ObservationError(
-                "a statistic over all layers, such as a rollout, cannot tell which pass "
-                f"{run.began[0][0] or 'this model'} belongs to: watch each pass in a `with` block of its own"
+                "a statistic over all layers, such as a rollout, does not know which pass "
+                f"{run.new_sites[0][0] or 'this model'} belongs to: watch each pass in a `with` block of its own"
             )
-        forward.sites |= {key: before.sites.pop(key) for key in run.began}
+        forward.sites |= {key: before.sites.pop(key) for key in run.new_sites}
         before.runs.discard(run.number)
         forward.runs.add(run.number)
         if not before.sites:
@@ -268,18 +284,3 @@ def reference_to(cache: Any) -> Callable[[], Any]:
 
 def _nothing() -> None:
     return None
-
-
-def length_of(cache: Any) -> int:
-    """Return the number of positions that a cache holds; 0 if there is none."""
-    if cache is None:
-        return 0
-    if callable(getattr(cache, "get_seq_length", None)):
-        return int(cache.get_seq_length())
-    length = getattr(cache, "length", None)
-    if isinstance(length, int):
-        return length
-    if isinstance(cache, tuple | list) and cache and isinstance(cache[0], tuple | list) and cache[0]:
-        first = cache[0][0]
-        return int(first.shape[-2]) if isinstance(first, Tensor) else 0
-    return 0

@@ -151,7 +151,7 @@ class Recorder:
         self.calls += 1
         key = name, turn
         site = self._passes.find(key, call, self._run, self._running)
-        if site is not None and site in self._passes.strangers:
+        if site is not None and site in self._passes.unrelated:
             self._leave_out(site, caller)
             return None
         if site is None:
@@ -175,7 +175,7 @@ class Recorder:
         return FinishedSite(site.place, site.name, layer, fallback_reason=site.fallback_reason)
 
     def _leave_out(self, site: Site | FinishedSite, caller: Caller) -> None:
-        """Count a call as missing that does not go on where other layers do, and the calls of its site so far."""
+        """Count as missing a call that does not continue its site although other layers do, and the call before it."""
         if site not in self._withdrawn:
             self._withdrawn.add(site)
             self.miss(caller, OTHER_KEYS)
@@ -243,9 +243,7 @@ class Recorder:
 
     def close(self) -> None:
         """Drop what was stored, which cycles of references would keep until Python's garbage collector runs."""
-        for forward in self._passes.all:
-            forward.sites.clear()
-            forward.across.clear()
+        self._passes.close()
 
     @property
     def missing(self) -> tuple[Missing, ...]:

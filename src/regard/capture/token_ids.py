@@ -92,9 +92,8 @@ _SEPARATING = frozenset({"[SEP]", "</s>", "<sep>", "<|endoftext|>"})
 class Heard:
     """A hook that records the token ids in the calls of a model.
 
-    The record of a call is known only after the call has run: `index` returns its index at that time. The steps of one
-    generation belong to one record, and their ids are concatenated. `tokens_of` names ids by the
-    tokenizer.
+    The record of a call is known only after the call has run: then `index` returns the index of this record. The steps
+    of one generation belong to one record, and their ids are concatenated. `tokens_of` names ids by the tokenizer.
     """
 
     whole = False
