@@ -342,6 +342,60 @@ def test_texts_that_differ_before_a_window_are_refused_without_their_caches() ->
             model(A[:, 5:6], past_key_values=copy.deepcopy(cache))
 
 
+def test_texts_that_agree_in_every_layer_s_window_are_refused_without_their_caches() -> None:
+    """Behind three windows, no newest key of any layer differs; weights of older rows would."""
+    model = made("Mistral")
+    tail = torch.tensor([[7, 3, 9, 4, 7, 3, 9, 4, 7, 3, 9, 4]])
+    texts = [torch.cat([torch.tensor([[first]]), tail], 1) for first in (5, 8)]
+    with torch.no_grad(), pytest.raises(ObservationError, match="alternate in this watch"), regard.watch(model):  # noqa: PT012
+        caches = [model(text, use_cache=True).past_key_values for text in texts]
+        for cache in caches:
+            model(tail[:, :1], past_key_values=copy.deepcopy(cache))
+
+
+def test_a_step_of_a_text_that_was_run_twice_continues_the_second_record() -> None:
+    """All keys are the same and none is dropped: both records would be right."""
+    model = made("Llama")
+    with torch.no_grad(), regard.watch(model) as seen:
+        caches = [model(A[:, :5], use_cache=True).past_key_values for _ in range(2)]
+        model(A[:, 5:6], past_key_values=copy.deepcopy(caches[0]))
+    assert [one[0][0] for one in sizes(seen)] == [5, 6]
+
+
+@pytest.mark.parametrize("kind", ["sdpa", "eager"])
+def test_a_window_of_equal_tokens_continues_one_record(kind: str) -> None:
+    """Eager attention is recognized by its values, which have no positions: a dropped key looks like a cut-off one."""
+    model = made("Mistral")
+    model.set_attn_implementation(kind)
+    text = torch.tensor([[5, 6, 7, 8, 9] + [7] * 8])
+    with torch.no_grad(), regard.watch(model) as seen:
+        cache = model(text[:, :5], use_cache=True).past_key_values
+        for at in range(5, 13):
+            model(text[:, at : at + 1], past_key_values=cache)
+    assert [layer.queries for layer in seen.layers] == [13] * 3
+
+
+class Steered(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.by = Cached(), Cached(), 0.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.first(x) + self.by)
+
+
+def test_one_text_with_and_without_steering_in_turns_is_refused() -> None:
+    """The first layer's keys are the same, so only the second shows whose step it is."""
+    model, keys = Steered(), []
+    with pytest.raises(ObservationError, match="alternate in this watch"), regard.watch(model):  # noqa: PT012
+        for model.by in (0.0, 1.0):
+            model.first.keys = model.second.keys = None
+            model(STEPS[0])
+            keys.append((model.first.keys, model.second.keys))
+        model.by, (model.first.keys, model.second.keys) = 0.0, keys[0]
+        model(STEPS[1])
+
+
 def test_a_step_of_a_text_that_was_encoded_outside_is_refused_if_it_begins_as_another() -> None:
     cls, config, given = MODELS["T5"]
     model = getattr(transformers, cls)(getattr(transformers, config)(**given)).eval()

@@ -25,6 +25,7 @@ __all__ = ["Site"]
 
 class _SelfKeys:
     """The keys of a self-attention at its last call: the newest, and if `whole` is set those of all columns.
+    `slides`: keys have been dropped.
 
     In the first layer, a key depends on its token and position only, so that texts with the same last token have the
     same newest key. Therefore, where a call determines which text continues, all columns are compared, in the first and
@@ -32,7 +33,7 @@ class _SelfKeys:
     """
 
     def __init__(self) -> None:
-        self.whole = False
+        self.whole = self.slides = False
         self._newest: Tensor | None = None
         self._columns: Tensor | None = None  # up to the newest
 
@@ -49,8 +50,9 @@ class _SelfKeys:
     def are_old_keys_of(self, call: WatchedCall) -> bool:
         """Return whether all keys of a call before its new ones are these.
 
-        A call with fewer keys has a cache that dropped the oldest, if the rest are at their new columns and not also
-        at their old ones: then the newest were cut off, of a text that has no positions in its keys.
+        A call with fewer keys has a cache that dropped the oldest, if the rest are at their new columns. If they are
+        also at their old ones, the newest were cut off, of a text that has no positions in its keys; this cannot be
+        where keys have been dropped before.
         """
         if not self.precede(call) or self._columns is None:
             return False
@@ -58,7 +60,7 @@ class _SelfKeys:
         dropped = self._columns.shape[2] - old.shape[2]
         if dropped < 0 or not _same_columns(old, self._columns[:, :, dropped:]):
             return False
-        return not dropped or not _same_columns(old, self._columns[:, :, :-dropped])
+        return not dropped or self.slides or not _same_columns(old, self._columns[:, :, :-dropped])
 
     def refuse_reordered(self, call: WatchedCall, name: str) -> None:
         """Raise if beam search has reordered the rows of the cache, so that each row has the keys of another beam."""
@@ -178,6 +180,10 @@ class Site:
             return self._cross_keys.are_keys_of(call, any_queries=is_certain)
         return self._keys.precede(call) if is_certain else self._keys.are_old_keys_of(call)
 
+    def has_dropped(self, call: WatchedCall) -> bool:
+        """Return whether the call's old keys are not all those of its text."""
+        return not self._cross and call.newest - call.queries + 1 < self._filled
+
     def refuse_reordered(self, call: WatchedCall) -> None:
         """Raise if beam search has reordered the rows."""
         if self._is_as_large(call) and not self._cross:
@@ -230,6 +236,7 @@ class Site:
         self._count = call.heads
         shift = 0 if self._cross else self._filled - marked  # number of keys that a sliding cache has dropped
         dtype = torch.promote_types(call.marks.dtype, torch.float32)
+        self._keys.slides |= shift > 0
         heard = self._hearing
         ids = None if heard is None else heard.hear(call, queries, self._filled, cross=self._cross)
         around = call.having(site=self.name, shift=shift, ids=ids, find_projection=self._find_projection)

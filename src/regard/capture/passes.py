@@ -215,14 +215,20 @@ class ForwardPasses:
         run, cache = self._run, self._run.cache()
         passes = self.all[::-1] if call.newest >= call.queries else self.all[-1:]  # there is no key to compare
         if cache is not None:
-            passes = sorted(passes, key=lambda one: one.cache() is not cache)
+            passes = [one for one in passes if one.cache() is cache] or passes
         found = next((one for one in passes if self._may_continue(one, key, call)), None)
         # A layer before this one may have shown that the run is another pass.
         if found is None or (found is not self._now and found.sites.keys() & set(run.new_sites)):
             return None
         self._move(found)
-        run.continues, run.first = found.sites[key], (key, call)
-        return run.continues
+        site = run.continues = found.sites[key]
+        run.first = key, call
+        if cache is None or found.cache() is not cache:
+            # Texts that differ before a window may agree in all that it has: no later layer need show that.
+            dropped = isinstance(site, Site) and site.has_dropped(call)
+            if dropped and self._is_ambiguous():
+                self._refuse_alternating(site)
+        return site
 
     def _may_continue(self, one: Forward, key: Key, call: WatchedCall) -> bool:
         """Return whether a call continues a pass, as far as its keys show.
@@ -240,16 +246,22 @@ class ForwardPasses:
         if isinstance(site, Site):
             site.refuse_reordered(call)
         assert run.continues is not None
-        others = (one for one in self.all if one is not self.now)
-        is_ambiguous = run.first is not None and any(self._may_continue(one, *run.first) for one in others)
-        if is_ambiguous or site.crosses or run.continues.crosses:
-            raise ObservationError(
-                f"a step continues the keys of {run.continues.name or 'this model'} and not those of "
-                f"{site.name or 'this model'}: texts with the same beginning seem to alternate in this watch, and "
-                "their keys do not show which is meant; watch each text in a `with` block of its own"
-            )
+        if self._is_ambiguous() or site.crosses or run.continues.crosses:
+            self._refuse_alternating(site)
         self.unrelated.add(site)
         return site
+
+    def _is_ambiguous(self) -> bool:
+        """Return whether the run might continue another text, as far as its first keys show."""
+        first, others = self._run.first, (one for one in self.all if one is not self.now)
+        return first is not None and any(self._may_continue(one, *first) for one in others)
+
+    def _refuse_alternating(self, site: Site | FinishedSite) -> None:
+        raise ObservationError(
+            f"a step of {site.name or 'this model'} may belong to several texts: texts with the same beginning or end "
+            "alternate in this watch, and their keys do not show which is meant; watch each text in a `with` block of "
+            "its own"
+        )
 
     def _move(self, forward: Forward) -> None:
         """Let the run belong to another pass than it seemed, with the sites that began in it."""
