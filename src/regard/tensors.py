@@ -15,7 +15,14 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn import Parameter
 
-from regard.torch_private import TorchDispatchModeKey, assume_constant_result, get_dispatch_mode
+from regard.torch_private import (
+    TorchDispatchModeKey,
+    assume_constant_result,
+    get_dispatch_mode,
+    get_unwrapped,
+    is_functorch_wrapped_tensor,
+    peek_interpreter_stack,
+)
 
 __all__ = [
     "Remembered",
@@ -27,9 +34,11 @@ __all__ = [
     "human_bytes",
     "in_forward_mode",
     "is_traced",
+    "learns_outside",
     "replace_tensors",
     "run_eagerly",
     "tensors",
+    "unwrapped",
     "versions",
     "without_autocast",
     "zeros_to_add_to",
@@ -233,6 +242,37 @@ def is_traced(tensor: Tensor) -> bool:
         or get_dispatch_mode(TorchDispatchModeKey.FUNCTIONAL) is not None
         or not has_numbers(tensor)
     )
+
+
+def unwrapped(tensor: Tensor) -> Tensor:
+    """Return the tensor that transforms of `torch.func` wrap, whose numbers can be looked at: of a whole vmap batch.
+
+    >>> seen = []
+    >>> _ = torch.func.vmap(lambda row: seen.append(int(unwrapped(row).max())) or row)(torch.tensor([[1, 2], [5, 0]]))
+    >>> seen
+    [5]
+    """
+    while is_functorch_wrapped_tensor(tensor):
+        tensor = get_unwrapped(tensor)
+    return tensor
+
+
+def learns_outside(tensor: Tensor) -> bool:
+    """Return whether a tensor gets a gradient outside `torch.func.vmap` alone, of which PyTorch does not know inside.
+
+    >>> table = torch.zeros(3, 2, requires_grad=True)
+    >>> inside = []
+    >>> _ = torch.func.vmap(lambda row: inside.append((row.requires_grad, learns_outside(row))) or row)(table)
+    >>> inside
+    [(False, True)]
+    """
+    if torch.compiler.is_compiling() or peek_interpreter_stack() is None or tensor.requires_grad:
+        return False
+    while is_functorch_wrapped_tensor(tensor):
+        tensor = get_unwrapped(tensor)
+        if tensor.requires_grad:
+            return True
+    return False
 
 
 def in_forward_mode() -> bool:

@@ -5,7 +5,7 @@ import torch
 from torch.autograd import forward_ad
 
 import regard
-from regard import positions
+from regard import attention, positions
 from regard.errors import InputError
 from regard.masks import Causal
 
@@ -115,3 +115,41 @@ def test_a_gradient_of_a_gradient_of_the_fused_kernel_names_the_backends_that_ha
     torch.testing.assert_close(first, torch.autograd.grad(exact(q).square().sum(), q)[0])
     with pytest.raises(InputError, match=r'no second derivative: pass backend="blockwise"'):
         first.sum().backward()
+
+
+LEARNS = {
+    "autograd over vmap": lambda f, bias: torch.autograd.grad(
+        torch.func.vmap(f)(bias.requires_grad_()).square().sum(), bias
+    )[0],
+    "grad over vmap": lambda f, bias: torch.func.grad(lambda b: torch.func.vmap(f)(b).square().sum())(bias),
+    "vmap over grad": lambda f, bias: torch.func.vmap(torch.func.grad(lambda b: f(b).square().sum()))(bias),
+    "vmap in vmap": lambda f, bias: torch.autograd.grad(
+        torch.func.vmap(torch.func.vmap(f))(bias.requires_grad_()[None]).square().sum(), bias
+    )[0],
+}
+
+
+@pytest.mark.parametrize("way", LEARNS)
+def test_auto_trains_an_ensemble_s_biases(way):
+    """PyTorch's fused kernel does not know that a bias which vmap maps over is learned."""
+    x, bias = X.float(), torch.randn(3, 2, 6, 6, generator=torch.Generator().manual_seed(1))
+
+    def formula(b):
+        return (x @ x.mT / 2 + b[None]).softmax(-1) @ x
+
+    def ours(b):
+        return attention(x, x, x, bias=b[None])
+
+    found, expected = LEARNS[way](ours, bias.clone()), LEARNS[way](formula, bias.clone())
+    torch.testing.assert_close(found, expected)
+    assert expected.abs().max() > 1e-2
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
+def test_a_bias_under_vmap_that_nothing_learns_is_for_the_fused_kernel():
+    bias = torch.randn(3, 2, 6, 6, requires_grad=True)
+    sdpa = lambda b: attention(*[X.float()] * 3, bias=b[None], backend="sdpa")  # noqa: E731
+    with torch.no_grad():
+        torch.func.vmap(sdpa)(bias)
+    with pytest.raises(InputError, match="no gradient of a bias that"):
+        torch.func.vmap(sdpa)(bias)

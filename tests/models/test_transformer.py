@@ -777,3 +777,19 @@ def test_ids_of_every_integer_type_are_those_tokens(dtype):
     model = Transformer(TransformerConfig(decoder_layers=1, output_head=output_heads.LanguageModel(), **SIZES)).eval()
     ids = torch.tensor([[3, 1, 29, 0]])
     assert torch.equal(model(ids.to(dtype)).logits, model(ids).logits)
+
+
+@pytest.mark.parametrize("kind", [Sinusoidal(20), Sinusoidal(20, variant="marian")])
+def test_a_model_of_meta_has_its_table_when_it_gets_memory(kind):
+    config = TransformerConfig(vocab_size=9, hidden_size=8, num_attention_heads=2, decoder_layers=1, positions=kind)
+    model, ids = Transformer(config).eval(), torch.tensor([[3, 4, 5]])
+    with torch.device("meta"):
+        other = Transformer(config).eval()
+    other = other.to(torch.bfloat16).to_empty(device="cpu").float()
+    other.load_state_dict(model.state_dict())
+    torch.testing.assert_close(other(ids).last_hidden_state, model(ids).last_hidden_state, rtol=0, atol=2e-2)
+    with torch.device("meta"):
+        other = Transformer(config).eval()
+    other = other.to_empty(device="cpu")
+    other.load_state_dict(model.state_dict())
+    assert torch.equal(other(ids).last_hidden_state, model(ids).last_hidden_state)

@@ -6,7 +6,7 @@ from torch import nn as torch_nn
 
 from regard import masks
 from regard.errors import InputError
-from regard.nn import Decoder, DecoderBlock, Encoder, EncoderBlock, EncoderDecoder
+from regard.nn import Decoder, DecoderBlock, Encoder, EncoderBlock, EncoderDecoder, PositionalEncoding
 
 N, M, W = 5, 7, 8
 PADDING = torch.arange(N)[None] >= torch.tensor([[N], [3]])
@@ -144,3 +144,14 @@ def test_a_block_goes_to_pytorch_and_back():
     again = EncoderBlock.from_torch(layer)
     torch.testing.assert_close(again.state_dict(), block.state_dict())
     assert (again.dropout, again.norm_first, again.norms[0].eps) == (0.25, True, 1e-3)
+
+
+def test_the_positions_of_a_module_of_meta_are_computed_when_it_gets_memory():
+    module = PositionalEncoding(5, max_len=9)
+    with torch.device("meta"):
+        other = PositionalEncoding(5, max_len=9)
+    assert other.to(torch.float64).table.is_meta
+    other.to_empty(device="cpu")
+    assert other.table.dtype == torch.float64
+    torch.testing.assert_close(other.table, module.table.double())
+    assert other.to(torch.float16).to(torch.float32).table.eq(module.table.half().float()).all()

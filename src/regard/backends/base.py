@@ -18,13 +18,11 @@ from regard.masks.random_blocks import draws_blocks
 from regard.normalizers import Sigmoid, Softmax
 from regard.problem import Problem
 from regard.scores import Additive, ScaledDot
-from regard.tensors import in_forward_mode, tensors
+from regard.tensors import in_forward_mode, tensors, unwrapped
 from regard.torch_private import (
     TransformType,
     get_interpreter_stack,
-    get_unwrapped,
     is_batchedtensor,
-    is_functorch_wrapped_tensor,
     peek_interpreter_stack,
 )
 
@@ -270,9 +268,7 @@ def merge(
 
 def are_rounded(high: Float[Tensor, "*rows"]) -> bool:
     """Check whether `high` alone would not do for some row."""
-    while is_functorch_wrapped_tensor(high):  # of a batch that torch.func.vmap maps over nothing else can be asked
-        high = get_unwrapped(high)
-    size = high.abs()
+    size = unwrapped(high).abs()  # of a batch that torch.func.vmap maps over nothing else can be asked
     return bool(((size > LARGE) & (size < torch.inf)).any())
 
 

@@ -18,7 +18,7 @@ from regard.errors import InputError
 from regard.masks import Causal
 from regard.positions import DenseBias, Relative
 from regard.problem import Problem
-from regard.tensors import are_in_memory, autocast_dtype, human_bytes, tensors, without_autocast
+from regard.tensors import are_in_memory, autocast_dtype, human_bytes, learns_outside, tensors, without_autocast
 from regard.torch_private import get_interpreter_stack, peek_interpreter_stack
 
 __all__ = ["Sdpa"]
@@ -52,7 +52,9 @@ class Sdpa(Backend):
     }  # where it takes a tensor for them
 
     def limits(self, problem: Problem) -> str | None:
-        """What would need an n × n tensor beyond `max_bytes`."""
+        """What would need an n × n tensor beyond `max_bytes`, and gradients that the kernel lacks or has wrong."""
+        if torch.is_grad_enabled() and any(map(learns_outside, tensors(problem.bias))):
+            return "its kernel has no gradient of a bias that torch.func.vmap maps over"
         if self.bytes(problem) > problem.max_bytes:
             what = (
                 "a learned bias keeps all weights,"

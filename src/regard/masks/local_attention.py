@@ -18,7 +18,8 @@ from regard.errors import InputError
 from regard.masks.base import Mask
 from regard.masks.block_plan import Rectangles
 from regard.masks.padding_and_global import entry
-from regard.torch_private import assert_async, get_unwrapped, is_functorch_wrapped_tensor
+from regard.tensors import unwrapped
+from regard.torch_private import assert_async
 
 __all__ = ["LocalMonotonic", "LocalPredictive"]
 
@@ -186,7 +187,5 @@ def _require(holds: Tensor, message: str) -> None:
     if torch.compiler.is_compiling():
         assert_async(holds, message)
         return
-    while is_functorch_wrapped_tensor(holds):  # torch.func.vmap: it must hold for each member of the batch
-        holds = get_unwrapped(holds)
-    if not bool(holds.all()):
+    if not bool(unwrapped(holds).all()):  # torch.func.vmap: it must hold for each member of the batch
         raise InputError(message)

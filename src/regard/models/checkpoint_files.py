@@ -15,6 +15,7 @@ from regard.interpret.bundled import BUNDLED, folder
 from regard.interpret.model_loading import is_offline
 from regard.models.output_heads import OutputHead
 from regard.models.standard_names import CONFIG
+from regard.nn.computed_buffers import ComputedBuffers
 from regard.strict_json import parse_json
 
 __all__ = ["Checkpoint", "change", "fill", "read_tensors"]
@@ -213,7 +214,7 @@ def fill(cls: type[Any], config: Any, stored: Any, state: dict[str, Tensor], nam
         state = state | {key: drawn[key].to(like.dtype) for key in wanted if key not in state}
     model.load_state_dict({key: state[key] for key in wanted}, assign=True)
     for module in model.modules():
-        if hasattr(module, "make_buffers"):
+        if isinstance(module, ComputedBuffers):
             module.make_buffers()
     return model.eval()
 

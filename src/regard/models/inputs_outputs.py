@@ -14,6 +14,7 @@ from regard.errors import InputError
 from regard.masks.document import places_in_documents
 from regard.models.output_heads import LanguageModel
 from regard.sequence_part import SEQUENCE_PART
+from regard.tensors import unwrapped
 
 __all__ = [
     "Output",
@@ -97,8 +98,9 @@ def token_mask(
     if mask.dtype == torch.bool:
         return mask
     seen = mask != 0
-    if not torch.compiler.is_compiling() and not bool((mask.eq(1) == seen).all()):
-        wrong = mask[mask.ne(1) & seen][0].item()
+    values = unwrapped(mask)
+    if not torch.compiler.is_compiling() and bool((strange := values.ne(1) & values.ne(0)).any()):
+        wrong = values[strange][0].item()
         raise InputError(f"`{name}` has 1 (or True) for tokens and 0 (or False) for padding, got {wrong}")
     return seen
 
@@ -163,7 +165,9 @@ def token_positions(
 
 
 def _check_length(length: int | Tensor, limit: int | None) -> None:
-    if limit is not None and not torch.compiler.is_compiling() and (length := int(length)) > limit:
+    if limit is None or torch.compiler.is_compiling():
+        return
+    if (length := int(unwrapped(length).max() if isinstance(length, Tensor) else length)) > limit:
         raise InputError(f"the text has {length} tokens, and this model has positions for {limit}: shorten it")
 
 
@@ -172,7 +176,7 @@ def _check_gaps(name: str, mask: Tensor) -> None:
     if torch.compiler.is_compiling():
         return
     begins = mask[:, 1:] & ~mask[:, :-1]
-    if bool((begins.sum(1) + mask[:, 0] > 1).any()):
+    if bool(unwrapped(begins.sum(1) + mask[:, 0] > 1).any()):
         raise InputError(
             f"`{name}` has padding between tokens, which would move them apart: pad at one end, and on the left where "
             "the text is continued from a cache"
@@ -187,7 +191,8 @@ def check_input_ids(name: str, ids: Tensor, vocab_size: int) -> Tensor:
             + (f": write {name}[None] for a single text" if ids.ndim == 1 else "")
         )
     if ids.device.type == "cpu" and ids.numel() and not torch.compiler.is_compiling():  # elsewhere it would wait
-        least, most = int(ids.min()), int(ids.max())
+        values = unwrapped(ids)
+        least, most = int(values.min()), int(values.max())
         if least < 0 or most >= vocab_size:
             raise InputError(
                 f"`{name}` must be tokens from 0 to {vocab_size - 1}, got {least if least < 0 else most}: is it the "

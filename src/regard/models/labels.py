@@ -16,6 +16,7 @@ from regard.models.output_heads import (
     SequenceClassification,
     TokenClassification,
 )
+from regard.tensors import unwrapped
 
 if TYPE_CHECKING:
     from regard.models.config import TransformerConfig
@@ -72,7 +73,7 @@ def decoder_inputs(
     shifted = labels.new_full(labels.shape, start_token_id)
     shifted[:, 1:] = labels[:, :-1]
     if pad_token_id is None:
-        if bool((shifted == IGNORED).any()):
+        if bool(unwrapped(shifted == IGNORED).any()):
             raise InputError("`labels` of −100 need special_tokens=SpecialTokens(pad_token_id=...)")
     else:
         shifted = shifted.masked_fill(shifted == IGNORED, pad_token_id)

@@ -12,6 +12,7 @@ from regard.masks import Causal, Document, Mask, Padding, Window
 from regard.masks.bound_mask import SharedMask, share
 from regard.models.config import Learned, Sinusoidal, TransformerConfig
 from regard.nn import DecoderBlock, EncoderBlock
+from regard.nn.computed_buffers import ComputedBuffers
 from regard.nn.feed_forward import dropped, feed_forward_activation
 from regard.nn.value_module import ValueModule, value_of
 from regard.positions import ALiBi, Bias, DenseBias, RoPE, T5Bias, sinusoidal
@@ -146,7 +147,7 @@ class Stack(nn.Module):
         return None
 
 
-class _Inputs(nn.Module):
+class _Inputs(ComputedBuffers):
     """What is added to the embeddings of tokens before the first block."""
 
     table: Tensor | None
@@ -164,7 +165,7 @@ class _Inputs(nn.Module):
         self.length = config.max_position_embeddings
 
     def make_buffers(self) -> None:
-        """Compute what no checkpoint holds."""
+        """Compute the sinusoidal table, which no checkpoint holds."""
         kind, width = self._kind, self._width
         table = (
             sinusoidal(kind.max_position_embeddings, width, variant=kind.variant)

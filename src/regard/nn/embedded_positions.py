@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from regard.checks import check_probability, check_size
 from regard.errors import InputError
 from regard.nn.checks import check_width, standard_names
+from regard.nn.computed_buffers import ComputedBuffers
 from regard.nn.feed_forward import dropped
 from regard.positions import learned, sinusoidal
 
@@ -14,7 +15,7 @@ __all__ = ["LearnedPositions", "PositionalEncoding"]
 
 
 @standard_names()
-class PositionalEncoding(nn.Module):
+class PositionalEncoding(ComputedBuffers):
     """Add a fixed table of sines and cosines (Vaswani et al. 2017, 3.5, arXiv:1706.03762).
 
     Formula: dropout(x_p + [sin(p ω_i), cos(p ω_i)]), ω_i = 10000^(−2i/embed_dim), interleaved
@@ -44,8 +45,12 @@ class PositionalEncoding(nn.Module):
             check_size("embed_dim", embed_dim, "is that of x"),
             check_probability("dropout", dropout),
         )
-        table = sinusoidal(check_size("max_len", max_len, "counts positions"), embed_dim)
-        self.register_buffer("table", table, persistent=False)
+        self._max_len = check_size("max_len", max_len, "counts positions")
+        self.make_buffers()
+
+    def make_buffers(self) -> None:
+        """Compute the table, which no checkpoint holds."""
+        self.register_buffer("table", sinusoidal(self._max_len, self.embed_dim), persistent=False)
 
     def forward(self, x: Float[Tensor, "*batch n embed_dim"], start: int = 0) -> Float[Tensor, "*batch n embed_dim"]:
         """Add the rows from `start` on, which is the number of tokens in a cache."""
