@@ -140,3 +140,11 @@ def test_what_was_not_recorded_is_not_compared() -> None:
     chosen = dataclasses.replace(whole, layers=(dataclasses.replace(whole.layers[0], head_numbers=(1,)),))
     with pytest.raises(InputError, match=r"b has some heads only \(head 1 of a layer\).*without `heads=`"):
         compare_records(whole, chosen, names=("a", "b"))
+
+
+def test_the_weight_on_the_first_token_is_that_of_the_recorded_rows() -> None:
+    one, other = random_weights(1, 5), random_weights(2, 5)
+    rows = np.isin(np.arange(5), [1, 4])[:, None]
+    found = compare_records(record(one * rows), record(other * rows), names=("a", "b"))
+    for scores, weights in ((found.before, one), (found.after, other)):
+        assert np.abs(scores.scores["first"][0] - weights[:, [1, 4], 0].mean(1)).max() < 1e-6

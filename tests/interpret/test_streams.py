@@ -400,3 +400,23 @@ def test_numbers_and_streams_are_in_the_atlas(tmp_path: Any, tokenizer: Any) -> 
     assert layers_of(again) == layers_of(seen)
     assert again.tokens == seen.tokens
     np.testing.assert_array_equal(again.weights(layer=2, stream="text"), seen.weights(layer=2, stream="text"))
+
+
+@pytest.mark.parametrize("images", [(0, 1), (1, 0), (1, 1)])
+def test_texts_generated_one_after_the_other_have_their_own_images_and_tokens(
+    tokenizer: Any, images: tuple[int, ...]
+) -> None:
+    """`generate` runs the tower before it calls the model."""
+    model, _ = llava()
+    prompts = [ids(24, slice(2, 18)) if image else ids(5 + at) for at, image in enumerate(images)]
+    with torch.no_grad(), regard.watch(model, tokenizer=tokenizer) as seen:
+        texts = [
+            model.generate(
+                input_ids=prompt, max_new_tokens=3, do_sample=False, eos_token_id=None, pad_token_id=0,
+                **({"pixel_values": PIXELS} if image else {}),
+            )
+            for prompt, image in zip(prompts, images, strict=True)
+        ]  # fmt: skip
+    assert [len(one.layers) for one in seen] == [4 if image else 2 for image in images]
+    for record, text in zip(seen, texts, strict=True):
+        assert [one.text for one in record.tokens["text"][0]] == [WORDS[one] for one in text[0, :-1].tolist()]

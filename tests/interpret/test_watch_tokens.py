@@ -94,3 +94,19 @@ def test_listening_leaves_a_fast_path_on(tokenizer: Any) -> None:
         plain = layer(x, src_mask=mask)
         with regard.watch(layer, tokenizer=tokenizer):
             assert torch.equal(layer(x, src_mask=mask), plain)
+
+
+def test_translations_one_after_the_other_have_their_own_words(tokenizer: Any) -> None:
+    """`generate` calls the encoder alone, which begins the second record before the model is called again."""
+    torch.manual_seed(0)
+    sizes = {"d_model": 32, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "max_position_embeddings": 32}
+    counts = {f"{side}_{what}": 2 for side in ("encoder", "decoder") for what in ("layers", "attention_heads")}
+    special = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
+    config = transformers.BartConfig(vocab_size=9, **sizes, **counts, **special, forced_eos_token_id=None)
+    model = transformers.BartForConditionalGeneration(config).eval()
+    sources = [tokenizer(text, return_tensors="pt")["input_ids"] for text in ("the animal was", "a cold house was it")]
+    with torch.no_grad(), regard.watch(model, tokenizer=tokenizer) as seen:
+        outs = [model.generate(one, max_new_tokens=4, do_sample=True, eos_token_id=None) for one in sources]
+    for record, out in zip(seen.records, outs, strict=True):
+        found = [token.text for token in record.stream("target")]
+        assert found == tokenizer.convert_ids_to_tokens(out[0, :-1].tolist())

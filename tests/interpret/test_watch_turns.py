@@ -375,6 +375,27 @@ def test_a_window_of_equal_tokens_continues_one_record(kind: str) -> None:
     assert [layer.queries for layer in seen.layers] == [13] * 3
 
 
+@pytest.mark.parametrize("way", ["copied", "before"])
+@pytest.mark.parametrize("name", ["Llama", "GPT-2", "BLOOM"])
+def test_a_text_without_padding_does_not_continue_the_padded_one(name: str, way: str) -> None:
+    """Padding is dropped by no window, though the keys of all that follow it are the same."""
+    model, pads = made(name), torch.zeros(1, 3, dtype=torch.long)
+    prompt, mask = A[:, :5], torch.tensor([[0] * 3 + [1] * 5])
+    inputs = {"input_ids": torch.cat([pads, prompt], 1), "attention_mask": mask}
+    if name != "BLOOM":
+        inputs["position_ids"] = (mask.cumsum(1) - 1).clamp_min(0)
+    with torch.no_grad():
+        before = model(prompt, use_cache=True).past_key_values
+        with regard.watch(model) as seen:
+            model(**inputs, use_cache=True)
+            if way == "copied":
+                cache = model(prompt, use_cache=True).past_key_values
+                before = copy.deepcopy(cache)
+                model(A[:, 5:], past_key_values=cache)
+            model(B[:, 5:], past_key_values=before)
+    assert [one[0] for one in sizes(seen)] == [(8, 8), *[(7, 7)] * (way == "copied"), (2, 7)]
+
+
 class Steered(nn.Module):
     def __init__(self) -> None:
         super().__init__()

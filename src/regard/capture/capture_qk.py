@@ -154,6 +154,9 @@ class QueriesKeys:
         middle = max(0, filled - self._known)
         count = problem.q.numel() + new[:, :, :middle].numel()
         self._purse.spend(count * problem.q.element_size() + 8 * problem.q[..., 0].numel(), "q and k", extent.site)
+        if shift > self._known:  # dropped before the first call, and never seen
+            self._keys.append(torch.zeros(*new.shape[:2], shift - self._known, new.shape[3], dtype=new.dtype))
+            middle -= shift - self._known
         if not extent.cross or not self._keys:
             self._keys.append(_copied(new[:, :, :middle]))
             self._room = _copied(new[:, :, middle:])

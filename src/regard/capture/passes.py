@@ -11,14 +11,14 @@ other threads and their compilers, and hooks on one module disable PyTorch's fas
 """
 
 import sys
-import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
 from torch import nn
 
+from regard.capture.cached_text import given_cache, reference_to
 from regard.capture.call_site import Site
 from regard.capture.records import Layer
 from regard.capture.statistics import Statistic
@@ -32,12 +32,9 @@ __all__ = [
     "ForwardPasses",
     "Key",
     "Running",
-    "given_cache",
-    "reference_to",
     "running",
 ]
 
-_CACHES = ("past_key_values", "past_key_value", "cache_params", "past", "layer_past")
 _CALL = nn.Module._call_impl.__code__
 _MARK = "the mark of this call of a module"
 
@@ -86,7 +83,7 @@ class FinishedSite:
     crosses: bool = False
     fallback_reason: str | None = None
 
-    def continues(self, call: WatchedCall, *, is_certain: bool = False) -> bool:
+    def continues(self, call: WatchedCall, *, is_certain: bool = False, same_cache: bool = False) -> bool:
         """Return that no second call belongs to it."""
         raise ObservationError(
             f"{self.name or 'this call'} was called twice, and layers that are taken as they are finished need one "
@@ -201,8 +198,8 @@ class ForwardPasses:
     def _may_join(self) -> bool:
         """Return whether a run of other modules belongs to the last pass: a decoder's to that of the only encoder."""
         now, run = self.now, self._run
-        if run.outermost in now.outermost:
-            return False
+        if any(run.outermost is part for one in now.outermost for part in one.modules()):
+            return False  # a part of a model that has run: an image for the next text
         alike = (one for one in self.all if one is not now and one.outermost == now.outermost)
         return run.outermost is None or not any(one.sites.keys() == now.sites.keys() for one in alike)
 
@@ -235,8 +232,10 @@ class ForwardPasses:
 
         All passes over one source have the same keys of cross-attention: only the last of them can be meant.
         """
-        site = one.sites.get(key)
-        return site is not None and not (site.crosses and one is not self.all[-1]) and site.continues(call)
+        site, cache = one.sites.get(key), self._run.cache()
+        if site is None or (site.crosses and one is not self.all[-1]):
+            return False
+        return site.continues(call, same_cache=cache is not None and one.cache() is cache)
 
     def _site_in_continued_text(self, key: Key, call: WatchedCall) -> Site | FinishedSite | None:
         """Return the site of a call in a run that continues the text of `now`."""
@@ -279,20 +278,3 @@ class ForwardPasses:
         forward.runs.add(run.number)
         if not before.sites:
             self.all.remove(before)
-
-
-def given_cache(kwargs: Mapping[str, Any]) -> Any:
-    """Return the cache among the arguments of a call, by the names that transformers has for it."""
-    return next((kwargs[name] for name in _CACHES if kwargs.get(name) is not None), None)
-
-
-def reference_to(cache: Any) -> Callable[[], Any]:
-    """Return a function that returns the cache while it exists, and does not keep it alive."""
-    try:
-        return _nothing if cache is None else weakref.ref(cache)
-    except TypeError:  # a tuple of older versions, a new one in each step
-        return _nothing
-
-
-def _nothing() -> None:
-    return None

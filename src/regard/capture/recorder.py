@@ -7,6 +7,7 @@ from typing import Protocol
 
 from torch import Tensor, nn
 
+from regard.capture.cached_text import drops_keys, length_of
 from regard.capture.call_site import Site
 from regard.capture.missing_attention import BLOCKED, BLOCKS, OTHER_KEYS, Caller, Missing, sum_missing
 from regard.capture.passes import FinishedSite, ForwardPasses, Key, Running, running
@@ -206,6 +207,7 @@ class Recorder:
         name = _named(key)
         place = self._place(key[0])
         number = place.number if place.number is not None and not key[1] else len(forward.sites)
+        cache = self._running.cache
         return Site(
             name,
             place,
@@ -213,6 +215,8 @@ class Recorder:
             watched=self._asked.watches(number, name),
             heads=self._asked.heads_of(number, name, call.heads),
             queries=self._asked.queries,
+            read=length_of(cache),
+            drops_keys=drops_keys(cache, place.number),
             listener=self._listener,
             find_projection=lambda width: output_projection(module, parent, width, name),
         )
@@ -236,8 +240,7 @@ class Recorder:
     def finish(self) -> tuple[Record, ...]:
         """Return the records, in the order of the passes; a record whose calls were all removed has no layers."""
         if self._passes.all:
-            longest = max((forward.sites.values() for forward in self._passes.all), key=len)
-            self._asked.check_layers([site.name for site in longest])
+            self._asked.check_layers()
         seen = ([site for site in one.sites.values() if site not in self._withdrawn] for one in self._passes.all)
         return tuple(map(_record, seen, self._shared_out()))
 

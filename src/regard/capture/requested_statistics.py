@@ -91,6 +91,7 @@ class Asked:
             )
         self._layers = _check_layers(layers) if self.heads is None else frozenset(self.heads.layers)
         self._found: set[int | str] = set()
+        self._seen: dict[int, str] = {}
 
     def needs(self, what: Need) -> bool:
         """Return whether any of them has this prerequisite."""
@@ -123,6 +124,7 @@ class Asked:
         """Return whether the layer with this number and name is to be recorded; without a selection, all are."""
         if self._layers is None:
             return True
+        self._seen[number] = name
         found = self._layers & {number, name}
         self._found |= found
         return bool(found)
@@ -136,13 +138,16 @@ class Asked:
         own = [across[at] if at in across else copy.deepcopy(one) for at, one in enumerate(self.extra)]
         return (*copy.deepcopy(self._kept), *copy.deepcopy(self._full), *own)
 
-    def check_layers(self, names: Sequence[str]) -> None:
+    def check_layers(self) -> None:
         """Raise if a selected layer was not called."""
         if self._layers is not None and (missing := sorted(map(repr, self._layers - self._found))):
             name = "layers" if self.heads is None else "heads"
+            numbers = sorted(self._seen)
+            whole = numbers == list(range(len(numbers)))
+            there = f"from 0 to {numbers[-1]}" if whole else ", ".join(map(str, numbers))
+            names = ", ".join(self._seen[number] for number in numbers)
             raise InputError(
-                f"`{name}` must name layers that are seen, from 0 to {len(names) - 1} or one of {', '.join(names)}, "
-                f"got {' and '.join(missing)}"
+                f"`{name}` must name layers that are seen, {there} or one of {names}, got {' and '.join(missing)}"
             )
 
 

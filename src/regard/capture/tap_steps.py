@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard.capture.attention_row import AttentionRow, continued_rows
-from regard.capture.passes import given_cache, reference_to
+from regard.capture.cached_text import given_cache, length_of, reference_to
 from regard.capture.row_weights import Rows
 from regard.capture.selection import KeySpans, QueriesChosen
 from regard.errors import ObservationError
@@ -215,7 +215,8 @@ class TapSteps:
             )
             for at, (row, place) in enumerate(zip(rows, places, strict=True))
         ]
-        if len(found) > 1 and step.cache is not None and step.last != 1:
+        proposes = len(found) > 1 or (step.queries > 1 and self._queries.rule is None)
+        if proposes and step.cache is not None and step.last != 1:
             self._held, self._held_cache = found, step.cache
             return
         for one in found:
@@ -275,18 +276,3 @@ def _joined(layers: Sequence[Tensor]) -> Tensor:
     return torch.cat(
         [one if one.shape[-1] == keys else functional.pad(one, (0, keys - one.shape[-1])) for one in layers], 1
     )
-
-
-def length_of(cache: Any) -> int:
-    """Return the number of positions that a cache holds; 0 if there is none."""
-    if cache is None:
-        return 0
-    if callable(getattr(cache, "get_seq_length", None)):
-        return int(cache.get_seq_length())
-    length = getattr(cache, "length", None)
-    if isinstance(length, int):
-        return length
-    if isinstance(cache, tuple | list) and cache and isinstance(cache[0], tuple | list) and cache[0]:
-        first = cache[0][0]
-        return int(first.shape[-2]) if isinstance(first, Tensor) else 0
-    return 0

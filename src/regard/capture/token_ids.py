@@ -117,7 +117,8 @@ class Heard:
         self._streams = _by_stream(module, self._pending)
 
     def leave(self, module: nn.Module, args: Any, output: Any) -> None:
-        """Clear the ids of the call that has ended, since calls outside of it have other inputs."""
+        """Assign the ids of the call that has ended, and clear them, since calls outside of it have other inputs."""
+        self._settle()
         self._streams = {}
 
     def streams(self) -> Mapping[str, Tensor]:

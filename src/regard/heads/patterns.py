@@ -105,7 +105,9 @@ def _evenness(seen: Layer, batch_index: int) -> npt.NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class SinkKey:
-    """A key that receives `share` of the weight of the queries that can see it, as the mean over a layer's heads."""
+    """A key that receives `share` of the weight of the queries that can see it, as the mean over a layer's heads; those
+    of causal attention are all from the key on, even where a window hides it from them.
+    """
 
     key: int
     share: float
@@ -115,12 +117,12 @@ def find_sinks(layer: Layer, batch_index: int = 0) -> tuple[SinkKey, ...]:
     r"""Return the sinks of one layer in one sequence, in the order of their keys.
 
     The share of key j is $a_j = \frac{1}{H} \sum_h \sum_i p_{hij} / n_j$, over the recorded heads and queries, where
-    $n_j$ queries can see it (those from j on, where the attention is causal), as in Gu 2024, "When Attention Sink
-    Emerges". A sink has more than 0.05, and more than 4 times an even share 1 / keys, more than twice what it would get
-    if each query weighed alike all that it sees (of a causal text the first keys get more: ln(n) / n of it), and at
-    least a quarter of the queries can see it. Gu's own threshold, 0.3 in a head, finds the first token of many models;
-    sinks that stand side by side share that weight, as the stray spaces and articles do on which the lower layers of
-    SmolLM2 rest, each with 0.06 to 0.27 of it.
+    $n_j$ queries can see it (those from j on, where the attention is causal, windows or not), as in Gu 2024, "When
+    Attention Sink Emerges". A sink has more than 0.05, and more than 4 times an even share 1 / keys, more than twice
+    what it would get if each query weighed alike all that it sees (of a causal text the first keys get more: ln(n) / n
+    of it), and at least a quarter of the queries can see it. Gu's own threshold, 0.3 in a head, finds the first token
+    of many models; sinks that stand side by side share that weight, as the stray spaces and articles do on which the
+    lower layers of SmolLM2 rest, each with 0.06 to 0.27 of it.
     """
     keys, rows = layer.keys, _weighed(layer, batch_index)
     queries = max(len(rows), 1)

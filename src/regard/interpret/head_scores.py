@@ -216,7 +216,8 @@ def text_scores(*records: Record) -> dict[str, PerHead]:
 
 def text_rows(record: Record) -> dict[str, PerHead]:
     """Return each score of each row that counts, of shape (layers, heads, rows). Of the weight on the first token only
-    the mean over all rows is recorded: it stands for each of them, so that it counts by its rows beside other texts.
+    the mean over the recorded rows is known: it stands for each of them, so that it counts by its rows beside other
+    texts.
     """
     if any(layer.kind == "cross" for layer in record.layers):
         raise InputError("heads are scored by their self-attention, and this record has cross-attention: leave it")
@@ -232,7 +233,9 @@ def text_rows(record: Record) -> dict[str, PerHead]:
     for name in ("previous", "next", "self", "separators", "entropy", "distance", "confidence"):
         chosen = inside.get(name, rows)
         found[name] = _stack([_of_rows(layer, name)[:, chosen] for layer in layers])
-    found["first"] = np.repeat(_stack([_of_layer(layer, "sink")[0, :, :1] for layer in layers]), queries, -1)
+    count = int(recorded.sum())  # the mean is over all queries, and those that were not recorded have no weight
+    first = _stack([_of_layer(layer, "sink")[0, :, :1] for layer in layers]) * (queries / count)
+    found["first"] = np.repeat(first, count, -1)
     if causal:  # a causal model cannot see the next token
         found["next"] = np.full_like(found["next"], np.nan)
     return {name: by_number(one, record) for name, one in found.items()}

@@ -48,7 +48,7 @@ class Tap:
         self._steps = TapSteps(queries, keys, self._take, source=stream == "source")
         self._mode = TapMode(model, heads, stream, self._steps, {attention: read_attention})
         self._spans = () if keys is None else keys.names
-        self._queries = queries
+        self._queries, self._layers = queries, heads.layers
         self._stack: Any = None
         self._state = "new"
         self._pairs: Pairs | None = None
@@ -106,7 +106,10 @@ class Tap:
         finally:
             self._steps.forget()
         if kind is None and not self._steps.calls:
-            raise ObservationError(why_nothing(self._model, self._mode.calls_elsewhere))
+            raise ObservationError(
+                f"{why_nothing(self._model, self._mode.calls_elsewhere)}. A tap sees the layers of its heads alone "
+                f"({', '.join(map(str, self._layers))}): regard.watch shows which layers of a model attend"
+            )
 
     def stream(self, inputs: Any, **generate_kwargs: Any) -> Generator[tuple[Token, AttentionRow], None, None]:
         """Run the model's own generation in a worker thread, and yield each new token with its row.

@@ -83,6 +83,12 @@ def given_tokens(tokens: Named, record: Record) -> Streams:
                 f"`tokens` must name the positions of one sequence, {there} of them in a batch of {batch}, got "
                 f"{len(texts)} for {stream!r}: leave it out, or pass `tokenizer=` for batches"
             )
+        for layer in record.layers:
+            if layer.query_tokens == layer.key_tokens == stream and layer.queries < layer.keys:
+                raise InputError(
+                    f"`tokens` name the rows of a whole text, and the record has those of {layer.queries} of its "
+                    f"{layer.keys} positions: open the watch before the text begins, or leave it out"
+                )
         found[stream] = (tuple(Token(text) for text in texts),)
     return found
 

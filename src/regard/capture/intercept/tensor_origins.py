@@ -126,6 +126,17 @@ class Origins:
         for result in results:
             if result.is_floating_point():
                 self._known[result] = joined
+        if call.name in WRITES:
+            for whole in self._parts_of(floating[0]):
+                of_whole = self.of(whole)
+                self._known[whole] = Origin(of_whole.roots | roots, of_whole.learned or joined.learned)
+
+    def _parts_of(self, written: Tensor) -> list[Tensor]:
+        """Return the tensors that a written tensor is a part of, such as a cache whose slice is filled."""
+        if not written.is_inference():
+            return [] if written._base is None else [written._base]
+        memory = written.untyped_storage().data_ptr()  # views are not tracked in inference mode
+        return [one for one in list(self._known) if one is not written and one.untyped_storage().data_ptr() == memory]
 
 
 class Outputs:

@@ -86,7 +86,10 @@ class Mass(PerQuery):
         if self._on in _TOLD_BY_TOKENS:
             self._ids = self._known(extent)
         if self._on == "first":
-            first = extent.needs(self.name).first
+            call = extent.needs(self.name)
+            first = call.first
+            if self._firsts is None and call.shift:  # a cache has dropped the first key, or padding, before all calls
+                first = torch.where(first == call.shift, 0, first)
             known = first if self._firsts is None else self._firsts
             self._firsts = torch.where(known < 0, first, known)
         self._columns = self._set(extent)
