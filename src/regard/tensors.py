@@ -21,7 +21,6 @@ from regard.torch_private import (
     get_dispatch_mode,
     get_unwrapped,
     is_functorch_wrapped_tensor,
-    peek_interpreter_stack,
 )
 
 __all__ = [
@@ -34,7 +33,6 @@ __all__ = [
     "human_bytes",
     "in_forward_mode",
     "is_traced",
-    "learns_outside",
     "replace_tensors",
     "run_eagerly",
     "tensors",
@@ -255,24 +253,6 @@ def unwrapped(tensor: Tensor) -> Tensor:
     while is_functorch_wrapped_tensor(tensor):
         tensor = get_unwrapped(tensor)
     return tensor
-
-
-def learns_outside(tensor: Tensor) -> bool:
-    """Return whether a tensor gets a gradient outside `torch.func.vmap` alone, of which PyTorch does not know inside.
-
-    >>> table = torch.zeros(3, 2, requires_grad=True)
-    >>> inside = []
-    >>> _ = torch.func.vmap(lambda row: inside.append((row.requires_grad, learns_outside(row))) or row)(table)
-    >>> inside
-    [(False, True)]
-    """
-    if torch.compiler.is_compiling() or peek_interpreter_stack() is None or tensor.requires_grad:
-        return False
-    while is_functorch_wrapped_tensor(tensor):
-        tensor = get_unwrapped(tensor)
-        if tensor.requires_grad:
-            return True
-    return False
 
 
 def in_forward_mode() -> bool:

@@ -70,6 +70,26 @@ def statically_known_true(condition: Any) -> bool:
     return bool(known(condition))
 
 
+def learns_outside(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor gets a gradient outside `torch.func.vmap` alone, of which PyTorch does not know inside.
+
+    >>> table = torch.zeros(3, 2, requires_grad=True)
+    >>> inside = []
+    >>> _ = torch.func.vmap(lambda row: inside.append((row.requires_grad, learns_outside(row))) or row)(table)
+    >>> inside
+    [(False, True)]
+    """
+    if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+        return False
+    if peek_interpreter_stack() is None or tensor.requires_grad:
+        return False
+    while is_functorch_wrapped_tensor(tensor):
+        tensor = get_unwrapped(tensor)
+        if tensor.requires_grad:
+            return True
+    return False
+
+
 __all__ = [
     "DisableTorchFunction",
     "OpOverload",
@@ -95,6 +115,7 @@ __all__ = [
     "is_torch_function_disabled",
     "is_torch_function_mode_enabled",
     "isolate_compiled_code",
+    "learns_outside",
     "maybe_current_level",
     "native_multi_head_attention",
     "outside_transforms",

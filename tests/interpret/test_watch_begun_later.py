@@ -10,7 +10,7 @@ from torch import Tensor
 
 import regard
 from interpret.small_models import MODELS, WINDOW
-from regard.errors import InputError
+from regard.errors import ObservationError
 from regard.models import Transformer, TransformerConfig
 from regard.positions import RoPE
 
@@ -161,17 +161,17 @@ def test_a_cache_of_regard_has_its_positions(window: int | None, mode: Any) -> N
         assert np.abs(layer.weights - theirs.weights[:, :, READ:]).max() < 2e-5
 
 
-def test_tokens_of_the_whole_text_are_refused() -> None:
+def test_tokens_of_the_whole_text_name_no_rows() -> None:
     """Rows are those of the last positions, and each would have the name of another."""
     model = made("Llama")
     cache = cache_of(model, "dynamic")
     with torch.no_grad():
         model(IDS[:, :READ], past_key_values=cache)
-        with (
-            pytest.raises(InputError, match="the record has those of 3 of its 12 positions: open the watch before"),
-            regard.watch(model, tokens=[f"n{at}" for at in range(12)]),
-        ):
+        with regard.watch(model, tokens=[f"n{at}" for at in range(12)]) as seen:
             model(IDS[:, READ:], past_key_values=cache)
+    assert seen.tokens == {}
+    with pytest.raises(ObservationError, match="the tokens of this record are not known"):
+        seen.rank_heads("n11", "n1")
 
 
 def test_a_copied_cache_that_has_dropped_keys_begins_a_record_at_its_position() -> None:

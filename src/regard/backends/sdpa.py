@@ -18,11 +18,10 @@ from regard.errors import InputError
 from regard.masks import Causal
 from regard.positions import DenseBias, Relative
 from regard.problem import Problem
-from regard.tensors import are_in_memory, autocast_dtype, human_bytes, learns_outside, tensors, without_autocast
-from regard.torch_private import get_interpreter_stack, peek_interpreter_stack
+from regard.tensors import are_in_memory, autocast_dtype, human_bytes, tensors, without_autocast
+from regard.torch_private import get_interpreter_stack, learns_outside, peek_interpreter_stack
 
 __all__ = ["Sdpa"]
-
 
 _SMALL = 2**16  # bytes of a mask that are kept with a call
 
@@ -52,8 +51,8 @@ class Sdpa(Backend):
     }  # where it takes a tensor for them
 
     def limits(self, problem: Problem) -> str | None:
-        """What would need an n × n tensor beyond `max_bytes`, and gradients that the kernel lacks or has wrong."""
-        if torch.is_grad_enabled() and any(map(learns_outside, tensors(problem.bias))):
+        """What would need an n × n tensor beyond `max_bytes`, and gradients that it lacks or has wrong."""
+        if any(map(learns_outside, tensors(problem.bias))):
             return "its kernel has no gradient of a bias that torch.func.vmap maps over"
         if self.bytes(problem) > problem.max_bytes:
             what = (
@@ -208,8 +207,7 @@ def _in_types_for(
 
 def _learns_bias(problem: Problem) -> bool:
     """PyTorch's fused CPU kernel has no gradient of the bias: it computes and keeps the weights instead."""
-    learned = any(one.requires_grad for one in tensors(problem.bias))
-    return learned and torch.is_grad_enabled() and not problem.q.is_cuda
+    return any(one.requires_grad for one in tensors(problem.bias)) and torch.is_grad_enabled() and not problem.q.is_cuda
 
 
 def _refuses_low_rows(problem: Problem) -> str | None:

@@ -56,7 +56,8 @@ def check_tokens(tokens: Any) -> None:
 
 
 def given_tokens(tokens: Named, record: Record) -> Streams:
-    """Return the tokens given by the caller, one for each position of a stream with a single sequence.
+    """Return the tokens given by the caller, one for each position of a stream with a single sequence; none where only
+    its last positions have rows.
 
     Raises:
         InputError: The number of tokens differs from the positions, a stream does not exist, or one list is given for
@@ -83,12 +84,8 @@ def given_tokens(tokens: Named, record: Record) -> Streams:
                 f"`tokens` must name the positions of one sequence, {there} of them in a batch of {batch}, got "
                 f"{len(texts)} for {stream!r}: leave it out, or pass `tokenizer=` for batches"
             )
-        for layer in record.layers:
-            if layer.query_tokens == layer.key_tokens == stream and layer.queries < layer.keys:
-                raise InputError(
-                    f"`tokens` name the rows of a whole text, and the record has those of {layer.queries} of its "
-                    f"{layer.keys} positions: open the watch before the text begins, or leave it out"
-                )
+        if any(one.query_tokens == one.key_tokens == stream and one.queries < one.keys for one in record.layers):
+            continue  # its rows are those of the last positions, and would have other names
         found[stream] = (tuple(Token(text) for text in texts),)
     return found
 

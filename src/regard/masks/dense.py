@@ -135,7 +135,8 @@ def _count(table: Tensor, top: Tensor, bottom: Tensor, left: Tensor, right: Tens
 class MaskMod(Mask):
     """mask_mod(batch, head, i, j): any function of integer tensors that broadcast, True where a query may see a key.
 
-    The same four arguments as `mask_mod` of PyTorch's FlexAttention.
+    The same four arguments as `mask_mod` of PyTorch's FlexAttention. `i` and `j` are positions: of fewer queries than
+    keys, the first has i = keys − queries, where FlexAttention counts rows from 0 (`bind(..., q_offset=0)` does too).
 
     Cost: O(queries · keys · dim) time: the function is called for every pair and no block is skipped. No memory.
 

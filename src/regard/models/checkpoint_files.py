@@ -15,7 +15,7 @@ from regard.interpret.bundled import BUNDLED, folder
 from regard.interpret.model_loading import is_offline
 from regard.models.output_heads import OutputHead
 from regard.models.standard_names import CONFIG
-from regard.nn.computed_buffers import ComputedBuffers
+from regard.nn.value_module import ComputedBuffers
 from regard.strict_json import parse_json
 
 __all__ = ["Checkpoint", "change", "fill", "read_tensors"]

@@ -12,9 +12,8 @@ from regard.masks import Causal, Document, Mask, Padding, Window
 from regard.masks.bound_mask import SharedMask, share
 from regard.models.config import Learned, Sinusoidal, TransformerConfig
 from regard.nn import DecoderBlock, EncoderBlock
-from regard.nn.computed_buffers import ComputedBuffers
 from regard.nn.feed_forward import dropped, feed_forward_activation
-from regard.nn.value_module import ValueModule, value_of
+from regard.nn.value_module import ComputedBuffers, ValueModule, value_of
 from regard.positions import ALiBi, Bias, DenseBias, RoPE, T5Bias, sinusoidal
 from regard.scores import Shaw
 from regard.sequence_part import SEQUENCE_PART

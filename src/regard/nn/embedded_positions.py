@@ -7,8 +7,8 @@ from torch import Tensor, nn
 from regard.checks import check_probability, check_size
 from regard.errors import InputError
 from regard.nn.checks import check_width, standard_names
-from regard.nn.computed_buffers import ComputedBuffers
 from regard.nn.feed_forward import dropped
+from regard.nn.value_module import ComputedBuffers
 from regard.positions import learned, sinusoidal
 
 __all__ = ["LearnedPositions", "PositionalEncoding"]

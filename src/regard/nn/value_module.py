@@ -1,6 +1,9 @@
-"""Frozen values inside modules: their tensors become parameters and buffers, so that they are trained, moved, saved."""
+"""Frozen values inside modules: their tensors become parameters and buffers, so that they are trained, moved, saved.
 
-from collections.abc import Iterator
+Buffers that are computed from sizes are made anew on a device where they had no numbers.
+"""
+
+from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -9,7 +12,7 @@ from torch import Tensor, nn
 from regard.errors import InputError
 from regard.tensors import replace_tensors, tensors
 
-__all__ = ["ValueModule", "hold", "value_of"]
+__all__ = ["ComputedBuffers", "ValueModule", "hold", "value_of"]
 
 
 class ValueModule(nn.Module):
@@ -91,3 +94,24 @@ def _names(value: object, prefix: str) -> Iterator[str]:
     elif is_dataclass(value) and not isinstance(value, type):
         for field in fields(value):
             yield from _names(getattr(value, field.name), f"{prefix}_{field.name}".lstrip("_"))
+
+
+class ComputedBuffers(nn.Module):
+    """A module whose buffers `make_buffers` computes: anew where `to_empty` gives a module of "meta" its memory.
+
+    `load_state_dict` then fills the parameters alone, and no number would be in the buffers.
+    """
+
+    def make_buffers(self) -> None:
+        """Compute and register the buffers, on the default device."""
+        raise NotImplementedError
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
+        had_numbers = not any(one.is_meta for one in self.buffers(recurse=False))
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        if not had_numbers:
+            empty = dict(self.named_buffers(recurse=False))
+            self.make_buffers()
+            for name, one in empty.items():
+                setattr(self, name, getattr(self, name).to(one.device, one.dtype))
+        return self
