@@ -793,3 +793,7 @@ def test_a_model_of_meta_has_its_table_when_it_gets_memory(kind):
     other = other.to_empty(device="cpu")
     other.load_state_dict(model.state_dict())
     assert torch.equal(other(ids).last_hidden_state, model(ids).last_hidden_state)
+    with torch.device("meta"):
+        other = Transformer(config).eval()
+    other.load_state_dict(model.state_dict(), assign=True)
+    assert torch.equal(other(ids).last_hidden_state, model(ids).last_hidden_state)

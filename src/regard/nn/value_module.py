@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from regard.errors import InputError
@@ -97,9 +98,8 @@ def _names(value: object, prefix: str) -> Iterator[str]:
 
 
 class ComputedBuffers(nn.Module):
-    """A module whose buffers `make_buffers` computes: anew where `to_empty` gives a module of "meta" its memory.
-
-    `load_state_dict` then fills the parameters alone, and no number would be in the buffers.
+    """A module whose buffers `make_buffers` computes: anew where `to_empty` or `load_state_dict(assign=True)` gives a
+    module of "meta" its memory, since a state dict fills the parameters alone.
     """
 
     def make_buffers(self) -> None:
@@ -110,8 +110,17 @@ class ComputedBuffers(nn.Module):
         had_numbers = not any(one.is_meta for one in self.buffers(recurse=False))
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         if not had_numbers:
-            empty = dict(self.named_buffers(recurse=False))
-            self.make_buffers()
-            for name, one in empty.items():
-                setattr(self, name, getattr(self, name).to(one.device, one.dtype))
+            self._fill(None)
         return self
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, metadata: Any, *args: Any) -> None:
+        super()._load_from_state_dict(state_dict, prefix, metadata, *args)
+        if metadata.get("assign_to_params_buffers") and any(one.is_meta for one in self.buffers(recurse=False)):
+            self._fill(next((one.device for one in state_dict.values()), torch.get_default_device()))
+
+    def _fill(self, device: torch.device | None) -> None:
+        """Compute the buffers on a device, or on those that they have."""
+        empty = dict(self.named_buffers(recurse=False))
+        self.make_buffers()
+        for name, one in empty.items():
+            setattr(self, name, getattr(self, name).to(device or one.device, one.dtype))
