@@ -54,7 +54,12 @@ def cache_of(model: Any, kind: str) -> Any:
 @pytest.mark.parametrize("kind", ["dynamic", "static"])
 @pytest.mark.parametrize(
     ("name", "keep"),
-    [(name, keep) for name in KINDS for keep in ("maps", "weights", "qk") if (name, keep) != ("Gemma-2", "qk")],
+    [
+        pytest.param(name, keep, marks=[] if name == "Mistral" else pytest.mark.slow)
+        for name in KINDS
+        for keep in ("maps", "weights", "qk")
+        if (name, keep) != ("Gemma-2", "qk")
+    ],
 )  # Gemma-2 is eager by itself, which shows weights alone
 @pytest.mark.parametrize("steps", [(1, 2), (3,)])
 def test_rows_and_columns_have_their_positions(name: str, keep: Any, kind: str, steps: tuple[int, ...]) -> None:
