@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import torch
+
 SMALL: dict[str, Any] = {
     "vocab_size": 99,
     "hidden_size": 32,
@@ -28,3 +30,17 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
              {"vocab_size": 99, "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 64,
               "encoder_attention_heads": 4, "decoder_attention_heads": 4, "decoder_ffn_dim": 64}),
 }  # fmt: skip
+
+
+def with_large_weights(kind: tuple[str, str, dict[str, Any]]) -> Any:
+    """The model with weights so large that attention differs from head to head and from key to key."""
+    import transformers
+
+    model, config, given = kind
+    torch.manual_seed(1)
+    found = getattr(transformers, model)(getattr(transformers, config)(**given)).eval()
+    with torch.no_grad():
+        for one in found.parameters():
+            if one.ndim >= 2:
+                one.normal_(0, 2 * one.shape[-1] ** -0.5)
+    return found

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import regard
-from interpret.small_models import MODELS, WINDOW
+from interpret.small_models import MODELS, WINDOW, with_large_weights
 from regard.errors import ObservationError
 from regard.models import Transformer, TransformerConfig
 from regard.positions import RoPE
@@ -28,14 +28,7 @@ SPANS = {"early": (0, 6), "late": (6, None), "some": [0, 7, 11]}
 
 
 def made(name: str) -> Any:
-    model, config, given = KINDS[name]
-    torch.manual_seed(1)
-    found = getattr(transformers, model)(getattr(transformers, config)(**given)).eval()
-    with torch.no_grad():
-        for one in found.parameters():
-            if one.ndim >= 2:
-                one.normal_(0, 2 * one.shape[-1] ** -0.5)
-    return found
+    return with_large_weights(KINDS[name])
 
 
 def eager(model: Any, ids: Tensor) -> list[np.ndarray]:
@@ -67,8 +60,8 @@ def test_rows_and_columns_have_their_positions(name: str, keep: Any, kind: str, 
     cache = cache_of(model, kind)
     with torch.no_grad():
         model(IDS[:, :READ], past_key_values=cache)
-        asked = ["distance", "previous", "self", "first"]
-        with regard.watch(model, keep=keep, keys=SPANS, statistics=asked) as seen:
+        names = ["distance", "previous", "self", "first"]
+        with regard.watch(model, keep=keep, keys=SPANS, statistics=names) as seen:
             for count in steps:
                 model(IDS[:, at : at + count], past_key_values=cache)
                 at += count

@@ -159,3 +159,27 @@ def watched_bias() -> None:
     model = Biased()
     with regard.watch(model, keep="qk", heads=["0.1"]):
         model(torch.randn(1, 2, 4, 8), torch.randn(1, 2, 4, 4))
+
+
+class Every(nn.Module):
+    """Attention in every second layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        kinds = (lambda: nn.Linear(8, 8), lambda: nn.MultiheadAttention(8, 2, batch_first=True))
+        self.layers = nn.ModuleList([kinds[at % 2]() for at in range(4)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x) if isinstance(layer, nn.Linear) else layer(x, x, x)[0]
+        return x
+
+
+def test_a_layer_without_attention_is_refused_with_the_numbers_of_those_with_it() -> None:
+    torch.manual_seed(0)
+    model, x = Every(), torch.randn(1, 4, 8)
+    with pytest.raises(InputError, match=r"that are seen, 1, 3 or one of layers\.1, layers\.3, got 0"):
+        watched(model, x, layers=[0])
+    with pytest.raises(ObservationError, match=r"sees the layers of its heads alone \(0\)"):  # noqa: SIM117
+        with torch.no_grad(), regard.tap(model, heads=[(0, 1)]):
+            model(x)

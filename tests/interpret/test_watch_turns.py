@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import regard
-from interpret.small_models import MODELS, SMALL
+from interpret.small_models import MODELS, SMALL, with_large_weights
 from oracles import set_attention
 from regard.errors import ObservationError
 
@@ -30,13 +30,7 @@ KINDS = {
 
 
 def made(name: str, dtype: torch.dtype = torch.float32) -> Any:
-    model, config, given = KINDS[name]
-    torch.manual_seed(1)
-    found = getattr(transformers, model)(getattr(transformers, config)(**given)).eval()
-    with torch.no_grad():
-        for one in found.parameters():
-            if one.ndim >= 2:
-                one.normal_(0, 2 * one.shape[-1] ** -0.5)
+    found = with_large_weights(KINDS[name])
     found.generation_config.eos_token_id, found.generation_config.pad_token_id = None, 0
     return found.to(dtype)
 

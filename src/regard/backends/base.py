@@ -268,7 +268,7 @@ def merge(
 
 def are_rounded(high: Float[Tensor, "*rows"]) -> bool:
     """Check whether `high` alone would not do for some row."""
-    size = unwrapped(high).abs()  # of a batch that torch.func.vmap maps over nothing else can be asked
+    size = unwrapped(high).abs()  # of a batch that torch.func.vmap maps over, only the whole has numbers
     return bool(((size > LARGE) & (size < torch.inf)).any())
 
 

@@ -104,24 +104,9 @@ class Site:
 
     def see(self, call: WatchedCall) -> None:
         """Process one call; its rows are appended if it continues the previous one."""
-        first = self._extent is None
         marked = call.newest + 1
-        if first:
-            self.read = call.queries
-            self._cross = call.crosses
-            if self._hearing is not None and self._hearing.is_of_others(cross=self._cross):
-                self._folding.leave_out("tokens")
-            alone = not self._cross and (call.begins_a_cache or (call.queries == 1 and marked < call.keys))
-            alone = alone or (not self._cross and self._read == marked)
-            dropped = self._read - marked if self._drops_keys and not self._cross and marked == call.keys else 0
-            dropped = max(0, dropped)
-            self._filled, self._beyond = marked + dropped, call.end - marked
-            if self._keys.whole and not self._cross:
-                self._keys.first = int(call.first.clamp_min(0).min())
-            self._start = max(0, self._read if self._cross else self._filled + self._beyond) - call.queries
-            if self._start > 0:  # the watch was opened after the prompt
-                self.read = 0
-            queries, keys = call.queries, (call.reach if alone else call.keys) + dropped
+        if self._extent is None:
+            queries, keys = self._begin(call, marked)
         else:
             assert self._extent is not None
             if call.queries > 1:  # another part of the prompt, or tokens that an assistant has proposed
@@ -151,11 +136,34 @@ class Site:
         self._extent = extent.alone
         (self._cross_keys if self._cross else self._keys).remember(call)
 
+    def _begin(self, call: WatchedCall, marked: int) -> tuple[int, int]:
+        """Find where the first call stands in its text, with `marked` keys up to the newest; return the sizes of the
+        record.
+        """
+        self.read = call.queries
+        self._cross = call.crosses
+        if self._hearing is not None and self._hearing.is_of_others(cross=self._cross):
+            self._folding.leave_out("tokens")
+        dropped, keys = 0, call.keys
+        if not self._cross:
+            unused = call.begins_a_cache or (call.queries == 1 and marked < call.keys) or self._read == marked
+            if unused:
+                keys = call.reach
+            if self._drops_keys and marked == call.keys:
+                dropped = max(0, self._read - marked)
+            if self._keys.whole:
+                self._keys.first = int(call.first.clamp_min(0).min())
+        self._filled, self._beyond = marked + dropped, call.end - marked
+        end = self._read if self._cross else self._filled + self._beyond
+        self._start = max(0, end - call.queries)
+        if self._start > 0:  # the watch was opened after the prompt
+            self.read = 0
+        return call.queries, keys + dropped
+
     def _chosen(self, call: WatchedCall, start: int) -> WatchedCall:
         """Return the call with the rows of the chosen heads and queries only."""
         if self._queries is not None:
-            at = max(0, self._start) + start
-            rows = self._queries.rows(at, call.queries, 1 if start == 0 else call.queries)
+            rows = self._queries.rows(self._start + start, call.queries, 1 if start == 0 else call.queries)
             chosen = range(*rows.indices(call.queries)) if isinstance(rows, slice) else rows
             call = call.having(chosen_rows=frozenset(chosen))
         return call if self._heads is None else call.of_heads(self._heads)

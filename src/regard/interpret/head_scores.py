@@ -216,7 +216,7 @@ def text_scores(*records: Record) -> dict[str, PerHead]:
 
 def text_rows(record: Record) -> dict[str, PerHead]:
     """Return each score of each row that counts, of shape (layers, heads, rows). Of the weight on the first token only
-    the mean over the recorded rows is known: it stands for each of them, so that it counts by its rows beside other
+    the mean over the recorded rows is known: it is taken for each of them, so that it counts by its rows beside other
     texts.
     """
     if any(layer.kind == "cross" for layer in record.layers):
