@@ -18,6 +18,7 @@ __all__ = [
     "check_size",
     "check_softcap",
     "check_tensor",
+    "check_unicode",
     "is_number",
 ]
 
@@ -62,6 +63,16 @@ def check_flag(name: str, value: object) -> bool:
     if not isinstance(value, bool):
         raise InputError(f"`{name}` must be True or False, got {value!r}")
     return value
+
+
+def check_unicode(name: str, *texts: str) -> None:
+    """Raise an InputError if a text has half of a surrogate pair, which no tokenizer reads and no file has."""
+    try:
+        for text in texts:
+            text.encode()
+    except UnicodeEncodeError as problem:
+        half = f"U+{ord(problem.object[problem.start]):04X}"
+        raise InputError(f"`{name}` contains half of a surrogate pair ({half}): was it decoded with errors?") from None
 
 
 def check_tensor(name: str, value: object, what: str) -> None:

@@ -286,6 +286,7 @@ def test_parsing_leaves_the_collector_as_it_was(collects):
         (TEXTS, "bpe", 2**20 + 1, r"and at most 1,048,576, got 1048577"),
         (TEXTS, "unigram", 400.0, r"`vocab_size` must be a whole number .* got 400\.0"),
         (["", ""], "bpe", 100, "`texts` must have at least one that is not empty"),
+        (["ab", "a\ud800b"], "bpe", 100, r"`texts` contains half of a surrogate pair \(U\+D800\)"),
         (
             ["ab", "我b"],
             "bpe",
@@ -298,6 +299,12 @@ def test_parsing_leaves_the_collector_as_it_was(collects):
 def test_what_cannot_be_trained_is_refused(texts, kind, size, words):
     with pytest.raises(InputError, match=words):
         Tokenizer.train(texts, model_type=kind, vocab_size=size)
+
+
+@pytest.mark.parametrize("call", [lambda read, text: read.encode(["ab", text]), lambda read, text: read(text)])
+def test_half_a_surrogate_pair_is_refused(call):
+    with pytest.raises(InputError, match=r"contains half of a surrogate pair \(U\+DFFF\): was it decoded with errors"):
+        call(trained("char"), "a\udfff")
 
 
 def test_one_text_is_not_several():

@@ -170,7 +170,10 @@ def test_axes_that_do_not_fit_are_left_out_and_names_that_are_no_text_are_spelle
     """The record is saved and loaded all the same."""
     attention, x = nn.MultiheadAttention(8, 2, batch_first=True).eval(), torch.randn(1, 3, 8)
     columns = statistics.Columns(np.array([2, 0]))
-    with torch.no_grad(), regard.watch(attention, statistics=[Pairs(), columns], keys={"\ud800": (0, 2)}) as watched:
+    with (
+        torch.no_grad(),
+        regard.watch(attention, statistics=[Pairs(), columns], keys={"\ud800": (0, 2), "b\r\nc": (2, 3)}) as watched,
+    ):
         attention(x, x, x)
     watched.save(tmp_path / "it.atlas")
     for one in (watched, regard.load_atlas(tmp_path / "it.atlas")):
@@ -179,7 +182,7 @@ def test_axes_that_do_not_fit_are_left_out_and_names_that_are_no_text_are_spelle
         one.export(tmp_path / "it.csv", "columns", layer=0, head=0)
         assert read(tmp_path / "it.csv")[0] == ["columns", "2", "0"]
         one.export(tmp_path / "it.csv", "key_spans", layer=0, head=0)
-        assert read(tmp_path / "it.csv")[0] == ["key_spans", "\\ud800"]
+        assert read(tmp_path / "it.csv")[0] == ["key_spans", "\\ud800", r"b\r\nc"]
 
 
 def test_the_strongest_keys_are_one_row_each(seen: Observation, tmp_path: Path) -> None:

@@ -80,6 +80,12 @@ def test_a_broken_checkpoint_is_one_sentence(checkpoint: Path, spoil: Any) -> No
         regard.load_model(str(checkpoint))
 
 
+@pytest.mark.parametrize("texts", [{"text": "\ud800 cat"}, {"text": "cat", "target": "\ud800"}])
+def test_half_a_surrogate_pair_in_a_text_is_one_sentence(texts: dict[str, str]) -> None:
+    with pytest.raises(regard.InputError, match=r"contains half of a surrogate pair \(U\+D800\)"):
+        regard.look(**texts)
+
+
 def test_an_image_model_is_named_as_one(tmp_path: Path) -> None:
     sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
     transformers.ViTModel(transformers.ViTConfig(**sizes, image_size=16, patch_size=8)).save_pretrained(tmp_path)

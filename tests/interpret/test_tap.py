@@ -428,3 +428,18 @@ def test_a_chosen_layer_that_a_call_leaves_out_is_named(stream: str | None, said
     with pytest.raises(ObservationError) as refused, regard.tap(model, heads=["0.0", "1.0"], stream=stream):
         model(torch.randn(1, 2, 4, 8))
     assert str(refused.value) == said
+
+
+class AttendsTwice(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.scaled_dot_product_attention(x, x, x) + functional.scaled_dot_product_attention(x, x, -x)
+
+
+def test_a_module_that_attends_twice_in_a_step_is_not_named_as_a_choice_of_two() -> None:
+    model = LeavesOut()
+    model.layers[0] = AttendsTwice()
+    with (
+        pytest.raises(InputError, match=r"layer 0 of `heads` attends 2 times in a step, always in 'layers\.0'"),
+        regard.tap(model, heads=["0.0"]),
+    ):
+        model(torch.randn(1, 2, 4, 8))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 
 import torch
 
+from regard.checks import check_unicode
 from regard.data.open_tokenizer import LARGEST_VOCABULARY, USUAL_NAMES, find_token, open_tokenizer, read_settings
 from regard.data.train_tokenizer import SPECIAL, train_characters, train_pieces
 from regard.errors import InputError, MissingExtraError
@@ -78,6 +79,7 @@ class Tokenizer:
         lines = [texts] if isinstance(texts, str) else list(texts)
         if not any(lines):
             raise InputError("`texts` must have at least one that is not empty, got none")
+        check_unicode("texts", *lines)
         if model_type == "char":
             return cls(train_characters(lines, vocab_size, lowercase=lowercase), *range(len(SPECIAL)))
         return cls(train_pieces(lines, model_type, vocab_size, lowercase=lowercase), *range(len(SPECIAL)))
@@ -133,10 +135,11 @@ class Tokenizer:
         """Return the token ids of texts, with the begin token before and the end token after each if requested.
 
         Raises:
-            InputError: `texts` is one text, not several, or there is no such token.
+            InputError: `texts` is one text, not several, one has half of a surrogate pair, or there is no such token.
         """
         if isinstance(texts, str):
             raise InputError(f"`texts` must be a list of texts, got one text: encode([{texts[:20]!r}])")
+        check_unicode("texts", *texts)
         before = [self._needed("bos")] if bos else []
         after = [self._needed("eos")] if eos else []
         return [
@@ -170,12 +173,13 @@ class Tokenizer:
             verbose: Accepted for compatibility, without effect.
 
         Raises:
-            InputError: Texts of different lengths have no padding, or a text is to be padded by a tokenizer without a
-                padding token.
+            InputError: A text has half of a surrogate pair, texts of different lengths have no padding, or one is to
+                be padded by a tokenizer without a padding token.
         """
         del verbose
         many = not isinstance(text, str)
         texts = [text] if isinstance(text, str) else list(text)
+        check_unicode("text", *texts)
         encoded = self.backend_tokenizer.encode_batch(texts, add_special_tokens=add_special_tokens)
         limit = max_length if truncation else None
         rows = [list(one.ids)[:limit] for one in encoded]

@@ -224,4 +224,4 @@ def _names_of_axes(
 def _chosen(names: Sequence[str], which: Sequence[int] | Sequence[str] | None) -> Sequence[str]:
     if which is None:
         return names
-    return [one if isinstance(one, str) else names[one] if one < len(names) else str(one) for one in which]
+    return [visible(one) if isinstance(one, str) else names[one] if one < len(names) else str(one) for one in which]

@@ -20,6 +20,7 @@ from regard.capture.requested_statistics import Keep
 from regard.capture.resumable_atlas import AtlasParts
 from regard.capture.selection import Heads, Keys, Queries
 from regard.capture.tokens import Token, is_word, token_row
+from regard.checks import check_unicode
 from regard.errors import InputError
 from regard.interpret.bundled import Loaded
 from regard.interpret.model_loading import advice, load_model, model_for, positions
@@ -279,6 +280,8 @@ def prepare(
         raise InputError("the text is empty: write a sentence, or name a file that has one")
     if "\0" in text:
         raise InputError("the text contains a NUL byte: is it a binary file?")
+    check_unicode("text", text)
+    check_unicode("target", target or "")
     if isinstance(model, str) and not model.strip():
         raise InputError(f"`model` must be a name, a folder or an id of the hub, got {model!r}: or leave it out")
     loaded = model if isinstance(model, Loaded) else model_for(text) if model is None else load_model(model)

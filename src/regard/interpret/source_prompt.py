@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from regard.checks import check_unicode
 from regard.errors import InputError
 from regard.heads.answer_sources import SourceDocument, SourcePart
 from regard.interpret.subwords import is_cjk
@@ -11,7 +12,6 @@ from regard.interpret.text_parts import Parts, Span, find_parts
 
 __all__ = [
     "Prompt",
-    "check_unicode",
     "encode",
     "joined",
     "prompt_of",
@@ -107,15 +107,6 @@ def _text(name: str, one: Any) -> str:
         raise InputError(f"`{name}` contains a NUL byte: is it a binary file?")
     check_unicode(name, one)
     return one
-
-
-def check_unicode(name: str, text: str) -> None:
-    """Raise an InputError if a text has half of a surrogate pair, which no tokenizer reads."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as problem:
-        half = f"U+{ord(text[problem.start]):04X}"
-        raise InputError(f"`{name}` contains half of a surrogate pair ({half}): was it decoded with errors?") from None
 
 
 def _documents(given: Mapping[str, str] | Sequence[str]) -> list[SourceDocument]:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from regard.checks import check_count, check_flag
+from regard.checks import check_count, check_flag, check_unicode
 from regard.errors import InputError
 from regard.heads.answer_sources import Removal, Scores, SourcePart, Sources
 from regard.heads.head_set import HeadSet
@@ -20,7 +20,6 @@ from regard.interpret.model_loading import positions
 from regard.interpret.source_heads import heads_for
 from regard.interpret.source_prompt import (
     Prompt,
-    check_unicode,
     encode,
     joined,
     prompt_of,

@@ -171,11 +171,7 @@ class TappedSites:
         for label in self._chosen.layers:
             found = by_label.get(label, [])
             if len(found) > 1:
-                names = ", ".join(repr(one.name) for one in found)
-                raise InputError(
-                    f"layer {label} of `heads` has {len(found)} attention modules: name one of {names}, as in "
-                    f"({found[0].name!r}, 0), or its `stream`"
-                )
+                raise InputError(_several(label, [one.name for one in found]))
             if not found:
                 raise ObservationError(_DECOMPOSED.format(label)) if compiled else self._unseen(label, missing)
         self.order = tuple(by_label[label][0] for label in self._chosen.layers)
@@ -218,6 +214,19 @@ class TappedSites:
         there = ", ".join(dict.fromkeys(str(site.name) for site in seen)) or "none"
         stream = "" if self._stream is None else f", or not in the stream {self._stream!r}"
         return ObservationError(f"layer {label} did not attend in this call{stream}; seen: {there}")
+
+
+def _several(label: int | str, names: Sequence[str]) -> str:
+    """Return the sentence about a layer of which several calls have chosen heads."""
+    if len(set(names)) == 1:
+        return (
+            f"layer {label} of `heads` attends {len(names)} times in a step, always in {names[0]!r}, and a tap reads "
+            "one attention of a layer: regard.watch records all of them"
+        )
+    return (
+        f"layer {label} of `heads` has {len(names)} attention modules: name one of {', '.join(map(repr, names))}, as "
+        f"in ({names[0]!r}, 0), or its `stream`"
+    )
 
 
 def _layers_of(
