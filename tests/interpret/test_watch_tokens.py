@@ -1,15 +1,18 @@
 """Which words a record carries: those of its own pass, one for each position, or none."""
 
+import csv
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 import regard
+from regard.capture.highlight import choose_focus
+from regard.heads.patterns import head_patterns
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed (the extra `models`)")
 
@@ -32,7 +35,7 @@ def model() -> Any:
 
 
 class Plain(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return functional.scaled_dot_product_attention(x, x, x)
 
 
@@ -55,6 +58,112 @@ def test_the_steps_of_a_generation_are_one_text(model: Any, tokenizer: Any) -> N
     with regard.watch(model, tokenizer=tokenizer) as seen:
         out = model.generate(ids, max_new_tokens=4, do_sample=False, eos_token_id=None, pad_token_id=0)
     assert texts(seen.record) == tokenizer.convert_ids_to_tokens(out[0, :-1].tolist())
+
+
+class Shortens(nn.Module):
+    """Attention to other positions than those of the ids, or by other ones: pooled, cropped or folded texts."""
+
+    def __init__(self, of_input: Any, of_queries: Any, of_keys: Any) -> None:
+        super().__init__()
+        self.embed, self.q, self.k = nn.Embedding(99, 8), nn.Linear(8, 8), nn.Linear(8, 8)
+        self.of_input, self.of_queries, self.of_keys = of_input, of_queries, of_keys
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        x = self.of_input(self.embed(input_ids))
+        rows, columns = self.of_queries(x), self.of_keys(x)
+        q, k, v = (one.unflatten(-1, (2, 4)).transpose(1, 2) for one in (self.q(rows), self.k(columns), columns))
+        return functional.scaled_dot_product_attention(q, k, v)
+
+
+def pooled(x: Tensor) -> Tensor:
+    return functional.avg_pool1d(x.mT, 2, 2).mT
+
+
+def last(x: Tensor) -> Tensor:
+    return x[:, -2:]
+
+
+def whole(x: Tensor) -> Tensor:
+    return x
+
+
+@pytest.mark.parametrize("change", [pooled, last, lambda x: x[:, 1:], lambda x: x.reshape(2, 3, 8)])
+def test_ids_name_no_positions_that_are_fewer(tokenizer: Any, change: Any) -> None:
+    """They had the names of the first ids."""
+    model = Shortens(change, whole, whole)
+    with regard.watch(model, tokenizer=tokenizer) as seen:
+        model(tokenizer("the animal was tired it house", return_tensors="pt")["input_ids"])
+    assert seen.record.tokens == {}
+
+
+@pytest.mark.parametrize("side", ["rows", "columns"])
+@pytest.mark.parametrize("change", [pooled, last, lambda x: x[:, :1]])
+def test_pooled_or_chosen_positions_have_no_names(tokenizer: Any, side: str, change: Any, tmp_path: Path) -> None:
+    """They had the names of the first tokens, and words were ranked by them."""
+    model = Shortens(whole, *((change, whole) if side == "rows" else (whole, change)))
+    names = ["the", "animal", "was", "tired", "it", "house"]
+    with regard.watch(model, tokenizer=tokenizer) as seen:
+        model(tokenizer(" ".join(names), return_tensors="pt")["input_ids"])
+    layer = seen.record.layers[0]
+    few = [str(number) for number in range(change(torch.zeros(1, 6, 1)).shape[1])]
+    seen.export(tmp_path / "it.csv", "weights", layer=0, head=0)
+    header, *rows = list(csv.reader((tmp_path / "it.csv").read_text("utf-8-sig").splitlines()))
+    assert layer.kind == "self"
+    assert [[row[0] for row in rows], header[1:]] == ([few, names] if side == "rows" else [names, few])
+    said = rf"words of the rows and columns are not known: .* {layer.queries} queries on {layer.keys} keys"
+    with pytest.raises(regard.ObservationError, match=said):
+        seen.rank_heads("the", "was")
+    for number in (None, 0):
+        with pytest.raises(regard.ObservationError, match=said):
+            choose_focus(seen.record, token="the", layer=number)
+    assert "animal" in seen.record._repr_html_()
+    assert len(head_patterns(seen.record, 0)) == 2
+
+
+class TwoTexts(nn.Module):
+    """A question and a document through one encoder, or the rows of a batch in another order."""
+
+    def __init__(self, order: str) -> None:
+        super().__init__()
+        self.order, self.embed = order, nn.Embedding(9, 8)
+        self.layers = nn.ModuleList([nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)])
+
+    def encoded(self, ids: Tensor) -> Tensor:
+        places = torch.arange(ids.shape[1]).expand_as(ids)
+        x: Tensor = self.layers[0](self.embed(ids) + self.embed(places))
+        return x
+
+    def forward(self, input_ids: Tensor, documents: Tensor) -> None:
+        if self.order == "documents first":
+            self.encoded(documents)
+        if self.order == "one batch":
+            self.encoded(torch.cat([documents, input_ids]))
+        if self.order == "turned round":
+            self.encoded(input_ids.flip(0))
+        else:
+            self.encoded(input_ids)
+
+
+@pytest.mark.parametrize("order", ["documents first", "one batch", "turned round"])
+def test_a_model_of_two_texts_has_no_words_of_the_other(tokenizer: Any, order: str) -> None:
+    """The document's attention had the question's words."""
+    model, texts = TwoTexts(order).eval(), ["the animal was tired", "it was the house"]
+    ids = tokenizer(texts, return_tensors="pt")["input_ids"]
+    with torch.no_grad(), regard.watch(model, tokenizer=tokenizer) as seen:
+        model(ids, ids.roll(1, 1))
+    assert seen.record.tokens == {}
+    for question in (ids, ids[:1] if order == "one batch" else ids):
+        with pytest.raises(regard.ObservationError, match=r"which text a layer has: watch the part|did not show them"):  # noqa: SIM117
+            with torch.no_grad(), regard.watch(model, tokenizer=tokenizer, statistics=["duplicate_token"]):
+                model(question, ids.roll(1, 1)[: len(question)])
+
+
+def test_a_model_of_one_text_that_embeds_positions_too_has_its_words(tokenizer: Any) -> None:
+    model = TwoTexts("").eval()
+    ids = tokenizer("the animal was tired", return_tensors="pt")["input_ids"]
+    with torch.no_grad(), regard.watch(model, tokenizer=tokenizer, statistics=["duplicate_token"]) as seen:
+        model(ids, ids)
+    assert texts(seen.record) == ["the", "animal", "was", "tired"]
 
 
 def test_tokens_that_do_not_fit_are_refused() -> None:

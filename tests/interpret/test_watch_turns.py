@@ -358,16 +358,30 @@ def test_a_step_of_a_text_that_was_run_twice_continues_the_second_record() -> No
 
 
 @pytest.mark.parametrize("kind", ["sdpa", "eager"])
-def test_a_window_of_equal_tokens_continues_one_record(kind: str) -> None:
+@pytest.mark.parametrize("begin", [[5, 6, 7, 8, 9], [7, 7, 7, 7, 7]])
+def test_a_window_of_equal_tokens_continues_one_record(kind: str, begin: list[int]) -> None:
     """Eager attention is recognized by its values, which have no positions: a dropped key looks like a cut-off one."""
     model = made("Mistral")
     model.set_attn_implementation(kind)
-    text = torch.tensor([[5, 6, 7, 8, 9] + [7] * 8])
+    text = torch.tensor([begin + [7] * 8])
     with torch.no_grad(), regard.watch(model) as seen:
         cache = model(text[:, :5], use_cache=True).past_key_values
         for at in range(5, 13):
             model(text[:, at : at + 1], past_key_values=cache)
     assert [layer.queries for layer in seen.layers] == [13] * 3
+
+
+@pytest.mark.parametrize("kind", ["sdpa", "eager"])
+@pytest.mark.parametrize("chunk", [4, 6])
+def test_padding_longer_than_a_window_is_part_of_the_record_of_a_prompt_in_parts(kind: str, chunk: int) -> None:
+    model = made("Mistral")
+    model.set_attn_implementation(kind)
+    ids = torch.cat([torch.zeros(2, 12, dtype=torch.long), torch.cat([A[:, :6], B[:, :6]])], 1)
+    with regard.watch(model) as seen:
+        model.generate(
+            ids, attention_mask=(ids > 0).long(), max_new_tokens=3, do_sample=False, prefill_chunk_size=chunk
+        )
+    assert sizes(seen) == [[(20, 20)] * 3]
 
 
 @pytest.mark.parametrize("way", ["copied", "before"])
@@ -503,6 +517,29 @@ def test_keys_that_differ_little_are_other_keys_in_half_precision() -> None:
         model.keys = first
         model(end)
     assert sizes(seen) == [[(5, 5)], [(4, 4)]]
+
+
+@pytest.mark.parametrize("way", ["cut off", "copied"])
+@pytest.mark.parametrize("name", ["BLOOM", "Llama"])
+def test_rows_with_each_other_s_tokens_in_another_cache_are_not_reordered(far, name: str, way: str) -> None:
+    """By values alone, each row's newest key is one that the first row had before."""
+    model, steps = made(name), torch.arange(40, 55).view(5, 3, 1)
+    steps[2, 0] = 22
+    model.set_attn_implementation("eager")
+    prompt = torch.tensor([[11, 20, 21, 22], [13, 20, 21, 22], [15, 20, 21, 22]])
+    with torch.no_grad(), regard.watch(model, keep="weights") as seen:
+        cache = model(prompt, use_cache=True).past_key_values
+        before = copy.deepcopy(cache)
+        for step in steps[:3]:
+            model(step, past_key_values=cache)
+        if way == "cut off":
+            cache.crop(-3)
+            before = cache
+        for step in steps[3:]:
+            model(step, past_key_values=before)
+    assert sizes(seen) == [[(7, 7)] * 3, [(2, 6)] * 3]
+    for ours, theirs in zip(seen[1].layers, of_whole_text(model, torch.cat([prompt, *steps[3:]], 1)), strict=True):
+        assert far(ours.weights, theirs[:, :, -2:]) < 2e-5
 
 
 def test_beams_that_end_with_the_same_token_are_seen_to_be_reordered() -> None:

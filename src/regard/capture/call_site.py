@@ -5,12 +5,13 @@ the same record. Such calls are recognized by the values of the keys alone, what
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from regard.capture.cached_text import CrossKeys, SelfKeys
+from regard.capture.cached_text import CrossKeys, SelfKeys, length_of
 from regard.capture.records import Layer
 from regard.capture.requested_statistics import Asked
 from regard.capture.run_statistics import Folding
@@ -59,23 +60,28 @@ class Site:
         self._filled = 0  # keys up to the newest one
         self._beyond = 0  # positions from there to the query that follows, of queries that stand beyond the keys
 
-    def continues(self, call: WatchedCall, *, is_certain: bool = False, same_cache: bool = False) -> bool:
+    def continues(self, call: WatchedCall, *, is_certain: bool = False, cache: Any = None) -> bool:
         """Return whether the call adds rows to this site; `is_certain`: other sites of the run have shown that its
-        text continues; `same_cache`: it has the cache of this text.
+        text continues; `cache`: that of the call, if it is the one of this text.
         """
         if not self._is_as_large(call):
             return False
         if self._cross:
             return self._cross_keys.are_keys_of(call, any_queries=is_certain)
-        return self._keys.precede(call) if is_certain else self._keys.are_old_keys_of(call, same_cache=same_cache)
+        if is_certain:
+            return self._keys.precede(call)
+        return self._keys.are_old_keys_of(call, cache, self._filled + call.queries)
 
     def has_dropped(self, call: WatchedCall) -> bool:
         """Return whether the call's old keys are not all those of its text."""
         return not self._cross and call.newest - call.queries + 1 < self._filled
 
-    def refuse_reordered(self, call: WatchedCall) -> None:
-        """Raise if beam search has reordered the rows."""
-        if self._is_as_large(call) and not self._cross:
+    def refuse_reordered(self, call: WatchedCall, cache: Any, *, same_cache: bool) -> None:
+        """Raise if beam search has reordered the rows. It keeps their cache and its length: in a copy, or where the
+        newest keys were cut off, rows may have each other's tokens by chance.
+        """
+        reorders = cache is None or (same_cache and length_of(cache) == self._filled + call.queries)
+        if reorders and self._is_as_large(call) and not self._cross:
             self._keys.refuse_reordered(call, self.name)
 
     def keep_all_keys(self) -> None:

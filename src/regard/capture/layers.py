@@ -18,11 +18,13 @@ __all__ = [
     "Stream",
     "at_index",
     "find_layer",
+    "has_words",
     "head_at",
     "in_stream",
     "own_number",
     "several_streams",
     "stream_of",
+    "with_words",
 ]
 
 
@@ -41,6 +43,10 @@ class _Placed(Protocol):
     def query_tokens(self) -> str: ...
     @property
     def key_tokens(self) -> str: ...
+    @property
+    def queries(self) -> int: ...
+    @property
+    def keys(self) -> int: ...
 
 
 _Layer = TypeVar("_Layer", bound=_Placed)
@@ -52,6 +58,28 @@ def stream_of(layer: _Placed) -> Stream:
     """
     pair = layer.query_tokens, layer.key_tokens
     return pair[0] if pair[0] == pair[1] else pair
+
+
+def has_words(layer: _Placed, tokens: Mapping[str, Sequence[Sequence[object]]]) -> bool:
+    """Return whether there is a token for each row and column: fewer positions may be pooled or chosen ones."""
+    sides = (layer.query_tokens, layer.queries), (layer.key_tokens, layer.keys)
+    return all(len(next(iter(tokens.get(name, ())), ())) == count for name, count in sides)
+
+
+def with_words(layers: Sequence[_Layer], tokens: Mapping[str, Sequence[Sequence[object]]]) -> Sequence[_Layer]:
+    """Return the layers whose rows and columns have known tokens, or all if no layer's streams are in `tokens`.
+
+    Raises:
+        ObservationError: Tokens are known, but not which of them the rows or columns are.
+    """
+    known = [one for one in layers if {one.query_tokens, one.key_tokens} <= tokens.keys()]
+    found = [one for one in known if has_words(one, tokens)]
+    if known and not found:
+        raise ObservationError(
+            f"the words of the rows and columns are not known: {known[0].name} has {known[0].queries:,} queries on "
+            f"{known[0].keys:,} keys, which may be pooled or chosen positions: use their numbers"
+        )
+    return found or layers
 
 
 def several_streams(layers: Sequence[_Placed]) -> bool:

@@ -244,7 +244,8 @@ def _weights(record: Record, row: int) -> Weights:
     """
     looks = WordLooks.of(record, None, 0, None)[0]
     found = np.full((len(record.layers), max(seen.heads for seen in record.layers), len(looks.keys)), np.nan)
-    for number, seen in enumerate(record.layers):
+    for number in looks.layers:
+        seen = record.layers[number]
         heads = list(seen.recorded_heads)
         found[number, heads] = looks.weights(seen, [row])[heads, 0]
     return found

@@ -83,7 +83,7 @@ class FinishedSite:
     crosses: bool = False
     fallback_reason: str | None = None
 
-    def continues(self, call: WatchedCall, *, is_certain: bool = False, same_cache: bool = False) -> bool:
+    def continues(self, call: WatchedCall, *, is_certain: bool = False, cache: Any = None) -> bool:
         """Return that no second call belongs to it."""
         raise ObservationError(
             f"{self.name or 'this call'} was called twice, and layers that are taken as they are finished need one "
@@ -166,7 +166,7 @@ class ForwardPasses:
             self._now = self.all[-1] if self.all else self._begin()
         known = self.now.sites.get(key)
         if isinstance(known, Site):
-            known.refuse_reordered(call)
+            self._refuse_reordered(known, call)
         if known is not None or not (run.new_sites or self._may_join()):
             self._move(self._begin())
         return None
@@ -235,7 +235,7 @@ class ForwardPasses:
         site, cache = one.sites.get(key), self._run.cache()
         if site is None or (site.crosses and one is not self.all[-1]):
             return False
-        return site.continues(call, same_cache=cache is not None and one.cache() is cache)
+        return site.continues(call, cache=cache if cache is not None and one.cache() is cache else None)
 
     def _site_in_continued_text(self, key: Key, call: WatchedCall) -> Site | FinishedSite | None:
         """Return the site of a call in a run that continues the text of `now`."""
@@ -243,12 +243,16 @@ class ForwardPasses:
         if site is None or (site not in self.unrelated and site.continues(call, is_certain=True)):
             return site
         if isinstance(site, Site):
-            site.refuse_reordered(call)
+            self._refuse_reordered(site, call)
         assert run.continues is not None
         if self._is_ambiguous() or site.crosses or run.continues.crosses:
             self._refuse_alternating(site)
         self.unrelated.add(site)
         return site
+
+    def _refuse_reordered(self, site: Site, call: WatchedCall) -> None:
+        cache = self._run.cache()
+        site.refuse_reordered(call, cache, same_cache=self.now.cache() is cache)
 
     def _is_ambiguous(self) -> bool:
         """Return whether the run might continue another text, as far as its first keys show."""

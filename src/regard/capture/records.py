@@ -25,6 +25,7 @@ from regard.capture.layers import (
     in_stream,
     own_number,
     stream_of,
+    with_words,
 )
 from regard.capture.missing_attention import Missing
 from regard.capture.pair_weights import weights_of_pairs
@@ -225,8 +226,8 @@ class Answers:
 
         Raises:
             InputError: No layer has these words, or the stream or sequence does not exist.
-            ObservationError: The tokens of all layers are unknown, or a weight is: layers were kept as pooled maps, or
-                other queries were chosen for recording.
+            ObservationError: The tokens of all layers are unknown (also of rows that are pooled), or a weight is:
+                layers were kept as pooled maps, or other queries were chosen for recording.
         """
         for name, word in (("query_token", query_token), ("key_token", key_token)):
             if not isinstance(word, str):
@@ -235,13 +236,9 @@ class Answers:
         missing: list[set[str]] = []
         empty = True
         layers = in_stream(self.layers, stream)
-        known = [one for one in layers if {one.query_tokens, one.key_tokens} <= set(self.tokens)]
-        for seen in known or layers:
+        for seen in with_words(layers, self.tokens):
             queries, keys = self.words(seen.query_tokens, batch_index), self.words(seen.key_tokens, batch_index)
             at, to = find_word(queries, query_token), find_word(keys, key_token)
-            # A layer may cover a part of the text only.
-            at = at if at is not None and queries[at].pieces[-1] < seen.queries else None
-            to = to if to is not None and keys[to].pieces[-1] < seen.keys else None
             if at is None or to is None:
                 missing.append({word for word, found in ((query_token, at), (key_token, to)) if found is None})
                 continue

@@ -12,6 +12,7 @@ from regard.capture.records import Record
 from regard.capture.streams import Place
 from regard.capture.tokens import Token
 from regard.capture.watched_call import Ids, WatchedCall
+from regard.errors import ObservationError
 
 __all__ = ["GivenTokens", "Heard", "Hearing", "Listener", "Named", "Streams"]
 
@@ -104,6 +105,9 @@ class Heard:
         self._ids: dict[int, _Ids] = {}
         self._pending: dict[str, Tensor] = {}
         self._streams: dict[str, Tensor] = {}  # ids of the running call
+        self._lookups = _Lookups()
+        self._mixed: set[int] = set()  # records whose model has embedded other texts too
+        self._was_read = False  # whether statistics have used ids
         self._separates: dict[int, bool] = {}
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -115,6 +119,12 @@ class Heard:
             if isinstance(ids, Tensor) and ids.ndim == 2:
                 self._pending[name] = ids.detach().cpu()
         self._streams = _by_stream(module, self._pending)
+        self._lookups = _Lookups()
+
+    def look_up(self, ids: Tensor, table: Tensor) -> None:
+        """Note which ids the running call embeds; those of an encoder–decoder are of two texts anyway."""
+        if (given := self._streams.get("text")) is not None:
+            self._lookups.add(given, ids, table)
 
     def leave(self, module: nn.Module, args: Any, output: Any) -> None:
         """Assign the ids of the call that has ended, and clear them, since calls outside of it have other inputs."""
@@ -123,6 +133,7 @@ class Heard:
 
     def streams(self) -> Mapping[str, Tensor]:
         """Return the ids of the running call, by stream."""
+        self._was_read = True
         return self._streams
 
     def separators(self, ids: Tensor) -> Tensor | None:
@@ -139,27 +150,62 @@ class Heard:
     def _settle(self) -> None:
         """Assign the ids of the finished call to its record."""
         if self._pending:
-            heard = self._ids.setdefault(self._index(), {})
+            index = self._index()
+            heard = self._ids.setdefault(index, {})
+            self._mixed |= {index} if self._lookups.are_mixed() else set()
             for name, ids in self._pending.items():
                 heard.setdefault(name, []).append(ids)
             self._pending = {}
 
     def tokens(self, index: int, record: Record) -> Streams:
-        """Return the tokens of one record, where their number equals that of its positions."""
+        """Return the tokens of one record, where their number equals that of its positions.
+
+        Raises:
+            ObservationError: A statistic has used ids of a call in which the model embeds several texts.
+        """
         self._settle()
-        if self._tokenizer is None:
+        if index in self._mixed and self._was_read:
+            raise ObservationError(
+                "the model embeds other ids of this length besides its `input_ids`, and statistics of tokens do not "
+                "know which text a layer has: watch the part of the model that reads one text, or pass `tokens=`"
+            )
+        if self._tokenizer is None or index in self._mixed:
             return {}
         heard = self._ids.get(index, {})
-        lengths = record.streams
         found: Streams = {}
         for argument, steps in heard.items():
             if any(len(step) != len(steps[0]) for step in steps):
                 continue
             ids = [[int(one) for step in steps for one in step[batch_index]] for batch_index in range(len(steps[0]))]
             stream = _stream_of(argument, len(ids[0]), record)
-            if stream is not None:
-                found[stream] = tuple(self._tokens_of(self._tokenizer, one[: lengths[stream]]) for one in ids)
+            if stream is not None and len(ids) in _batches(record, stream):
+                found[stream] = tuple(self._tokens_of(self._tokenizer, one) for one in ids)
         return found
+
+
+class _Lookups:
+    """Which ids one call of a model has embedded: its own, and others of the same length from the same vocabulary."""
+
+    def __init__(self) -> None:
+        self._vocabularies: set[int] = set()  # numbers of rows of the tables of the call's own ids
+        self._others: set[int] = set()  # those of other ids
+        self._is_mixed = False  # whether rows of a batch are in another order, or beside others
+
+    def add(self, given: Tensor, ids: Tensor, table: Tensor) -> None:
+        """Compare embedded ids with those that the model was called with."""
+        if ids.ndim != 2 or ids.shape[1] != given.shape[1] or ids.is_floating_point():
+            return
+        ids = ids.detach().cpu()
+        rows, mine, steps = ids.tolist(), given.tolist(), ids.diff()
+        if rows == mine or (len(mine) == 1 and all(row == mine[0] for row in rows)):
+            self._vocabularies.add(len(table))
+        elif not ((steps >= 0) & (steps <= 1)).all():  # numbers of positions or segments
+            self._others.add(len(table))
+            self._is_mixed |= any(row in mine for row in rows)
+
+    def are_mixed(self) -> bool:
+        """Return whether rows of the call's ids may be those of another text."""
+        return self._is_mixed or not self._vocabularies.isdisjoint(self._others)
 
 
 class GivenTokens:
@@ -193,6 +239,11 @@ def _by_stream(module: nn.Module, ids: Mapping[str, Tensor]) -> dict[str, Tensor
     return {names[name]: one for name, one in ids.items()}
 
 
+def _batches(record: Record, stream: str) -> set[int]:
+    """Return the sizes of the batches of a stream's layers."""
+    return {layer.batch for layer in record.layers if stream in (layer.query_tokens, layer.key_tokens)}
+
+
 def _stream_of(argument: str, count: int, record: Record) -> str | None:
     """Return the stream whose tokens an argument of the model holds, or None if their number differs from its
     positions.
@@ -203,4 +254,4 @@ def _stream_of(argument: str, count: int, record: Record) -> str | None:
     else:  # a decoder watched without its encoder calls its target ids so, and no layer encodes the source
         encodes = any(layer.kind == "self" and layer.query_tokens == "source" for layer in record.layers)
         names = ["text", "source" if encodes else "target"]
-    return next((name for name in names if name in lengths and count >= lengths[name]), None)
+    return next((name for name in names if name in lengths and count == lengths[name]), None)

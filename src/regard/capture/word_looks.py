@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from regard.capture.layers import Stream, at_index, in_stream, stream_of
+from regard.capture.layers import Stream, at_index, in_stream, stream_of, with_words
 from regard.capture.records import Layer, Record
 from regard.capture.tokens import Word, content_words, is_sign, is_word, pronoun_in, token_row, words_of
 from regard.errors import ObservationError
@@ -78,12 +78,13 @@ class WordLooks:
         """
         if not record.layers:
             raise ObservationError("the record holds no attention layer, so there is nothing to choose from")
-        known = [one for one in record.layers if {one.query_tokens, one.key_tokens} <= set(record.tokens)]
-        candidates = in_stream(record.layers, stream) if stream is not None else known or record.layers
+        inside = in_stream(record.layers, stream) if stream is not None else record.layers
+        candidates = with_words(inside, record.tokens)
         lead = next((one for one in candidates if one.kind == "cross"), None)
         lead = lead or next((one for one in candidates if one.query_tokens == "text"), candidates[0])
         if layer is not None:
-            lead = record.layer(layer, None if isinstance(layer, str) else stream_of(lead))
+            chosen = record.layer(layer, None if isinstance(layer, str) else stream_of(lead))
+            lead = with_words([chosen], record.tokens)[0]
         batch_index = at_index("batch_index", batch_index, lead.batch, "batch")
         streams = lead.query_tokens, lead.key_tokens
         sides = *streams, lead.queries, lead.keys

@@ -53,10 +53,10 @@ def _weighed(seen: Layer, batch_index: int) -> npt.NDArray[np.intp]:
 
 
 def _special(record: Record, stream: str, count: int, batch_index: int) -> list[int]:
-    """Return the positions of special tokens; a position without a known token is not special."""
+    """Return the positions of special tokens, if the stream has `count` tokens; else they are not known."""
     sequences = record.tokens.get(stream, ())
     known = sequences[batch_index] if batch_index < len(sequences) else ()
-    return [position for position, token in enumerate(known[:count]) if token.special]
+    return [position for position, token in enumerate(known) if token.special] if len(known) == count else []
 
 
 def _masses(

@@ -89,13 +89,14 @@ def _spell(character: str) -> str:
 
 
 def _tokens(record: Record, stream: str, count: int, batch_index: int) -> tuple[Token, ...]:
-    """Return `count` tokens of a stream with visible text; positions with an unknown token are named by their
-    number.
+    """Return `count` tokens of a stream with visible text, or their numbers if the stream has not as many: they may be
+    pooled or chosen positions.
     """
     sequences = record.tokens.get(stream, ())
     known = sequences[batch_index] if batch_index < len(sequences) else ()
-    shown = [_shown(token) for token in known[:count]]
-    return (*shown, *(Token(str(position), space=True) for position in range(len(shown), count)))
+    if len(known) == count:
+        return tuple(map(_shown, known))
+    return tuple(Token(str(position), space=True) for position in range(count))
 
 
 def _shown(token: Token) -> Token:

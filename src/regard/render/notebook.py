@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from regard.capture.highlight import Focus, Look, choose_focus
+from regard.capture.layers import has_words
 from regard.capture.missing_attention import missing_lines
 from regard.capture.records import Record
 from regard.errors import InputError, RegardError
@@ -176,10 +177,9 @@ def record_html(record: Record, focus: Focus | None = None) -> str:
 
 def _focus(record: Record) -> Focus:
     """Return the focus of `regard look`; if no word attends to another word, the last row of the first head."""
-    known = [seen for seen in record if {seen.query_tokens, seen.key_tokens} <= set(record.tokens)] or record.layers
-    lead = next((seen for seen in known if seen.kind == "cross"), known[0])
-    sides = (lead.query_tokens, lead.queries), (lead.key_tokens, lead.keys)
-    if all(len(record.tokens.get(stream, ((),))[0]) == count for stream, count in sides):
+    known = [seen for seen in record if has_words(seen, record.tokens)]
+    lead = next((seen for seen in known or record if seen.kind == "cross"), (known or record.layers)[0])
+    if known:
         try:
             return choose_focus(record)
         except InputError:

@@ -151,6 +151,8 @@ class Interception(WatchingMode):
     def _follow(self, call: TorchCall, result: Any) -> None:
         """Follow the result of any other function on scores, weights or attention outputs."""
         results = [one for one in tensors_in((result,)) if one.is_floating_point()]
+        if self.hears is not None and call.func is functional.embedding and len(ids_and_table := call.args[:2]) == 2:
+            self.hears.look_up(*ids_and_table)
         self._origins.carry(call, results)
         self._outputs.carry(call, results)
         seen = self._eager.after(call, results, self._find_caller)

@@ -56,6 +56,13 @@ class Hears(Protocol):
         """Process the end of a call; `output` is None after an exception."""
 
 
+class HearsIds(Hears, Protocol):
+    """An object that is also notified of the ids that a call embeds."""
+
+    def look_up(self, ids: Tensor, table: Tensor) -> None:
+        """Process an embedding inside a call."""
+
+
 class WatchingMode(TorchFunctionMode):
     """A mode that observes one model in one thread, and changes nothing.
 
@@ -63,7 +70,7 @@ class WatchingMode(TorchFunctionMode):
     not recorded.
     """
 
-    hears: Hears | None = None
+    hears: HearsIds | None = None
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
