@@ -73,7 +73,7 @@ def test_two_atlases_are_compared_as_their_texts_are(run, tmp_path: Path) -> Non
     [
         ([], "give two texts"),
         ([TIRED], "give two texts"),
-        ([TIRED, "it.atlas"], "it.atlas is an atlas, so the other must be one too"),
+        ([TIRED, "it.atlas"], "'it.atlas' is the name of an atlas, so the other must be one too"),
         (["a.atlas", "b.atlas", "--model", "minilm"], "`--model` is for texts"),
         (["a.atlas", "b.atlas"], "a.atlas"),
         ([TIRED, WIDE, "--text", TIRED], "`--text` is for --models"),

@@ -111,6 +111,32 @@ def test_what_is_no_image_is_refused_with_the_way_out(image: Any, words: str) ->
         image_of(image)
 
 
+@pytest.mark.parametrize("name", ["ViT", "DINOv2"])
+def test_patches_of_an_image_of_another_shape_have_no_names(name: str) -> None:
+    """As many patches in two rows of eight had the names of four rows of four."""
+    model, options = made(name), {"interpolate_pos_encoding": True} if name == "ViT" else {}
+    with torch.no_grad(), regard.watch(model) as seen:
+        model(pixel_values=torch.zeros(1, 3, 16, 64), **options)
+    assert seen.record.tokens == {}
+    with pytest.raises(InputError, match=r"has read this shape, give its grid, PatchGrid\(rows, columns, prefix\)"):
+        seen.plot_patches(drawing(16, 64), model, layer=0)
+    with torch.no_grad(), regard.watch(model) as seen:
+        model(pixel_values=torch.zeros(1, 3, 32, 32), **options)
+    assert [one.text for one in seen.record.stream("image")][-1] == "(3,3)"
+
+
+def test_patches_in_another_order_have_no_names_and_no_grid() -> None:
+    sizes = {"vision_output_dim": 32, "projector_input_dim": 32, "projector_output_dim": 32}
+    last = t.Llama4VisionModel(t.Llama4VisionConfig(**SMALL | {"intermediate_size": 128}, **sizes)).eval()
+    shuffled = t.ViTMAEModel(t.ViTMAEConfig(**SMALL, mask_ratio=0.0)).eval()
+    for model, said in ((shuffled, "vit_mae, which has its patches in random"), (last, "llama4_.* class token behind")):
+        with torch.no_grad(), regard.watch(model) as seen:
+            model(pixel_values=torch.zeros(1, 3, 32, 32))
+        assert seen.record.tokens == {}
+        with pytest.raises(InputError, match=rf"`grid` cannot be that of a {said}"):
+            seen.plot_patches(drawing(), model, layer=0)
+
+
 def test_a_grid_can_be_given_and_is_never_guessed() -> None:
     model = made("ViT")
     with torch.no_grad(), regard.watch(model) as seen:

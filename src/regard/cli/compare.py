@@ -65,7 +65,9 @@ def _check(a: str | None, b: str | None, model: str | None, text: str | None, mo
         raise InputError("`--text` is for --models: A and B are the texts here")
     atlases = [one for one in (a, b) if _is_atlas(one)]
     if len(atlases) == 1:
-        raise InputError(f"{atlases[0]} is an atlas, so the other must be one too: write it with regard look --out")
+        raise InputError(
+            f"{atlases[0]!r} is the name of an atlas, so the other must be one too: write it with regard look --out"
+        )
     if atlases and model is not None:
         raise InputError("`--model` is for texts: an atlas was made by its own")
 

@@ -146,8 +146,10 @@ def _matrix(loaded: Any, path: Path, option: str) -> Matrix:
         matrix = raw.astype(np.float64)
     if not (fits := np.abs(matrix) <= LARGEST_ENTRY).all():  # nor is a NaN
         row, column = np.argwhere(~fits)[0].tolist()
+        entry = matrix[row, column]
+        way = "scale it down" if np.isfinite(entry) else "replace it"
         raise InputError(
-            f"`{option}` must hold finite numbers up to {LARGEST_ENTRY:.0e}, got {matrix[row, column]} in row "
-            f"{row + 1}, column {column + 1} of {path}: scale it down"
+            f"`{option}` must hold finite numbers up to {LARGEST_ENTRY:.0e}, got {entry} in row {row + 1}, column "
+            f"{column + 1} of {path}: {way}"
         )
     return matrix

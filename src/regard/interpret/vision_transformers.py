@@ -1,5 +1,6 @@
 """Vision transformers of transformers: their patch grids, and images in the forms that users have them."""
 
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,12 @@ __all__ = ["grid_of", "image_of", "patch_tokens"]
 
 _DISTILLED = "deit"
 _BARE = ("siglip", "siglip_vision_model", "siglip2", "vivit", "ijepa")  # no token before the patches
+# Positions in another order than a grid's rows behind the tokens of `_prefix`.
+_UNORDERED = {
+    "vit_mae": "has its patches in random order: call it with noise=torch.arange(patches).expand(batch, -1), and "
+    "give PatchGrid(rows, columns, prefix)",
+    "llama4_vision_model": "has its class token behind the patches: draw seen.weights(...)[..., :-1], by position",
+}
 _PLANES = (1, 3, 4)
 
 
@@ -37,6 +44,8 @@ def grid_of(model: Any, record: Record, layer: int | str | Layer, stream: Stream
             f"`grid` must be a vision model, its config, or a PatchGrid(rows, columns, prefix), got "
             f"{type(model).__name__} without `image_size` and `patch_size`"
         )
+    if (reason := _disorder(config)) is not None:
+        raise InputError(f"`grid` cannot be that of a {config.model_type}, which {reason}")
     rows, columns, names = grid.rows, grid.columns, grid.prefix
     seen = record.layer(layer, stream)
     found = seen.keys - rows * columns
@@ -58,8 +67,14 @@ def _grid(config: Any) -> PatchGrid | None:
     return PatchGrid(size[0] // patch[0], size[1] // patch[1], _prefix(config))
 
 
-def patch_tokens(model: nn.Module, record: Record) -> dict[str, tuple[tuple[Token, ...], ...]]:
-    """Name the positions of image towers by their patches' rows and columns, "(0,3)", if the grid is known."""
+def patch_tokens(
+    model: nn.Module, record: Record, convolved: Collection[tuple[int, int]] = ()
+) -> dict[str, tuple[tuple[Token, ...], ...]]:
+    """Name the positions of image towers by their patches' rows and columns, "(0,3)", if the grid is known.
+
+    `convolved` has the rows and columns that convolutions made of images: as many patches in other rows and columns
+    than the configuration's are those of an image of another shape.
+    """
     modules = dict(model.named_modules(remove_duplicate=False))
     whole = getattr(getattr(model, "config", None), "vision_config", None)
     found = {}
@@ -70,13 +85,20 @@ def patch_tokens(model: nn.Module, record: Record) -> dict[str, tuple[tuple[Toke
         path = layer.name.partition("#")[0].split(".")
         around = [modules.get(".".join(path[:end])) for end in range(len(path), -1, -1)] if layer.kind == "self" else []
         configs = [getattr(one, "config", None) for one in around]
-        grid = next((grid for config in (*configs, whole) if (grid := _grid(config)) is not None), None)
-        if grid is not None and grid.positions == length:
+        known = ((config, _grid(config)) for config in (*configs, whole))
+        grid = next((grid for config, grid in known if grid is not None and _disorder(config) is None), None)
+        if grid is not None and grid.positions == length and _is_seen(grid, convolved):
             patches = [f"({row},{column})" for row in range(grid.rows) for column in range(grid.columns)]
             names = (*(Token(one, special=True, space=True) for one in grid.prefix),
                      *(Token(one, space=True) for one in patches))  # fmt: skip
             found[stream] = (names,) * layer.batch
     return found
+
+
+def _is_seen(grid: PatchGrid, convolved: Collection[tuple[int, int]]) -> bool:
+    """Return whether no convolution gave another grid of as many patches."""
+    as_many = {one for one in convolved if one[0] * one[1] == grid.rows * grid.columns}
+    return as_many <= {(grid.rows, grid.columns)}
 
 
 def image_of(image: Any) -> Image:
@@ -126,6 +148,11 @@ def _pair(size: Any) -> tuple[int, int] | None:
     if isinstance(size, (tuple, list)) and len(size) == 2:
         return int(size[0]), int(size[1])
     return None
+
+
+def _disorder(config: Any) -> str | None:
+    """Return why the patches are not the rows of a grid, if they are not."""
+    return _UNORDERED.get(getattr(config, "model_type", ""))
 
 
 def _prefix(config: Any) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, ParamSpec, cast
 
 from torch import Tensor, nn
@@ -229,12 +229,17 @@ def watch(
             raise ObservationError(why_nothing(model, interception.calls_elsewhere, recorder.missing))
         if strict and recorder.missing:
             raise ObservationError(why_incomplete(model, recorder.missing))
-        named = _with_tokens(records, model, heard, tokens, keep)
+        named = _with_tokens(records, model, heard, tokens, keep, interception.image_grids)
         observation.records, observation.fallback_reasons = named, recorder.fallback_reasons
 
 
 def _with_tokens(
-    records: Sequence[Record], model: nn.Module, heard: Heard | None, tokens: Named | None, keep: Keep
+    records: Sequence[Record],
+    model: nn.Module,
+    heard: Heard | None,
+    tokens: Named | None,
+    keep: Keep,
+    image_grids: Collection[tuple[int, int]],
 ) -> tuple[Record, ...]:
     """Return the records that have layers, with the model's name and their tokens."""
     name = str(getattr(getattr(model, "config", None), "_name_or_path", "") or type(model).__name__)
@@ -242,7 +247,7 @@ def _with_tokens(
     for index, record in enumerate(records):
         if not record.layers:
             continue  # every pass was discarded
-        words = {} if set(record.streams) <= {"text", "target"} else patch_tokens(model, record)
+        words = {} if set(record.streams) <= {"text", "target"} else patch_tokens(model, record, image_grids)
         words |= {} if heard is None else heard.tokens(index, record)
         words |= {} if tokens is None else given_tokens(tokens, record)
         seen.append(Record(record.layers, words, name, {"keep": keep, **record.notes}, record.missing))

@@ -175,7 +175,8 @@ def _check_image(image: Image, grid: PatchGrid) -> None:
     if height * grid.columns != width * grid.rows:
         raise InputError(
             f"`image` must have the proportions of {grid.rows} × {grid.columns} patches, got {height} × {width} "
-            "pixels: resize and crop it as the model's processor did, or pass the processor's own pixels"
+            "pixels: resize and crop it as the model's processor did, pass the processor's own pixels, or if the model "
+            "has read this shape, give its grid, PatchGrid(rows, columns, prefix)"
         )
 
 

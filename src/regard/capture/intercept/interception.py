@@ -49,6 +49,7 @@ __all__ = ["Interception", "Reader", "is_traced"]
 
 
 _ATTENDS = re.compile(r"flash|attention|sdpa|attn_(func|fwd|forward|varlen)|mha_(fwd|forward)", re.IGNORECASE)
+_COLOURS = (1, 3, 4)  # channels of an image
 _FAKE = TorchDispatchModeKey.FAKE
 Reader = Callable[..., WatchedCall]
 
@@ -72,6 +73,7 @@ class Interception(WatchingMode):
         self._readers = dict(readers)
         self._scripts = contextlib.ExitStack()
         self._runs_compiled = False
+        self.image_grids: set[tuple[int, int]] = set()  # rows and columns that convolutions made of images
 
     def watches(self, module: nn.Module) -> bool:
         """Return whether the module is the watched model or a part of it."""
@@ -153,6 +155,8 @@ class Interception(WatchingMode):
         results = [one for one in tensors_in((result,)) if one.is_floating_point()]
         if self.hears is not None and call.func is functional.embedding and len(ids_and_table := call.args[:2]) == 2:
             self.hears.look_up(*ids_and_table)
+        if call.func is functional.conv2d and call.tensors[0].shape[-3] in _COLOURS:
+            self.image_grids |= {(one.shape[-2], one.shape[-1]) for one in results}
         self._origins.carry(call, results)
         self._outputs.carry(call, results)
         seen = self._eager.after(call, results, self._find_caller)
