@@ -130,8 +130,9 @@ class TwoTexts(nn.Module):
 
     def encoded(self, ids: Tensor) -> Tensor:
         places = torch.arange(ids.shape[1]).expand_as(ids)
-        x: Tensor = self.layers[0](self.embed(ids) + self.embed(places))
-        return x
+        x = self.embed(ids) + self.embed(places)
+        out: Tensor = self.layers[0](torch.cat([x.flip(0), x]) if self.order == "mirrored" else x)
+        return out
 
     def forward(self, input_ids: Tensor, documents: Tensor) -> None:
         if self.order == "documents first":
@@ -141,29 +142,54 @@ class TwoTexts(nn.Module):
         if self.order == "turned round":
             self.encoded(input_ids.flip(0))
         else:
-            self.encoded(input_ids)
+            self.encoded(input_ids.expand(4, -1) if self.order == "expanded" else input_ids)
 
 
-@pytest.mark.parametrize("order", ["documents first", "one batch", "turned round"])
+@pytest.mark.parametrize("order", ["documents first", "one batch", "turned round", "mirrored"])
 def test_a_model_of_two_texts_has_no_words_of_the_other(tokenizer: Any, order: str) -> None:
     """The document's attention had the question's words."""
     model, texts = TwoTexts(order).eval(), ["the animal was tired", "it was the house"]
     ids = tokenizer(texts, return_tensors="pt")["input_ids"]
     with torch.no_grad(), regard.watch(model, tokenizer=tokenizer) as seen:
         model(ids, ids.roll(1, 1))
-    assert seen.record.tokens == {}
+        if order == "documents first":
+            model(ids[:, :2], ids[:, 2:])
+    assert all(record.tokens == {} for record in seen)
     for question in (ids, ids[:1] if order == "one batch" else ids):
         with pytest.raises(regard.ObservationError, match=r"which text a layer has: watch the part|did not show them"):  # noqa: SIM117
             with torch.no_grad(), regard.watch(model, tokenizer=tokenizer, statistics=["duplicate_token"]):
                 model(question, ids.roll(1, 1)[: len(question)])
 
 
+def test_two_encoders_of_two_vocabularies_of_one_size_have_no_words_of_each_other(tokenizer: Any) -> None:
+    model = nn.ModuleList([TwoTexts(""), TwoTexts("")]).eval()
+    model.forward = lambda input_ids, documents: [one(ids, ids) for one, ids in zip(model, (documents, input_ids))]  # type: ignore[method-assign]  # noqa: B905
+    ids = tokenizer("the animal was tired a cold house", return_tensors="pt")["input_ids"]
+    with torch.no_grad(), regard.watch(model, tokenizer=tokenizer) as seen:
+        model(ids, ids.flip(1))
+    assert seen.record.tokens == {}
+
+
+def test_padded_positions_in_a_table_of_the_vocabulary_s_size_are_no_other_text(tokenizer: Any) -> None:
+    model = transformers.GPT2Model(transformers.GPT2Config(n_embd=8, n_head=2, n_layer=1, vocab_size=9, n_positions=9))
+    ids = torch.tensor([[0, 0, 1, 2, 4], [1, 2, 3, 5, 8]])
+    with torch.no_grad(), regard.watch(model.eval(), tokenizer=tokenizer) as seen:
+        model(ids, position_ids=torch.tensor([[1, 1, 0, 1, 2], [0, 1, 2, 3, 4]]))
+    assert texts(seen.record) == tokenizer.convert_ids_to_tokens(ids[0].tolist())
+
+
 def test_a_model_of_one_text_that_embeds_positions_too_has_its_words(tokenizer: Any) -> None:
     model = TwoTexts("").eval()
-    ids = tokenizer("the animal was tired", return_tensors="pt")["input_ids"]
+    ids = tokenizer("the animal was the animal", return_tensors="pt")["input_ids"]
     with torch.no_grad(), regard.watch(model, tokenizer=tokenizer, statistics=["duplicate_token"]) as seen:
         model(ids, ids)
-    assert texts(seen.record) == ["the", "animal", "was", "tired"]
+    assert texts(seen.record) == ["the", "animal", "was", "the", "animal"]
+    model.order = "expanded"
+    with torch.no_grad(), regard.watch(model, tokenizer=tokenizer, statistics=["duplicate_token"]) as copied:
+        model(ids, ids)
+    one, four = (each.statistic("duplicate_token", layer=0) for each in (seen, copied))
+    assert one.any()
+    assert abs(four - one).max() < 1e-6
 
 
 def test_tokens_that_do_not_fit_are_refused() -> None:

@@ -187,8 +187,8 @@ class _Lookups:
     """Which ids one call of a model has embedded: its own, and others of the same length from the same vocabulary."""
 
     def __init__(self) -> None:
-        self._vocabularies: set[int] = set()  # numbers of rows of the tables of the call's own ids
-        self._others: set[int] = set()  # those of other ids
+        self._own: dict[int, int] = {}  # tables of the call's own ids, and their numbers of rows
+        self._others: list[tuple[int, int, bool]] = []  # those of other ids, and whether they may be padded positions
         self._is_mixed = False  # whether rows of a batch are in another order, or beside others
 
     def add(self, given: Tensor, ids: Tensor, table: Tensor) -> None:
@@ -196,16 +196,20 @@ class _Lookups:
         if ids.ndim != 2 or ids.shape[1] != given.shape[1] or ids.is_floating_point():
             return
         ids = ids.detach().cpu()
-        rows, mine, steps = ids.tolist(), given.tolist(), ids.diff()
+        rows, mine = ids.tolist(), given.tolist()
+        jumps = ((ids.diff() < 0) | (ids.diff() > 1)).sum(-1)
         if rows == mine or (len(mine) == 1 and all(row == mine[0] for row in rows)):
-            self._vocabularies.add(len(table))
-        elif not ((steps >= 0) & (steps <= 1)).all():  # numbers of positions or segments
-            self._others.add(len(table))
+            self._own[id(table)] = len(table)
+        elif jumps.any():  # else they are numbers of positions or segments
+            self._others.append((id(table), len(table), bool((jumps <= 1).all())))
             self._is_mixed |= any(row in mine for row in rows)
 
     def are_mixed(self) -> bool:
         """Return whether rows of the call's ids may be those of another text."""
-        return self._is_mixed or not self._vocabularies.isdisjoint(self._others)
+        sizes = set(self._own.values())
+        return self._is_mixed or any(
+            table in self._own or (size in sizes and not positions) for table, size, positions in self._others
+        )
 
 
 class GivenTokens:
