@@ -324,6 +324,21 @@ def test_unknown_tokens_go_by_position(opened, nameless) -> None:
         expect(shown(tab), nameless.record.weights(layer=1, head=0)[0], 8)
 
 
+@pytest.mark.slow
+def test_pooled_rows_of_a_layer_go_by_number(opened, english) -> None:
+    """They had the first words of the text, the longest of the stream."""
+    weights = np.stack([head_weights(5, 13, "other", np.random.default_rng(head)) for head in range(12)])
+    layers = (*english.record.layers[1:], make_layer(weights, "pooled"))
+    case = Case(dataclasses.replace(english.record, layers=(english.record.layers[0], *layers)), english.focus)
+    with opened(case) as tab:
+        words = tab.locator("#queries .token").all_inner_texts()
+        settled(tab, lambda: tab.locator("#layer-a").select_option("6"))
+        assert tab.locator("#queries .token").all_inner_texts() == [str(number) for number in range(5)]
+        assert tab.locator("#keys .token").all_inner_texts() == words
+        tab.locator("#queries [data-unit='3']").hover()
+        expect(shown(tab), weights[0], 3)
+
+
 def luminance(colour: str) -> float:
     channels = [float(part) / 255 for part in colour.removeprefix("rgb(").rstrip(")").split(",")]
     linear = [part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in channels]

@@ -133,8 +133,11 @@ const topsOf = async (place, sinks) => {
   return tops;
 };
 
-const cut = ({ texts, marks, words, prompt }, count) => {
-  return { texts: texts.slice(0, count), marks, words: words.filter(([, stop]) => stop <= count), prompt };
+// The tokens of a stream, or numbers for a layer of more or fewer positions, which may be pooled or chosen ones.
+const named = (stream, count) => {
+  if (stream.texts.length === count) return stream;
+  const texts = Array.from({ length: count }, (_, position) => String(position));
+  return { texts, marks: "1".repeat(count), words: [], prompt: null };
 };
 
 const heads = new Map();
@@ -156,8 +159,8 @@ const inlineSource = {
     const same = streams[0] === streams[1] && size[2] === size[3];
     return {
       same,
-      queries: cut(meta.streams[streams[0]], size[2]),
-      keys: same ? null : cut(meta.streams[streams[1]], size[3]),
+      queries: named(meta.streams[streams[0]], size[2]),
+      keys: same ? null : named(meta.streams[streams[1]], size[3]),
     };
   },
   head: async (place) => {
