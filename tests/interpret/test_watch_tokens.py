@@ -125,12 +125,12 @@ class TwoTexts(nn.Module):
 
     def __init__(self, order: str) -> None:
         super().__init__()
-        self.order, self.embed = order, nn.Embedding(9, 8)
+        self.order, self.embed, self.segments = order, nn.Embedding(9, 8), nn.Embedding(2, 8)
         self.layers = nn.ModuleList([nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)])
 
     def encoded(self, ids: Tensor) -> Tensor:
         places = torch.arange(ids.shape[1]).expand_as(ids)
-        x = self.embed(ids) + self.embed(places)
+        x = self.embed(ids) + self.embed(places) + self.segments(torch.zeros_like(ids))
         out: Tensor = self.layers[0](torch.cat([x.flip(0), x]) if self.order == "mirrored" else x)
         return out
 
@@ -141,11 +141,19 @@ class TwoTexts(nn.Module):
             self.encoded(torch.cat([documents, input_ids]))
         if self.order == "turned round":
             self.encoded(input_ids.flip(0))
+        elif self.order == "documents alone":
+            self.encoded(documents)
+        elif self.order == "masked":
+            self.encoded(input_ids.index_fill(1, torch.tensor(1), 7))
+        elif self.order == "filled":
+            self.encoded(input_ids.masked_fill(input_ids == 0, 7))
         else:
             self.encoded(input_ids.expand(4, -1) if self.order == "expanded" else input_ids)
 
 
-@pytest.mark.parametrize("order", ["documents first", "one batch", "turned round", "mirrored"])
+@pytest.mark.parametrize(
+    "order", ["documents first", "one batch", "turned round", "mirrored", "documents alone", "masked"]
+)
 def test_a_model_of_two_texts_has_no_words_of_the_other(tokenizer: Any, order: str) -> None:
     """The document's attention had the question's words."""
     model, texts = TwoTexts(order).eval(), ["the animal was tired", "it was the house"]
@@ -184,6 +192,11 @@ def test_a_model_of_one_text_that_embeds_positions_too_has_its_words(tokenizer: 
     with torch.no_grad(), regard.watch(model, tokenizer=tokenizer, statistics=["duplicate_token"]) as seen:
         model(ids, ids)
     assert texts(seen.record) == ["the", "animal", "was", "the", "animal"]
+    model.order = "filled"  # a special token, for an image, is not looked up
+    filled = torch.cat([ids[:, :2], torch.zeros_like(ids[:, :3])], 1)
+    with torch.no_grad(), regard.watch(model, tokenizer=tokenizer) as seen_too:
+        model(filled, ids)
+    assert texts(seen_too.record) == ["the", "animal", "<unk>", "<unk>", "<unk>"]
     model.order = "expanded"
     with torch.no_grad(), regard.watch(model, tokenizer=tokenizer, statistics=["duplicate_token"]) as copied:
         model(ids, ids)
@@ -229,6 +242,24 @@ def test_listening_leaves_a_fast_path_on(tokenizer: Any) -> None:
         plain = layer(x, src_mask=mask)
         with regard.watch(layer, tokenizer=tokenizer):
             assert torch.equal(layer(x, src_mask=mask), plain)
+
+
+@pytest.mark.parametrize("layers", [None, ["model.decoder.layers.0.encoder_attn", "model.decoder.layers.0.self_attn"]])
+def test_a_target_made_from_labels_has_not_the_words_of_the_source(tokenizer: Any, layers: Any) -> None:
+    sizes = {"d_model": 32, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "max_position_embeddings": 32}
+    counts = {f"{side}_{what}": 2 for side in ("encoder", "decoder") for what in ("layers", "attention_heads")}
+    special = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
+    config = transformers.BartConfig(vocab_size=9, **sizes, **counts, **special, forced_eos_token_id=None)
+    model = transformers.BartForConditionalGeneration(config).eval()
+    source, labels = (tokenizer(text, return_tensors="pt")["input_ids"] for text in ("the animal was", "a cold house"))
+    with torch.no_grad(), regard.watch(model, tokenizer=tokenizer, layers=layers) as seen:
+        model(input_ids=source, labels=labels)
+    assert "target" not in seen.record.tokens
+    assert [one.text for one in seen.record.stream("source")] == ["the", "animal", "was"]
+    decoder = model.get_decoder()
+    with torch.no_grad(), regard.watch(decoder, tokenizer=tokenizer) as seen:
+        decoder(input_ids=source, encoder_hidden_states=torch.randn(1, 5, 32))
+    assert [one.text for one in seen.record.stream("target")] == ["the", "animal", "was"]
 
 
 def test_translations_one_after_the_other_have_their_own_words(tokenizer: Any) -> None:

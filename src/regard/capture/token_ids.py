@@ -1,7 +1,7 @@
 """Token ids: of each call of a model, by forward pass, and of the rows and columns of a call site."""
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any, Protocol
 
 import torch
@@ -107,6 +107,7 @@ class Heard:
         self._streams: dict[str, Tensor] = {}  # ids of the running call
         self._lookups = _Lookups()
         self._mixed: set[int] = set()  # records whose model has embedded other texts too
+        self._encodes: bool | None = None  # whether the model has an encoder, which reads its `input_ids`
         self._was_read = False  # whether statistics have used ids
         self._separates: dict[int, bool] = {}
 
@@ -119,7 +120,9 @@ class Heard:
             if isinstance(ids, Tensor) and ids.ndim == 2:
                 self._pending[name] = ids.detach().cpu()
         self._streams = _by_stream(module, self._pending)
-        self._lookups = _Lookups()
+        if self._encodes is None:
+            self._encodes = any(name.rpartition(".")[2] == "encoder" for name, _ in module.named_modules())
+        self._lookups = _Lookups(set(getattr(self._tokenizer, "all_special_ids", ())))
 
     def look_up(self, ids: Tensor, table: Tensor) -> None:
         """Note which ids the running call embeds; those of an encoder–decoder are of two texts anyway."""
@@ -177,7 +180,7 @@ class Heard:
             if any(len(step) != len(steps[0]) for step in steps):
                 continue
             ids = [[int(one) for step in steps for one in step[batch_index]] for batch_index in range(len(steps[0]))]
-            stream = _stream_of(argument, len(ids[0]), record)
+            stream = _stream_of(argument, len(ids[0]), record, encodes=self._encodes is True)
             if stream is not None and len(ids) in _batches(record, stream):
                 found[stream] = tuple(self._tokens_of(self._tokenizer, one) for one in ids)
         return found
@@ -186,9 +189,11 @@ class Heard:
 class _Lookups:
     """Which ids one call of a model has embedded: its own, and others of the same length from the same vocabulary."""
 
-    def __init__(self) -> None:
+    def __init__(self, special: Set[int] = frozenset()) -> None:
+        self._special = special
         self._own: dict[int, int] = {}  # tables of the call's own ids, and their numbers of rows
         self._others: list[tuple[int, int, bool]] = []  # those of other ids, and whether they may be padded positions
+        self._are_filled = False  # whether only special ids, such as those for an image, were replaced by others
         self._is_mixed = False  # whether rows of a batch are in another order, or beside others
 
     def add(self, given: Tensor, ids: Tensor, table: Tensor) -> None:
@@ -200,12 +205,18 @@ class _Lookups:
         jumps = ((ids.diff() < 0) | (ids.diff() > 1)).sum(-1)
         if rows == mine or (len(mine) == 1 and all(row == mine[0] for row in rows)):
             self._own[id(table)] = len(table)
-        elif jumps.any():  # else they are numbers of positions or segments
+            return
+        if ids.shape == given.shape:
+            kept, replaced = (set(given[where].tolist()) - self._special for where in (ids == given, ids != given))
+            self._are_filled |= bool(kept) and all(one >= len(table) for one in replaced)
+        if jumps.any():  # else they are numbers of positions or segments
             self._others.append((id(table), len(table), bool((jumps <= 1).all())))
             self._is_mixed |= any(row in mine for row in rows)
 
     def are_mixed(self) -> bool:
-        """Return whether rows of the call's ids may be those of another text."""
+        """Return whether rows of the call's ids may be those of another text, or ids were changed before the lookup."""
+        if not self._own:
+            return not self._are_filled and any(not positions for *_, positions in self._others)
         sizes = set(self._own.values())
         return self._is_mixed or any(
             table in self._own or (size in sizes and not positions) for table, size, positions in self._others
@@ -248,7 +259,7 @@ def _batches(record: Record, stream: str) -> set[int]:
     return {layer.batch for layer in record.layers if stream in (layer.query_tokens, layer.key_tokens)}
 
 
-def _stream_of(argument: str, count: int, record: Record) -> str | None:
+def _stream_of(argument: str, count: int, record: Record, *, encodes: bool) -> str | None:
     """Return the stream whose tokens an argument of the model holds, or None if their number differs from its
     positions.
     """
@@ -256,6 +267,6 @@ def _stream_of(argument: str, count: int, record: Record) -> str | None:
     if argument == "decoder_input_ids":
         names = ["target"]
     else:  # a decoder watched without its encoder calls its target ids so, and no layer encodes the source
-        encodes = any(layer.kind == "self" and layer.query_tokens == "source" for layer in record.layers)
+        encodes |= any(layer.kind == "self" and layer.query_tokens == "source" for layer in record.layers)
         names = ["text", "source" if encodes else "target"]
     return next((name for name in names if name in lengths and count == lengths[name]), None)
