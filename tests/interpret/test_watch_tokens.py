@@ -164,7 +164,7 @@ def test_a_model_of_two_texts_has_no_words_of_the_other(tokenizer: Any, order: s
             model(ids[:, :2], ids[:, 2:])
     assert all(record.tokens == {} for record in seen)
     for question in (ids, ids[:1] if order == "one batch" else ids):
-        with pytest.raises(regard.ObservationError, match=r"which text a layer has: watch the part|did not show them"):  # noqa: SIM117
+        with pytest.raises(regard.ObservationError, match=r"which of the two a layer has: watch|did not show them"):  # noqa: SIM117
             with torch.no_grad(), regard.watch(model, tokenizer=tokenizer, statistics=["duplicate_token"]):
                 model(question, ids.roll(1, 1)[: len(question)])
 
@@ -176,6 +176,52 @@ def test_two_encoders_of_two_vocabularies_of_one_size_have_no_words_of_each_othe
     with torch.no_grad(), regard.watch(model, tokenizer=tokenizer) as seen:
         model(ids, ids.flip(1))
     assert seen.record.tokens == {}
+
+
+class TwoTowers(nn.Module):
+    """Words and something else through stacks of their own, which no name distinguishes."""
+
+    def __init__(self, *, eager: bool) -> None:
+        super().__init__()
+        sizes = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
+        config = transformers.BertConfig(**sizes, vocab_size=9, attn_implementation="eager" if eager else "sdpa")
+        self.words, self.others, self.frames = (
+            transformers.BertModel(config),
+            transformers.BertModel(config),
+            nn.ModuleList(),
+        )
+        self.frames.extend(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True) for _ in range(2))
+
+    def forward(self, input_ids: Tensor, other: Tensor) -> None:
+        if other.ndim == 3 and len(self.frames):
+            for layer in self.frames:
+                other = layer(other)
+        else:
+            self.others(**{"inputs_embeds" if other.ndim == 3 else "input_ids": other})
+        self.words(input_ids)
+
+
+@pytest.mark.parametrize("eager", [False, True])
+@pytest.mark.parametrize("kind", ["boxes", "frames", "longer words"])
+def test_a_second_tower_of_the_text_s_length_has_not_its_words(tokenizer: Any, kind: str, eager: bool) -> None:
+    model = TwoTowers(eager=eager).eval()
+    if kind == "boxes":
+        model.frames = nn.ModuleList()
+    ids = tokenizer("the animal was tired a cold house", return_tensors="pt")["input_ids"]
+    other = ids.tile(1, 2) if kind == "longer words" else torch.randn(1, 7, 8)
+    with torch.no_grad(), regard.watch(model, tokenizer=tokenizer) as seen:
+        model(ids, other)
+    if kind == "longer words":
+        texts_of = {name: len(one[0]) for name, one in seen.record.tokens.items()}
+        assert texts_of in ({}, {"text 2": 7})
+    else:
+        assert seen.record.tokens == {}
+        with pytest.raises(regard.ObservationError, match=r"which of the two a layer has: watch"):  # noqa: SIM117
+            with torch.no_grad(), regard.watch(model, tokenizer=tokenizer, statistics=["duplicate_token"]):
+                model(ids, other)
+    with torch.no_grad(), regard.watch(model.words, tokenizer=tokenizer, statistics=["duplicate_token"]) as seen:
+        model(ids, other)
+    assert len(seen.record.stream("text")) == 7
 
 
 def test_padded_positions_in_a_table_of_the_vocabulary_s_size_are_no_other_text(tokenizer: Any) -> None:

@@ -108,6 +108,9 @@ class Heard:
         self._lookups = _Lookups()
         self._mixed: set[int] = set()  # records whose model has embedded other texts too
         self._encodes: bool | None = None  # whether the model has an encoder, which reads its `input_ids`
+        self._of_other_input: set[str] = set()  # modules
+        self._embeds_own = False  # whether the running call has looked up its own ids
+        self._own: set[int] = set()  # records whose model has
         self._was_read = False  # whether statistics have used ids
         self._separates: dict[int, bool] = {}
 
@@ -122,12 +125,22 @@ class Heard:
         self._streams = _by_stream(module, self._pending)
         if self._encodes is None:
             self._encodes = any(name.rpartition(".")[2] == "encoder" for name, _ in module.named_modules())
+        self._embeds_own = False
         self._lookups = _Lookups(set(getattr(self._tokenizer, "all_special_ids", ())))
 
-    def look_up(self, ids: Tensor, table: Tensor) -> None:
-        """Note which ids the running call embeds; those of an encoder–decoder are of two texts anyway."""
-        if (given := self._streams.get("text")) is not None:
+    def look_up(self, ids: Tensor, table: Tensor) -> bool:
+        """Note which ids the running call embeds; return whether they are those that the model was called with."""
+        if (given := self._streams.get("text")) is not None:  # an encoder–decoder reads two texts anyway
             self._lookups.add(given, ids, table)
+        rows = ids.tolist()
+        own = any(_are_rows(rows, one.tolist()) for one in self._streams.values())
+        self._embeds_own |= own
+        return own
+
+    def note_other_input(self, name: str) -> None:
+        """Note a module whose queries were made of other inputs than these ids, such as a second tower."""
+        if self._streams:  # outside of calls no ids are known
+            self._of_other_input.add(name)
 
     def leave(self, module: nn.Module, args: Any, output: Any) -> None:
         """Assign the ids of the call that has ended, and clear them, since calls outside of it have other inputs."""
@@ -156,6 +169,7 @@ class Heard:
             index = self._index()
             heard = self._ids.setdefault(index, {})
             self._mixed |= {index} if self._lookups.are_mixed() else set()
+            self._own |= {index} if self._embeds_own else set()
             for name, ids in self._pending.items():
                 heard.setdefault(name, []).append(ids)
             self._pending = {}
@@ -167,23 +181,33 @@ class Heard:
             ObservationError: A statistic has used ids of a call in which the model embeds several texts.
         """
         self._settle()
-        if index in self._mixed and self._was_read:
-            raise ObservationError(
-                "the model embeds other ids of this length besides its `input_ids`, and statistics of tokens do not "
-                "know which text a layer has: watch the part of the model that reads one text, or pass `tokens=`"
-            )
-        if self._tokenizer is None or index in self._mixed:
-            return {}
-        heard = self._ids.get(index, {})
+        modules = self._of_other_input if index in self._own else ()
+        others = {one.query_tokens for one in record.layers if one.name.partition("#")[0] in modules}
         found: Streams = {}
-        for argument, steps in heard.items():
+        for argument, steps in self._ids.get(index, {}).items():
             if any(len(step) != len(steps[0]) for step in steps):
                 continue
             ids = [[int(one) for step in steps for one in step[batch_index]] for batch_index in range(len(steps[0]))]
             stream = _stream_of(argument, len(ids[0]), record, encodes=self._encodes is True)
-            if stream is not None and len(ids) in _batches(record, stream):
+            if index in self._mixed or stream in others:
+                self._refuse_statistics()
+            elif self._tokenizer is not None and stream is not None and len(ids) in _batches(record, stream):
                 found[stream] = tuple(self._tokens_of(self._tokenizer, one) for one in ids)
         return found
+
+    def _refuse_statistics(self) -> None:
+        """Raise if statistics have used ids of a record whose layers may have other texts."""
+        if self._was_read:
+            raise ObservationError(
+                "the model reads something else of the length of its `input_ids` in the same call, and statistics of "
+                "tokens do not know which of the two a layer has: watch the part of the model that reads the text, or "
+                "pass `tokens=`"
+            )
+
+
+def _are_rows(rows: list[list[int]], mine: list[list[int]]) -> bool:
+    """Return whether the rows are these, or copies of the only one."""
+    return rows == mine or (len(mine) == 1 and all(row == mine[0] for row in rows))
 
 
 class _Lookups:
@@ -203,7 +227,7 @@ class _Lookups:
         ids = ids.detach().cpu()
         rows, mine = ids.tolist(), given.tolist()
         jumps = ((ids.diff() < 0) | (ids.diff() > 1)).sum(-1)
-        if rows == mine or (len(mine) == 1 and all(row == mine[0] for row in rows)):
+        if _are_rows(rows, mine):
             self._own[id(table)] = len(table)
             return
         if ids.shape == given.shape:

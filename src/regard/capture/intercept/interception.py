@@ -15,7 +15,7 @@ from regard.capture.intercept.call_names_and_products import OPERATORS, TorchCal
 from regard.capture.intercept.compiled_code import runs_compiled
 from regard.capture.intercept.eager_softmax import Eager
 from regard.capture.intercept.exchanged_functions import attends, graph_of, has_softmax, showing_scripts
-from regard.capture.intercept.tensor_origins import LearnedTensors, Origins, Outputs, crosses
+from regard.capture.intercept.tensor_origins import LearnedTensors, Origin, Origins, Outputs, crosses
 from regard.capture.intercept.torch_attention_calls import (
     KERNEL,
     is_transformed,
@@ -73,6 +73,7 @@ class Interception(WatchingMode):
         self._readers = dict(readers)
         self._scripts = contextlib.ExitStack()
         self._runs_compiled = False
+        self._other_input: set[int] = set()  # roots of what the running call embeds or is given besides its own ids
         self.image_grids: set[tuple[int, int]] = set()  # rows and columns that convolutions made of images
 
     def watches(self, module: nn.Module) -> bool:
@@ -106,6 +107,9 @@ class Interception(WatchingMode):
         """Process the start of a call; compiled code runs without this mode, which would be compiled into it."""
         hears = super().begins(module, args, kwargs)
         here = module is self._model and threading.get_ident() == self._thread and not in_backward()
+        if here and self.hears is not None:
+            given = (one for one in tensors_in((args, tuple(kwargs.values()))) if one.is_floating_point())
+            self._other_input = {root for one in given for root in self._origins.of(one).roots}
         if not here or self._runs_compiled or not runs_compiled(module):
             return hears
         end = self._compiled_watch.begin(self, hears, self._ends_compiled)
@@ -142,9 +146,10 @@ class Interception(WatchingMode):
         elif func is functional.multi_head_attention_forward:
             self._see_pair(lambda: read_functional(args, kwargs), call, result)
         elif func is native_multi_head_attention:
-            self._see(lambda: read_native(args, kwargs))
+            self._see(lambda: read_native(args, kwargs), self._origins.of(args[0]))
         elif func is transformer_encoder_layer_fwd:
-            self._see(lambda: read_encoder_layer(args, kwargs), weight=args[3])
+            self._see(lambda: read_encoder_layer(args, kwargs), self._origins.of(args[0]), weight=args[3])
+            self._origins.give(result, self._origins.of(args[0]))
         elif func in self._readers:
             self._see_pair(lambda: self._readers[func](*args, **kwargs), call, result)
         else:
@@ -153,15 +158,20 @@ class Interception(WatchingMode):
     def _follow(self, call: TorchCall, result: Any) -> None:
         """Follow the result of any other function on scores, weights or attention outputs."""
         results = [one for one in tensors_in((result,)) if one.is_floating_point()]
-        if self.hears is not None and call.func is functional.embedding and len(ids_and_table := call.args[:2]) == 2:
-            self.hears.look_up(*ids_and_table)
+        if call.func is functional.embedding:
+            self._hear(call, result)
         if call.func is functional.conv2d and call.tensors[0].shape[-3] in _COLOURS:
             self.image_grids |= {(one.shape[-2], one.shape[-1]) for one in results}
         self._origins.carry(call, results)
         self._outputs.carry(call, results)
         seen = self._eager.after(call, results, self._find_caller)
         if seen is not None:
-            self._eager.keep(self._see(lambda: seen, output=result))
+            self._eager.keep(self._see(lambda: seen, self._origins.of(result), output=result))
+
+    def _hear(self, call: TorchCall, result: Any) -> None:
+        """Process an embedding: other ids than those of the model's call make another input."""
+        if self.hears is not None and len(call.args) > 1 and not self.hears.look_up(*call.args[:2]):
+            self._other_input |= self._origins.of(result).roots
 
     def _see_pair(self, read: Callable[[], WatchedCall], call: TorchCall, result: Any) -> None:
         """Process a call with queries and keys as arguments: its result has the positions of its queries."""
@@ -171,12 +181,14 @@ class Interception(WatchingMode):
             seen, cross = read(), crosses(q, k)
             return seen if cross is None else seen.having(cross=cross)
 
-        self._see(known, output=result)
+        self._see(known, q, output=result)
         output = result[0] if isinstance(result, tuple) else result
         if isinstance(output, Tensor):
             self._origins.give(output, q)
 
-    def _see(self, read: Callable[[], WatchedCall], *, output: Any = None, weight: Tensor | None = None) -> Any:
+    def _see(
+        self, read: Callable[[], WatchedCall], queries: Origin, *, output: Any = None, weight: Tensor | None = None
+    ) -> Any:
         """Convert a call and pass it to the recorder, unless it has no queries or no keys, and return its ticket."""
         if not self._recorder.locate(weight):
             return None
@@ -189,6 +201,8 @@ class Interception(WatchingMode):
         if not (call.batch and call.heads and call.queries and call.keys):
             self._recorder.calls += 1
             return None
+        if self.hears is not None and queries.roots <= self._other_input:
+            self.hears.note_other_input(self._recorder.caller.module)
         ticket = self._recorder.see(call)
         self._outputs.give(output, ticket)
         return ticket

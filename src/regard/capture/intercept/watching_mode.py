@@ -59,8 +59,11 @@ class Hears(Protocol):
 class HearsIds(Hears, Protocol):
     """An object that is also notified of the ids that a call embeds."""
 
-    def look_up(self, ids: Tensor, table: Tensor) -> None:
-        """Process an embedding inside a call."""
+    def look_up(self, ids: Tensor, table: Tensor) -> bool:
+        """Process an embedding inside a call, and return whether it is of the ids that the model was called with."""
+
+    def note_other_input(self, name: str) -> None:
+        """Process that the queries of a module were made of other inputs than these ids."""
 
 
 class WatchingMode(TorchFunctionMode):
