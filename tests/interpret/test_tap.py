@@ -443,3 +443,39 @@ def test_a_module_that_attends_twice_in_a_step_is_not_named_as_a_choice_of_two()
         regard.tap(model, heads=["0.0"]),
     ):
         model(torch.randn(1, 2, 4, 8))
+
+
+def test_prompts_of_one_cache_that_is_emptied_between_have_their_rows() -> None:
+    model = made("Llama")
+    cache = cache_utils.StaticCache(model.config, max_cache_len=12)
+    prompts = [prompt(length, batch=1)["input_ids"] for length in (6, 4, 5)]
+    with torch.no_grad(), regard.tap(model, heads=HEADS, queries="new") as tap:
+        for one in prompts:
+            model(one, past_key_values=cache)
+            cache.reset()
+    assert [row.position for row in tap.rows] == [*range(6), *range(4), *range(5)]
+    for text, rows in zip(prompts, (tap.rows[:6], tap.rows[6:10], tap.rows[10:]), strict=True):
+        weights = dense(made("Llama"), text)
+        assert max(furthest(row, weights) for row in rows) < 2e-5
+
+
+def test_the_ids_of_rows_are_copies_of_a_loop_s_buffer() -> None:
+    model, text, buffer = made("Llama"), prompt(5, batch=1)["input_ids"], torch.zeros(1, 1, dtype=torch.long)
+    cache = cache_utils.DynamicCache()
+    with torch.no_grad(), regard.tap(model, heads=HEADS, queries="new") as tap:
+        for one in text[0]:
+            model(buffer.fill_(one), past_key_values=cache)
+    assert torch.equal(torch.stack([row.ids for row in tap.rows], 1), text)
+
+
+@pytest.mark.parametrize("stream", ["target", ("target", "source"), "source"])
+@pytest.mark.parametrize("name", ["BART", "T5"])
+def test_rows_of_a_target_made_from_labels_have_not_the_ids_of_the_source(name: str, stream: Any) -> None:
+    model, ids = made(name), prompt(5, batch=1)["input_ids"]
+    model.config.decoder_start_token_id = 1
+    with torch.no_grad(), regard.tap(model, heads=["1.1"], stream=stream, queries="new") as tap:
+        model(input_ids=ids, labels=ids + 1)
+        model(input_ids=ids, decoder_input_ids=ids + 2)
+    first, second = ([row.ids for row in tap.rows[at : at + 5]] for at in (0, 5))
+    assert first == [*ids.T] if stream == "source" else first == [None] * 5
+    assert torch.equal(torch.stack(second, 1), ids if stream == "source" else ids + 2)

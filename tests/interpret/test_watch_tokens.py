@@ -60,6 +60,22 @@ def test_the_steps_of_a_generation_are_one_text(model: Any, tokenizer: Any) -> N
     assert texts(seen.record) == tokenizer.convert_ids_to_tokens(out[0, :-1].tolist())
 
 
+def test_ids_are_copies_of_a_loop_s_buffer(model: Any, tokenizer: Any) -> None:
+    words = ["the", "animal", "was", "the", "animal", "was"]
+    ids, buffer = tokenizer(" ".join(words), return_tensors="pt")["input_ids"], torch.zeros(1, 1, dtype=torch.long)
+    found = []
+    for way in ("buffer", "whole"):
+        with torch.no_grad(), regard.watch(model, tokenizer=tokenizer, statistics=["duplicate_token"]) as seen:
+            cache = transformers.DynamicCache()
+            for one in ids[0] if way == "buffer" else ():
+                model(input_ids=buffer.fill_(one), past_key_values=cache)
+            if way == "whole":
+                model(input_ids=ids)
+        assert texts(seen.record) == words
+        found.append(seen.statistic("duplicate_token", layer=0))
+    assert abs(found[0] - found[1]).max() < 1e-5
+
+
 class Shortens(nn.Module):
     """Attention to other positions than those of the ids, or by other ones: pooled, cropped or folded texts."""
 

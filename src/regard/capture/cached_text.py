@@ -43,13 +43,13 @@ class SelfKeys:
         before = call.newest - call.queries
         return before >= 0 and self._newest is not None and _same(*self._found(before, call))
 
-    def are_old_keys_of(self, call: WatchedCall, cache: Any, end: int) -> bool:
-        """Return whether all keys of a call before its new ones are these; `cache` is that of the call, if it is the
-        one of this text, which has read `end` positions if nothing was cut off.
+    def are_old_keys_of(self, call: WatchedCall, cache: Any, end: int, *, same_cache: bool) -> bool:
+        """Return whether all keys of a call before its new ones are these; `cache` is that of the call, if it is known,
+        and `same_cache` that of this text, which has read `end` positions if nothing was cut off.
 
         A call with fewer keys has a cache that dropped the oldest, if the rest are at their new columns. If they are
-        also at their old ones, the newest were cut off, of a text that has no positions in its keys; this cannot be
-        where keys have been dropped before, or where the cache has read all positions. If only padding would have been
+        also at their old ones, the newest were cut off, of a text that has no positions in its keys, unless the cache
+        has read all positions; without a cache, unless keys have been dropped before. If only padding would have been
         dropped, it is the same text without padding, unless it has the same cache.
         """
         if not self.precede(call) or self._columns is None:
@@ -58,11 +58,11 @@ class SelfKeys:
         dropped = self._columns.shape[2] - old.shape[2]
         if dropped < 0 or not _same_columns(old, self._columns[:, :, dropped:]):
             return False
-        if not dropped or self.slides:
+        if not dropped or (same_cache and length_of(cache) == end) or (cache is None and self.slides):
             return True
-        if cache is None and dropped <= self.first:
+        if not same_cache and not self.slides and dropped <= self.first:
             return False
-        return not _same_columns(old, self._columns[:, :, :-dropped]) or (cache is not None and length_of(cache) == end)
+        return not _same_columns(old, self._columns[:, :, :-dropped])
 
     def refuse_reordered(self, call: WatchedCall, name: str) -> None:
         """Raise if beam search has reordered the rows of the cache, so that each row has the keys of another beam."""

@@ -60,9 +60,11 @@ class Site:
         self._filled = 0  # keys up to the newest one
         self._beyond = 0  # positions from there to the query that follows, of queries that stand beyond the keys
 
-    def continues(self, call: WatchedCall, *, is_certain: bool = False, cache: Any = None) -> bool:
+    def continues(
+        self, call: WatchedCall, *, is_certain: bool = False, cache: Any = None, same_cache: bool = False
+    ) -> bool:
         """Return whether the call adds rows to this site; `is_certain`: other sites of the run have shown that its
-        text continues; `cache`: that of the call, if it is the one of this text.
+        text continues; `cache`: that of the call, if it is known; `same_cache`: it is the one of this text.
         """
         if not self._is_as_large(call):
             return False
@@ -70,7 +72,7 @@ class Site:
             return self._cross_keys.are_keys_of(call, any_queries=is_certain)
         if is_certain:
             return self._keys.precede(call)
-        return self._keys.are_old_keys_of(call, cache, self._filled + call.queries)
+        return self._keys.are_old_keys_of(call, cache, self._filled + call.queries, same_cache=same_cache)
 
     def has_dropped(self, call: WatchedCall) -> bool:
         """Return whether the call's old keys are not all those of its text."""

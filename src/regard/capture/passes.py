@@ -83,7 +83,9 @@ class FinishedSite:
     crosses: bool = False
     fallback_reason: str | None = None
 
-    def continues(self, call: WatchedCall, *, is_certain: bool = False, cache: Any = None) -> bool:
+    def continues(
+        self, call: WatchedCall, *, is_certain: bool = False, cache: Any = None, same_cache: bool = False
+    ) -> bool:
         """Return that no second call belongs to it."""
         raise ObservationError(
             f"{self.name or 'this call'} was called twice, and layers that are taken as they are finished need one "
@@ -235,7 +237,7 @@ class ForwardPasses:
         site, cache = one.sites.get(key), self._run.cache()
         if site is None or (site.crosses and one is not self.all[-1]):
             return False
-        return site.continues(call, cache=cache if cache is not None and one.cache() is cache else None)
+        return site.continues(call, cache=cache, same_cache=cache is not None and one.cache() is cache)
 
     def _site_in_continued_text(self, key: Key, call: WatchedCall) -> Site | FinishedSite | None:
         """Return the site of a call in a run that continues the text of `now`."""

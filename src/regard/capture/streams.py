@@ -16,7 +16,7 @@ from torch import nn
 
 from regard.capture.records import Layer
 
-__all__ = ["TOWERS", "Place", "Places", "name_streams"]
+__all__ = ["TOWERS", "Place", "Places", "name_streams", "reads_two_texts"]
 
 
 _WORDS = {
@@ -120,6 +120,12 @@ class Places:
             if len(kinds) == 1 and kinds[0] in TOWERS:
                 return str(kinds[0]), False
         return None, False
+
+
+def reads_two_texts(model: nn.Module) -> bool:
+    """Return whether a model has an encoder, which reads its `input_ids`, and a decoder."""
+    parts = {name.rpartition(".")[2] for name, one in model.named_modules() if _children(one)}
+    return {"encoder", "decoder"} <= parts
 
 
 def _children(module: nn.Module | None) -> list[nn.Module]:

@@ -24,8 +24,6 @@ from regard.errors import ObservationError
 
 __all__ = ["TapSite", "TapSteps"]
 
-_IDS = ("decoder_input_ids", "input_ids")
-
 
 @dataclass(frozen=True, eq=False)
 class TapSite:
@@ -56,9 +54,15 @@ class TapSteps:
     """Turns the weights of the tapped layers into rows, one step after the other."""
 
     def __init__(
-        self, queries: QueriesChosen, spans: KeySpans | None, deliver: Callable[[AttentionRow], None], *, source: bool
+        self,
+        queries: QueriesChosen,
+        spans: KeySpans | None,
+        deliver: Callable[[AttentionRow], None],
+        *,
+        names: Sequence[str],
     ) -> None:
-        self._queries, self._spans, self._deliver, self._source = queries, spans, deliver, source
+        self._queries, self._spans, self._deliver = queries, spans, deliver
+        self._names = names  # of the arguments that may hold the ids of the rows, the first that is given
         self._step: _Step | None = None
         self._number = -1
         self._end = 0  # positions after the last step
@@ -124,8 +128,9 @@ class TapSteps:
         return self._queries.rows(past, queries, step.last or (1 if past == 0 else queries))
 
     def _ids(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
-        names = _IDS[1:] if self._source or "decoder_input_ids" not in kwargs else _IDS[:1]
-        found = next((kwargs[name] for name in names if kwargs.get(name) is not None), args[0] if args else None)
+        found = next((kwargs[name] for name in self._names if kwargs.get(name) is not None), None)
+        if found is None and "input_ids" in self._names and args:
+            found = args[0]
         known = isinstance(found, Tensor) and found.ndim == 2 and not found.is_floating_point()
         return found if known else None
 
@@ -201,7 +206,8 @@ class TapSteps:
         rows = range(*step.rows.indices(step.queries)) if isinstance(step.rows, slice) else step.rows
         weights = first if len(order) == 1 else _joined([step.weights[one] for one in order])
         weights = weights if permutation is None else weights[:, list(permutation)]
-        ids = step.ids if step.ids is not None and step.ids.shape[1] == step.queries else None
+        texts = self._texts  # copies: a loop may fill one buffer again and again
+        ids = texts if texts is not None and texts.shape[1] == step.queries else None
         parent = self._take_parent(len(first), rows_before, again=again)
         places = [step.past + row for row in rows]
         ends = self._spans is None and not order[0].cross and len(places) > 1 and not _see_later(weights, places)
@@ -251,8 +257,9 @@ class TapSteps:
             return
         kept = past if cache is self._held_cache else length_of(self._held_cache)
         held, self._held, self._held_cache = self._held, [], None
+        emptied = kept == 0 and held[0].step == 0  # for another text: nothing was generated after this prompt
         for one in held:
-            if one.position < kept:
+            if emptied or one.position < kept:
                 self._deliver(one)
 
     def finish(self) -> None:

@@ -1,7 +1,8 @@
 """Token ids: of each call of a model, by forward pass, and of the rows and columns of a call site."""
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from typing import Any, Protocol
 
 import torch
@@ -9,7 +10,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
 from regard.capture.records import Record
-from regard.capture.streams import Place
+from regard.capture.streams import Place, reads_two_texts
 from regard.capture.tokens import Token
 from regard.capture.watched_call import Ids, WatchedCall
 from regard.errors import ObservationError
@@ -107,10 +108,10 @@ class Heard:
         self._streams: dict[str, Tensor] = {}  # ids of the running call
         self._lookups = _Lookups()
         self._mixed: set[int] = set()  # records whose model has embedded other texts too
-        self._encodes: bool | None = None  # whether the model has an encoder, which reads its `input_ids`
-        self._of_other_input: set[str] = set()  # modules
-        self._embeds_own = False  # whether the running call has looked up its own ids
-        self._own: set[int] = set()  # records whose model has
+        self._encodes: bool | None = None  # whether the model has an encoder, and a decoder with other ids
+        self._of_other_input: set[str] = set()  # names of layers
+        self._turns: Counter[str] = Counter()  # calls of each module in the running call
+        self._own: set[int] = set()  # records whose model has embedded its own ids
         self._was_read = False  # whether statistics have used ids
         self._separates: dict[int, bool] = {}
 
@@ -121,26 +122,26 @@ class Heard:
         for name in ("input_ids", "decoder_input_ids"):
             ids = kwargs.get(name, first if name == "input_ids" else None)
             if isinstance(ids, Tensor) and ids.ndim == 2:
-                self._pending[name] = ids.detach().cpu()
+                self._pending[name] = ids.detach().to("cpu", copy=True)  # a loop may fill one buffer again and again
         self._streams = _by_stream(module, self._pending)
         if self._encodes is None:
-            self._encodes = any(name.rpartition(".")[2] == "encoder" for name, _ in module.named_modules())
-        self._embeds_own = False
+            self._encodes = reads_two_texts(module)
+        self._turns = Counter()
         self._lookups = _Lookups(set(getattr(self._tokenizer, "all_special_ids", ())))
 
     def look_up(self, ids: Tensor, table: Tensor) -> bool:
         """Note which ids the running call embeds; return whether they are those that the model was called with."""
-        if (given := self._streams.get("text")) is not None:  # an encoder–decoder reads two texts anyway
-            self._lookups.add(given, ids, table)
-        rows = ids.tolist()
-        own = any(_are_rows(rows, one.tolist()) for one in self._streams.values())
-        self._embeds_own |= own
-        return own
+        return any(self._lookups.add(given, ids.detach().cpu(), table) for given in self._streams.values())
 
-    def note_other_input(self, name: str) -> None:
-        """Note a module whose queries were made of other inputs than these ids, such as a second tower."""
-        if self._streams:  # outside of calls no ids are known
-            self._of_other_input.add(name)
+    def note_input(self, name: str, *, is_other: bool) -> None:
+        """Note a call of a module, and whether its queries were made of other inputs than these ids, such as those of a
+        second tower.
+        """
+        if not self._streams:  # outside of calls no ids are known
+            return
+        self._turns[name] += 1
+        if is_other:
+            self._of_other_input.add(name if self._turns[name] == 1 else f"{name}#{self._turns[name]}")
 
     def leave(self, module: nn.Module, args: Any, output: Any) -> None:
         """Assign the ids of the call that has ended, and clear them, since calls outside of it have other inputs."""
@@ -168,8 +169,9 @@ class Heard:
         if self._pending:
             index = self._index()
             heard = self._ids.setdefault(index, {})
-            self._mixed |= {index} if self._lookups.are_mixed() else set()
-            self._own |= {index} if self._embeds_own else set()
+            # An encoder–decoder reads two texts anyway.
+            self._mixed |= {index} if "text" in self._streams and self._lookups.are_mixed() else set()
+            self._own |= {index} if self._lookups.own else set()
             for name, ids in self._pending.items():
                 heard.setdefault(name, []).append(ids)
             self._pending = {}
@@ -181,8 +183,7 @@ class Heard:
             ObservationError: A statistic has used ids of a call in which the model embeds several texts.
         """
         self._settle()
-        modules = self._of_other_input if index in self._own else ()
-        others = {one.query_tokens for one in record.layers if one.name.partition("#")[0] in modules}
+        others = _streams_of_others(record, self._of_other_input) if index in self._own else set()
         found: Streams = {}
         for argument, steps in self._ids.get(index, {}).items():
             if any(len(step) != len(steps[0]) for step in steps):
@@ -191,7 +192,11 @@ class Heard:
             stream = _stream_of(argument, len(ids[0]), record, encodes=self._encodes is True)
             if index in self._mixed or stream in others:
                 self._refuse_statistics()
-            elif self._tokenizer is not None and stream is not None and len(ids) in _batches(record, stream):
+            elif (
+                self._tokenizer is not None
+                and stream is not None
+                and len(ids) in {one.batch for one in record.layers if stream in (one.query_tokens, one.key_tokens)}
+            ):
                 found[stream] = tuple(self._tokens_of(self._tokenizer, one) for one in ids)
         return found
 
@@ -205,9 +210,13 @@ class Heard:
             )
 
 
-def _are_rows(rows: list[list[int]], mine: list[list[int]]) -> bool:
-    """Return whether the rows are these, or copies of the only one."""
-    return rows == mine or (len(mine) == 1 and all(row == mine[0] for row in rows))
+def _streams_of_others(record: Record, names: Collection[str]) -> set[str]:
+    """Return the streams of the layers with these names, unless the same module has another call in its stream: the
+    boxes of the words, as LiLT has them, are the words' positions.
+    """
+    own = {(one.name.partition("#")[0], one.query_tokens) for one in record.layers if one.name not in names}
+    others = (one for one in record.layers if one.name in names)
+    return {one.query_tokens for one in others if (one.name.partition("#")[0], one.query_tokens) not in own}
 
 
 class _Lookups:
@@ -215,35 +224,35 @@ class _Lookups:
 
     def __init__(self, special: Set[int] = frozenset()) -> None:
         self._special = special
-        self._own: dict[int, int] = {}  # tables of the call's own ids, and their numbers of rows
+        self.own: dict[int, int] = {}  # tables of the call's own ids, and their numbers of rows
         self._others: list[tuple[int, int, bool]] = []  # those of other ids, and whether they may be padded positions
         self._are_filled = False  # whether only special ids, such as those for an image, were replaced by others
         self._is_mixed = False  # whether rows of a batch are in another order, or beside others
 
-    def add(self, given: Tensor, ids: Tensor, table: Tensor) -> None:
-        """Compare embedded ids with those that the model was called with."""
-        if ids.ndim != 2 or ids.shape[1] != given.shape[1] or ids.is_floating_point():
-            return
-        ids = ids.detach().cpu()
+    def add(self, given: Tensor, ids: Tensor, table: Tensor) -> bool:
+        """Compare embedded ids with those that the model was called with, and return whether they are the same."""
+        if ids.ndim != 2 or ids.shape[1] != given.shape[1]:
+            return False
         rows, mine = ids.tolist(), given.tolist()
         jumps = ((ids.diff() < 0) | (ids.diff() > 1)).sum(-1)
-        if _are_rows(rows, mine):
-            self._own[id(table)] = len(table)
-            return
+        if rows == mine or (len(mine) == 1 and all(row == mine[0] for row in rows)):
+            self.own[id(table)] = len(table)
+            return True
         if ids.shape == given.shape:
             kept, replaced = (set(given[where].tolist()) - self._special for where in (ids == given, ids != given))
             self._are_filled |= bool(kept) and all(one >= len(table) for one in replaced)
         if jumps.any():  # else they are numbers of positions or segments
             self._others.append((id(table), len(table), bool((jumps <= 1).all())))
             self._is_mixed |= any(row in mine for row in rows)
+        return False
 
     def are_mixed(self) -> bool:
         """Return whether rows of the call's ids may be those of another text, or ids were changed before the lookup."""
-        if not self._own:
+        if not self.own:
             return not self._are_filled and any(not positions for *_, positions in self._others)
-        sizes = set(self._own.values())
+        sizes = set(self.own.values())
         return self._is_mixed or any(
-            table in self._own or (size in sizes and not positions) for table, size, positions in self._others
+            table in self.own or (size in sizes and not positions) for table, size, positions in self._others
         )
 
 
@@ -276,11 +285,6 @@ def _by_stream(module: nn.Module, ids: Mapping[str, Tensor]) -> dict[str, Tensor
     crossed = "decoder_input_ids" in ids or getattr(getattr(module, "config", None), "is_encoder_decoder", False)
     names = {"input_ids": "source" if crossed else "text", "decoder_input_ids": "target"}
     return {names[name]: one for name, one in ids.items()}
-
-
-def _batches(record: Record, stream: str) -> set[int]:
-    """Return the sizes of the batches of a stream's layers."""
-    return {layer.batch for layer in record.layers if stream in (layer.query_tokens, layer.key_tokens)}
 
 
 def _stream_of(argument: str, count: int, record: Record, *, encodes: bool) -> str | None:

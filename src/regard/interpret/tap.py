@@ -13,6 +13,7 @@ from regard.capture.intercept.compiled_code import refuse_compiled, refusing_com
 from regard.capture.intercept.tap_mode import TapMode
 from regard.capture.layers import Stream
 from regard.capture.selection import Heads, HeadsChosen, Keys, KeySpans, Queries, QueriesChosen
+from regard.capture.streams import reads_two_texts
 from regard.capture.tap_steps import TapSteps
 from regard.errors import InputError, ObservationError
 from regard.functional import attention
@@ -45,7 +46,9 @@ class Tap:
         self._model = model = getattr(model, "_orig_mod", model)  # of torch.compile(model)
         self._left = self._max_bytes = max_bytes
         self._rows: list[AttentionRow] = []
-        self._steps = TapSteps(queries, keys, self._take, source=stream == "source")
+        names = ("input_ids",) if stream == "source" else ("decoder_input_ids", "input_ids")
+        names = names[:1] if reads_two_texts(model) else names
+        self._steps = TapSteps(queries, keys, self._take, names=names)
         self._mode = TapMode(model, heads, stream, self._steps, {attention: read_attention})
         self._spans = () if keys is None else keys.names
         self._queries, self._layers = queries, heads.layers

@@ -201,8 +201,8 @@ class Interception(WatchingMode):
         if not (call.batch and call.heads and call.queries and call.keys):
             self._recorder.calls += 1
             return None
-        if self.hears is not None and queries.roots <= self._other_input:
-            self.hears.note_other_input(self._recorder.caller.module)
+        if self.hears is not None:
+            self.hears.note_input(self._recorder.caller.module, is_other=queries.roots <= self._other_input)
         ticket = self._recorder.see(call)
         self._outputs.give(output, ticket)
         return ticket

@@ -62,8 +62,8 @@ class HearsIds(Hears, Protocol):
     def look_up(self, ids: Tensor, table: Tensor) -> bool:
         """Process an embedding inside a call, and return whether it is of the ids that the model was called with."""
 
-    def note_other_input(self, name: str) -> None:
-        """Process that the queries of a module were made of other inputs than these ids."""
+    def note_input(self, name: str, *, is_other: bool) -> None:
+        """Process a call of a module, and whether its queries were made of other inputs than these ids."""
 
 
 class WatchingMode(TorchFunctionMode):
