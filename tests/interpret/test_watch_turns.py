@@ -372,6 +372,26 @@ def test_a_window_of_equal_tokens_continues_one_record(kind: str, begin: list[in
 
 
 @pytest.mark.parametrize("kind", ["sdpa", "eager"])
+def test_a_copied_cache_of_equal_tokens_does_not_continue_a_longer_text_of_them(kind: str) -> None:
+    """By values alone, its four tokens might be the last ones of the eight that another text has."""
+    model, tokens = made("Mistral"), torch.full((1, 7), 7)
+    model.set_attn_implementation(kind)
+    with torch.no_grad(), regard.watch(model, keep="weights") as seen:
+        other = transformers.StaticCache(model.config, max_cache_len=20)
+        for count in (7, 1):
+            model(tokens[:, :count], past_key_values=other)
+        cache = model(tokens[:, :4], use_cache=True).past_key_values
+        for one in (copy.deepcopy(cache), cache, cache):
+            model(tokens[:, :1], past_key_values=one)
+    assert sizes(seen)[0] == [(8, 8)] * 3
+    assert sum(record.layers[0].queries for record in seen) == 8 + 4 + 3
+    for record in seen:
+        for layer in record.layers:
+            rows = torch.arange(layer.keys - layer.queries, layer.keys)[:, None] - torch.arange(layer.keys)
+            assert torch.equal(torch.as_tensor(layer.weights[0, 0] > 0), (rows >= 0) & (rows < 4))
+
+
+@pytest.mark.parametrize("kind", ["sdpa", "eager"])
 @pytest.mark.parametrize("chunk", [4, 6])
 def test_padding_longer_than_a_window_is_part_of_the_record_of_a_prompt_in_parts(kind: str, chunk: int) -> None:
     model = made("Mistral")
