@@ -60,6 +60,25 @@ def test_the_steps_of_a_generation_are_one_text(model: Any, tokenizer: Any) -> N
     assert texts(seen.record) == tokenizer.convert_ids_to_tokens(out[0, :-1].tolist())
 
 
+def whole(x: Tensor) -> Tensor:
+    return x
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop", "ignore:The PyTorch API of nested tensors")
+def test_ids_whose_numbers_cannot_be_read_leave_a_model_running(tokenizer: Any) -> None:
+    """Those of several texts under torch.func.vmap, and jagged ones."""
+    model = Shortens(whole, whole, whole)
+    ids = torch.tensor([[1, 2, 3], [4, 5, 6]])
+    with pytest.raises(regard.ObservationError, match=r"torch\.func"), regard.watch(model, tokenizer=tokenizer):
+        assert torch.equal(torch.func.vmap(model)(ids[:, None]), torch.stack([model(one[None]) for one in ids]))
+    jagged = torch.nested.nested_tensor([ids[0], ids[1, :2]], layout=torch.jagged)
+    plain = model(jagged)
+    with regard.watch(model, tokenizer=tokenizer) as seen:
+        watched = model(jagged)
+    assert torch.equal(watched.values(), plain.values())
+    assert seen.record.tokens == {}
+
+
 def test_ids_are_copies_of_a_loop_s_buffer(model: Any, tokenizer: Any) -> None:
     words = ["the", "animal", "was", "the", "animal", "was"]
     ids, buffer = tokenizer(" ".join(words), return_tensors="pt")["input_ids"], torch.zeros(1, 1, dtype=torch.long)
@@ -97,10 +116,6 @@ def pooled(x: Tensor) -> Tensor:
 
 def last(x: Tensor) -> Tensor:
     return x[:, -2:]
-
-
-def whole(x: Tensor) -> Tensor:
-    return x
 
 
 @pytest.mark.parametrize("change", [pooled, last, lambda x: x[:, 1:], lambda x: x.reshape(2, 3, 8)])

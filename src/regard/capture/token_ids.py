@@ -121,7 +121,7 @@ class Heard:
         first = args[0] if args and isinstance(args[0], Tensor) and not args[0].is_floating_point() else None
         for name in ("input_ids", "decoder_input_ids"):
             ids = kwargs.get(name, first if name == "input_ids" else None)
-            if isinstance(ids, Tensor) and ids.ndim == 2:
+            if isinstance(ids, Tensor) and not ids.is_nested and ids.ndim == 2:
                 self._pending[name] = ids.detach().to("cpu", copy=True)  # a loop may fill one buffer again and again
         self._streams = _by_stream(module, self._pending)
         if self._encodes is None:

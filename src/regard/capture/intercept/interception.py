@@ -108,7 +108,8 @@ class Interception(WatchingMode):
         hears = super().begins(module, args, kwargs)
         here = module is self._model and threading.get_ident() == self._thread and not in_backward()
         if here and self.hears is not None:
-            given = (one for one in tensors_in((args, tuple(kwargs.values()))) if one.is_floating_point())
+            with DisableTorchFunction():
+                given = [one for one in tensors_in((args, tuple(kwargs.values()))) if one.is_floating_point()]
             self._other_input = {root for one in given for root in self._origins.of(one).roots}
         if not here or self._runs_compiled or not runs_compiled(module):
             return hears
@@ -170,7 +171,9 @@ class Interception(WatchingMode):
 
     def _hear(self, call: TorchCall, result: Any) -> None:
         """Process an embedding: other ids than those of the model's call make another input."""
-        if self.hears is not None and len(call.args) > 1 and not self.hears.look_up(*call.args[:2]):
+        if self.hears is None or len(call.args) < 2 or is_transformed() or call.args[0].is_nested:
+            return  # or ids whose numbers cannot be read
+        if not self.hears.look_up(*call.args[:2]):
             self._other_input |= self._origins.of(result).roots
 
     def _see_pair(self, read: Callable[[], WatchedCall], call: TorchCall, result: Any) -> None:
