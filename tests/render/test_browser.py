@@ -336,7 +336,7 @@ def test_pooled_rows_of_a_layer_go_by_number(opened, english) -> None:
         assert tab.locator("#queries .token").all_inner_texts() == [str(number) for number in range(5)]
         assert tab.locator("#keys .token").all_inner_texts() == words
         tab.locator("#queries [data-unit='3']").hover()
-        expect(shown(tab), weights[0], 3)
+        expect(shown(tab), weights[11], 3)  # the head of the focus
 
 
 def luminance(colour: str) -> float:
