@@ -129,7 +129,7 @@ def test_patches_in_another_order_have_no_names_and_no_grid() -> None:
     sizes = {"vision_output_dim": 32, "projector_input_dim": 32, "projector_output_dim": 32}
     last = t.Llama4VisionModel(t.Llama4VisionConfig(**SMALL | {"intermediate_size": 128}, **sizes)).eval()
     shuffled = t.ViTMAEModel(t.ViTMAEConfig(**SMALL, mask_ratio=0.0)).eval()
-    for model, said in ((shuffled, "vit_mae, which has its patches in random"), (last, "llama4_.* class token behind")):
+    for model, said in ((shuffled, "vit_mae, which has its patches in random"), (last, "llama4_.* class token after")):
         with torch.no_grad(), regard.watch(model) as seen:
             model(pixel_values=torch.zeros(1, 3, 32, 32))
         assert seen.record.tokens == {}

@@ -20,7 +20,7 @@ _BARE = ("siglip", "siglip_vision_model", "siglip2", "vivit", "ijepa")  # no tok
 _UNORDERED = {
     "vit_mae": "has its patches in random order: call it with noise=torch.arange(patches).expand(batch, -1), and "
     "give PatchGrid(rows, columns, prefix)",
-    "llama4_vision_model": "has its class token behind the patches: draw seen.weights(...)[..., :-1], by position",
+    "llama4_vision_model": "has its class token after the patches: draw seen.weights(...)[..., :-1], by position",
 }
 _PLANES = (1, 3, 4)
 
