@@ -137,7 +137,7 @@ $(STAMPS)/python:
 	@printf '%s' '$(CURDIR)' > $@
 
 $(STAMPS)/all: $(STAMPS)/python pyproject.toml constraints.txt $(call moved,$(STAMPS)/all)
-	$(SAY) '2 of 3: installing PyTorch and regard with its extras (the first time a few minutes: PyTorch is 190 MB or more)'
+	$(SAY) '2 of 3: installing PyTorch and regard with its extras (the first time a few minutes: PyTorch is 190 MB, or 2.7 GB with CUDA)'
 	@$(PIP) -e '.[all]' >&2
 	@printf '%s' '$(CURDIR)' > $@
 
