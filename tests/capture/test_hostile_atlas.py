@@ -235,6 +235,28 @@ def test_a_form_that_would_take_gigabytes_is_refused_or_takes_none(tmp_path, cas
             read_atlas(path)
 
 
+@pytest.mark.parametrize("field", ["name", "query_tokens", "key_tokens"])
+def test_names_that_cannot_be_written_are_refused(tmp_path, field):
+    """A page of it ended in a UnicodeEncodeError."""
+    path = tmp_path / "it.atlas"
+    header, about, data = saved(path, "short")
+    about["records"][0]["layers"][0][field] = "\ud800x"
+    put(path, header, about, data)
+    with pytest.raises(AtlasError, match=r"name and streams must be texts without half"):
+        read_atlas(path)
+
+
+def test_a_layer_of_a_huge_number_takes_no_memory(tmp_path):
+    """Its neighbours were listed to say that they are not there."""
+    path = tmp_path / "it.atlas"
+    header, about, data = saved(path, "short")
+    about["records"][0]["layers"][0]["number"] = 10**9
+    put(path, header, about, data)
+    (record,) = read_atlas(path)
+    with little_memory(), pytest.raises(InputError, match=r"`layer` must be "):
+        record.weights(layer=7)
+
+
 def test_documents_that_are_longer_than_their_call_are_refused(tmp_path):
     record = watched(CALLS[3])
     kept = record.layers[0].qk

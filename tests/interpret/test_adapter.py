@@ -203,6 +203,19 @@ def test_sliding_windows_are_recognized_as_windows() -> None:
     assert torch.equal(lazy.bound.dense()[0, 0], expected)
 
 
+def test_a_window_of_no_layer_is_no_obstacle() -> None:
+    """Qwen2-MoE asks for windows of 0, which none of its layers has, and regard refused them."""
+    config = transformers.Qwen2MoeConfig(
+        **GROUPED, moe_intermediate_size=8, shared_expert_intermediate_size=8, num_experts=2, num_experts_per_tok=1
+    )
+    assert config.sliding_window == 0
+    model = transformers.Qwen2MoeModel(config).eval()
+    with torch.no_grad():
+        expected = model(IDS, attention_mask=RIGHT).last_hidden_state
+        model.set_attn_implementation("regard")
+        assert (model(IDS, attention_mask=RIGHT).last_hidden_state - expected)[RIGHT.bool()].abs().max() < 1e-5
+
+
 def test_an_unknown_rule_is_asked_pair_by_pair_at_its_own_positions() -> None:
     lazy = transformers_adapter._ask(1, 2, 4, 7, 5, lambda b, h, i, j: (i + j) % 3 == 0)
     assert lazy.bound is not None

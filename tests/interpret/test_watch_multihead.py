@@ -187,3 +187,37 @@ def test_gradients_are_the_same(far) -> None:
             module(q, k, v)[0].square().sum().backward()
         grads.append([one.grad.clone() for one in module.parameters()])
     assert all(torch.equal(one, other) for one, other in zip(*grads, strict=True))
+
+
+SAME_INPUT = {
+    "scaled": lambda x, other: (x * 1.7, x * 0.7),
+    "with positions": lambda x, other: (x + other, x),
+    "both with positions": lambda x, other: (x + other, x + other),
+    "normalized": lambda x, other: (nn.functional.normalize(x), nn.functional.normalize(x)),
+    "copied": lambda x, other: (x.clone(), x),
+    "the last position": lambda x, other: (x[:, -1:], x),
+}
+
+
+@pytest.mark.parametrize("made", ["given", "embedded"])
+@pytest.mark.parametrize("way", SAME_INPUT)
+def test_queries_and_keys_of_one_input_are_self_attention(way: str, made: str) -> None:
+    """Without a parameter between input and module, all but the very same tensor was called cross-attention."""
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention, self.table = nn.MultiheadAttention(8, 2, batch_first=True), nn.Embedding(9, 8)
+
+        def forward(self, x: torch.Tensor, other: torch.Tensor) -> None:
+            x = self.table(x) if made == "embedded" else x
+            q, k = SAME_INPUT[way](x, other)
+            self.attention(q, k, x)
+            self.attention(q, other, other)
+
+    x = torch.arange(5)[None] if made == "embedded" else torch.randn(1, 5, 8)
+    with torch.no_grad(), regard.watch(model := Model().eval()) as seen:
+        model(x, torch.randn(1, 5, 8))
+    own, crossed = seen.record.layers
+    assert own.kind == "self"
+    assert crossed.kind == ("self" if "with positions" in way else "cross")

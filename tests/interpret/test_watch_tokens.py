@@ -195,9 +195,9 @@ def test_a_model_of_two_texts_has_no_words_of_the_other(tokenizer: Any, order: s
             model(ids[:, :2], ids[:, 2:])
     assert all(record.tokens == {} for record in seen)
     for question in (ids, ids[:1] if order == "one batch" else ids):
-        with pytest.raises(regard.ObservationError, match=r"which of the two a layer has: watch|did not show them"):  # noqa: SIM117
-            with torch.no_grad(), regard.watch(model, tokenizer=tokenizer, statistics=["duplicate_token"]):
-                model(question, ids.roll(1, 1)[: len(question)])
+        unknown = pytest.raises(regard.ObservationError, match=r"which of the two|not seen to embed|did not show")
+        with unknown, torch.no_grad(), regard.watch(model, tokenizer=tokenizer, statistics=["duplicate_token"]):
+            model(question, ids.roll(1, 1)[: len(question)])
 
 
 def test_two_encoders_of_two_vocabularies_of_one_size_have_no_words_of_each_other(tokenizer: Any) -> None:
@@ -353,3 +353,75 @@ def test_translations_one_after_the_other_have_their_own_words(tokenizer: Any) -
     for record, out in zip(seen.records, outs, strict=True):
         found = [token.text for token in record.stream("target")]
         assert found == tokenizer.convert_ids_to_tokens(out[0, :-1].tolist())
+
+
+class Changed(nn.Module):
+    """A model that changes its ids first, or embeds them in its own way."""
+
+    def __init__(self, change: str) -> None:
+        super().__init__()
+        sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+        self.encoder, self.change = transformers.BertModel(transformers.BertConfig(**sizes, vocab_size=9)), change
+
+    def forward(self, input_ids: Tensor) -> None:
+        table, change = self.encoder.get_input_embeddings().weight, self.change
+        if "turned" in change:
+            input_ids = input_ids.flip(1)
+        if "masked" in change:
+            input_ids = torch.cat([input_ids[:, :-1], input_ids[:, -1:] % 8 + 1], 1)
+        if "by index" in change:
+            self.encoder(inputs_embeds=table[input_ids])
+        elif "selected" in change:
+            self.encoder(inputs_embeds=table.index_select(0, input_ids.flatten()).unflatten(0, input_ids.shape))
+        elif "one-hot" in change:
+            self.encoder(inputs_embeds=nn.functional.one_hot(input_ids, len(table)).float() @ table)
+        elif "column by column" in change:
+            columns = [self.encoder.get_input_embeddings()(one) for one in input_ids.unbind(1)]
+            self.encoder(inputs_embeds=torch.stack(columns, 1))
+        elif "sequence first" in change:
+            self.encoder(inputs_embeds=self.encoder.get_input_embeddings()(input_ids.T).transpose(0, 1))
+        else:
+            self.encoder(input_ids)
+
+
+@pytest.mark.parametrize(
+    "text", ["was house", "the animal was", "the animal the the", "the animal was tired a cold house"]
+)
+@pytest.mark.parametrize("way", ["", "by index", "selected", "one-hot", "column by column", "sequence first"])
+@pytest.mark.parametrize("change", ["", "turned", "masked"])
+def test_words_are_those_that_were_embedded(tokenizer: Any, change: str, way: str, text: str) -> None:
+    """Short texts, and any text of a table that is not read by nn.Embedding, had the words from before the change."""
+    ids = tokenizer(text, return_tensors="pt")["input_ids"]
+    with torch.no_grad(), regard.watch(model := Changed(f"{change} {way}").eval(), tokenizer=tokenizer) as seen:
+        model(ids)
+    if change:
+        assert seen.record.tokens == {}
+        unknown = pytest.raises(regard.ObservationError, match="was not seen to embed its `input_ids`")
+        with unknown, torch.no_grad(), regard.watch(model, tokenizer=tokenizer, statistics=["duplicate_token"]):
+            model(ids)
+    else:
+        assert texts(seen.record) == text.split()
+
+
+class Latents(nn.Module):
+    """Learned latents attend to words and then to each other."""
+
+    def __init__(self, latents: int) -> None:
+        super().__init__()
+        self.words, self.latents = nn.Embedding(9, 8), nn.Parameter(torch.randn(1, latents, 8))
+        self.cross, self.inner = (nn.MultiheadAttention(8, 2, batch_first=True) for _ in range(2))
+
+    def forward(self, input_ids: Tensor) -> None:
+        words = self.words(input_ids)
+        latents = self.cross(self.latents, words, words)[0]
+        self.inner(latents, latents, latents)
+
+
+@pytest.mark.parametrize("latents", [3, 5])
+def test_latents_as_many_as_words_have_not_their_names(tokenizer: Any, latents: int) -> None:
+    ids = tokenizer("the animal was tired a", return_tensors="pt")["input_ids"]
+    with torch.no_grad(), regard.watch(model := Latents(latents).eval(), tokenizer=tokenizer) as seen:
+        model(ids)
+    inner = next(one for one in seen.record.layers if one.name == "inner")
+    assert inner.kind == "self"
+    assert not {inner.query_tokens, inner.key_tokens} & seen.record.tokens.keys()

@@ -325,6 +325,7 @@ HOSTILE = {
     "a word for a token": {"eos_token_id": "2"},
     "a number for labels": {"architectures": ["LlamaForSequenceClassification"], "id2label": 5},
     "a part of the vectors": {"partial_rotary_factor": 0.5},
+    "a part, in newer files": {"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}},
     "no width": {"hidden_size": None},
 }
 
@@ -350,6 +351,18 @@ def test_what_is_said_of_writing_changes_no_architecture(tmp_path):
         (4, 5),
         None,
     )
+
+
+@pytest.mark.parametrize("pad", [0, 3])
+def test_what_is_said_of_writing_moves_no_positions(tmp_path, pad):
+    """RoBERTa counts positions from its padding in config.json: with another one for writing, all were shifted."""
+    theirs = checkpoints.checkpoint("roberta", tmp_path)
+    ids = torch.tensor([[5, 6, 7, 8]])
+    (tmp_path / "generation_config.json").write_text(json.dumps({"pad_token_id": pad}))
+    with torch.no_grad():
+        ours = Transformer.from_pretrained(tmp_path).eval()(ids)
+        expected = theirs.eval()(ids)
+    assert (ours.logits - expected.logits).abs().max() < 1e-4
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "qwen2 with windows", "t5", "marian"])

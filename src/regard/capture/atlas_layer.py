@@ -198,8 +198,11 @@ def _check(about: Mapping[str, Any], found: Mapping[str, Stored]) -> None:
 
 
 def _check_light(about: Mapping[str, Any]) -> None:
-    if not all(isinstance(about[name], str) for name in ("name", "query_tokens", "key_tokens")):
-        raise ValueError(f"a layer's name and streams must be texts, got {about['name']!r}")
+    for text in (about[name] for name in ("name", "query_tokens", "key_tokens")):
+        if not isinstance(text, str) or any("\ud800" <= one <= "\udfff" for one in text):  # which no page can show
+            raise ValueError(
+                f"a layer's name and streams must be texts without half a surrogate pair, got {text!r:.80}"
+            )
     if about["kind"] not in ("self", "cross"):
         raise ValueError(f"{about['name']} must be of kind self or cross, got {about['kind']!r}")
     if (number := about["number"]) is not None and (type(number) is not int or not 0 <= number < 2**31):

@@ -168,7 +168,7 @@ def _integer(name: str, value: Any, rule: str) -> int:
 
 
 def _range(numbers: Sequence[int]) -> str:
-    whole = list(numbers) == list(range(numbers[0], numbers[-1] + 1))
+    whole = len(numbers) == numbers[-1] - numbers[0] + 1 and list(numbers) == sorted(numbers)
     if whole and len(numbers) > 1:
         return f"from {numbers[0]} to {numbers[-1]}"
     return f"{'one of ' if len(numbers) > 1 else ''}{', '.join(map(str, numbers))}"

@@ -111,6 +111,10 @@ class Recorder:
         self.place(now)
         return not now.outside
 
+    def find_caller(self) -> Caller | None:
+        """Return the module that is running in this thread, or None if it belongs to another model."""
+        return self.caller if self.locate() else None
+
     def place(self, now: Running) -> None:
         """Take the modules that are running, where they are known otherwise than by this thread's stack of calls."""
         self.module, self._running = now.module, now

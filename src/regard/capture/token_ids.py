@@ -2,13 +2,14 @@
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
+from regard.capture.embedded_ids import EmbeddedIds
 from regard.capture.records import Record
 from regard.capture.streams import Place, reads_two_texts
 from regard.capture.tokens import Token
@@ -106,8 +107,10 @@ class Heard:
         self._ids: dict[int, _Ids] = {}
         self._pending: dict[str, Tensor] = {}
         self._streams: dict[str, Tensor] = {}  # ids of the running call
-        self._lookups = _Lookups()
+        self._embedded = EmbeddedIds()
+        self._looks = True  # whether this call's embeddings are seen: those of compiled code are not
         self._mixed: set[int] = set()  # records whose model has embedded other texts too
+        self._unread: set[tuple[int, str]] = set()  # records and arguments whose ids were not embedded as given
         self._encodes: bool | None = None  # whether the model has an encoder, and a decoder with other ids
         self._of_other_input: set[str] = set()  # names of layers
         self._turns: Counter[str] = Counter()  # calls of each module in the running call
@@ -127,11 +130,15 @@ class Heard:
         if self._encodes is None:
             self._encodes = reads_two_texts(module)
         self._turns = Counter()
-        self._lookups = _Lookups(set(getattr(self._tokenizer, "all_special_ids", ())))
+        self._embedded, self._looks = EmbeddedIds(set(getattr(self._tokenizer, "all_special_ids", ()))), True
+
+    def run_compiled(self) -> None:
+        """Note that the running call is one of compiled code."""
+        self._looks = False
 
     def look_up(self, ids: Tensor, table: Tensor) -> bool:
         """Note which ids the running call embeds; return whether they are those that the model was called with."""
-        return any(self._lookups.add(given, ids.detach().cpu(), table) for given in self._streams.values())
+        return self._embedded.add(self._streams, ids.detach().cpu(), table)
 
     def note_input(self, name: str, *, is_other: bool) -> None:
         """Note a call of a module, and whether its queries were made of other inputs than these ids, such as those of a
@@ -170,8 +177,10 @@ class Heard:
             index = self._index()
             heard = self._ids.setdefault(index, {})
             # An encoder–decoder reads two texts anyway.
-            self._mixed |= {index} if "text" in self._streams and self._lookups.are_mixed() else set()
-            self._own |= {index} if self._lookups.own else set()
+            self._mixed |= {index} if "text" in self._streams and self._embedded.are_mixed() else set()
+            self._own |= {index} if self._embedded.tables else set()
+            unread = self._streams.keys() - self._embedded.read if self._looks else set()
+            self._unread |= {(index, "decoder_input_ids" if name == "target" else "input_ids") for name in unread}
             for name, ids in self._pending.items():
                 heard.setdefault(name, []).append(ids)
             self._pending = {}
@@ -180,7 +189,7 @@ class Heard:
         """Return the tokens of one record, where their number equals that of its positions.
 
         Raises:
-            ObservationError: A statistic has used ids of a call in which the model embeds several texts.
+            ObservationError: A statistic has used ids of a call in which the model embeds several texts or other ids.
         """
         self._settle()
         others = _streams_of_others(record, self._of_other_input) if index in self._own else set()
@@ -191,7 +200,9 @@ class Heard:
             ids = [[int(one) for step in steps for one in step[batch_index]] for batch_index in range(len(steps[0]))]
             stream = _stream_of(argument, len(ids[0]), record, encodes=self._encodes is True)
             if index in self._mixed or stream in others:
-                self._refuse_statistics()
+                self._refuse_statistics(_MIXED)
+            elif (index, argument) in self._unread:
+                self._refuse_statistics(_UNREAD.format(argument))
             elif (
                 self._tokenizer is not None
                 and stream is not None
@@ -200,14 +211,21 @@ class Heard:
                 found[stream] = tuple(self._tokens_of(self._tokenizer, one) for one in ids)
         return found
 
-    def _refuse_statistics(self) -> None:
+    def _refuse_statistics(self, reason: str) -> None:
         """Raise if statistics have used ids of a record whose layers may have other texts."""
         if self._was_read:
-            raise ObservationError(
-                "the model reads something else of the length of its `input_ids` in the same call, and statistics of "
-                "tokens do not know which of the two a layer has: watch the part of the model that reads the text, or "
-                "pass `tokens=`"
-            )
+            raise ObservationError(reason)
+
+
+_MIXED = (
+    "the model reads something else of the length of its `input_ids` in the same call, and statistics of tokens do not "
+    "know which of the two a layer has: watch the part of the model that reads the text, or pass `tokens=`"
+)
+_UNREAD = (
+    "the model was not seen to embed its `{}` as they were given (by nn.Embedding, an index or a one-hot vector), so "
+    "statistics of tokens do not know which token a position has: watch the part of the model that reads the text, or "
+    "pass `tokens=`"
+)
 
 
 def _streams_of_others(record: Record, names: Collection[str]) -> set[str]:
@@ -217,43 +235,6 @@ def _streams_of_others(record: Record, names: Collection[str]) -> set[str]:
     own = {(one.name.partition("#")[0], one.query_tokens) for one in record.layers if one.name not in names}
     others = (one for one in record.layers if one.name in names)
     return {one.query_tokens for one in others if (one.name.partition("#")[0], one.query_tokens) not in own}
-
-
-class _Lookups:
-    """Which ids one call of a model has embedded: its own, and others of the same length from the same vocabulary."""
-
-    def __init__(self, special: Set[int] = frozenset()) -> None:
-        self._special = special
-        self.own: dict[int, int] = {}  # tables of the call's own ids, and their numbers of rows
-        self._others: list[tuple[int, int, bool]] = []  # those of other ids, and whether they may be padded positions
-        self._are_filled = False  # whether only special ids, such as those for an image, were replaced by others
-        self._is_mixed = False  # whether rows of a batch are in another order, or beside others
-
-    def add(self, given: Tensor, ids: Tensor, table: Tensor) -> bool:
-        """Compare embedded ids with those that the model was called with, and return whether they are the same."""
-        if ids.ndim != 2 or ids.shape[1] != given.shape[1]:
-            return False
-        rows, mine = ids.tolist(), given.tolist()
-        jumps = ((ids.diff() < 0) | (ids.diff() > 1)).sum(-1)
-        if rows == mine or (len(mine) == 1 and all(row == mine[0] for row in rows)):
-            self.own[id(table)] = len(table)
-            return True
-        if ids.shape == given.shape:
-            kept, replaced = (set(given[where].tolist()) - self._special for where in (ids == given, ids != given))
-            self._are_filled |= bool(kept) and all(one >= len(table) for one in replaced)
-        if jumps.any():  # else they are numbers of positions or segments
-            self._others.append((id(table), len(table), bool((jumps <= 1).all())))
-            self._is_mixed |= any(row in mine for row in rows)
-        return False
-
-    def are_mixed(self) -> bool:
-        """Return whether rows of the call's ids may be those of another text, or ids were changed before the lookup."""
-        if not self.own:
-            return not self._are_filled and any(not positions for *_, positions in self._others)
-        sizes = set(self.own.values())
-        return self._is_mixed or any(
-            table in self.own or (size in sizes and not positions) for table, size, positions in self._others
-        )
 
 
 class GivenTokens:

@@ -179,8 +179,9 @@ def _translate(rule: Callable[..., Tensor], key_start: int) -> Mask | None:
         parts = [_translate(part, key_start) for part in held["mask_functions"]]
         some = [part for part in parts if part is not None]
         return _all_of(some)
-    if maker == "sliding_window_overlay" and isinstance(held.get("sliding_window"), int):
-        return Window(left=held["sliding_window"] - 1, right=_FAR)
+    size = held.get("sliding_window")
+    if maker == "sliding_window_overlay" and isinstance(size, int) and size > 0:  # 0: of layers that do not exist
+        return Window(left=size - 1, right=_FAR)
     return MaskMod(lambda batch, head, i, j: rule(batch, head, i + key_start, j + key_start))
 
 

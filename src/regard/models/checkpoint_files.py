@@ -18,9 +18,10 @@ from regard.models.standard_names import CONFIG
 from regard.nn.value_module import ComputedBuffers
 from regard.strict_json import parse_json
 
-__all__ = ["Checkpoint", "change", "fill", "read_tensors"]
+__all__ = ["PADDING", "Checkpoint", "change", "fill", "read_tensors"]
 
 _CONFIG, _GENERATION = "config.json", "generation_config.json"
+PADDING = "regard.padding"  # config.json's own pad_token_id, from which RoBERTa counts positions
 # The keys of generation_config.json that are used; the others are decoding options, which the caller specifies.
 _TOKENS = (
     *("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id", "bad_words_ids"),
@@ -63,7 +64,8 @@ class Checkpoint:
                 f"the checkpoint {self.name!r} has no {_CONFIG}: name a folder or an id with a model in it"
             )
         said = self._json(_GENERATION) or {}
-        return raw | {key: said[key] for key in _TOKENS if said.get(key) is not None}
+        written = {key: said[key] for key in _TOKENS if said.get(key) is not None}
+        return raw | written | {PADDING: raw.get("pad_token_id")}
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Yield all tensors, one at a time, from one file or from the shards of an index."""

@@ -21,6 +21,7 @@ __all__ = [
     "einsum_labels",
     "name_of",
     "pair_labels",
+    "read_lookup",
     "read_product",
     "tensors_in",
 ]
@@ -70,6 +71,25 @@ def tensors_in(values: tuple[Any, ...]) -> Iterator[Tensor]:
                 yield value
         elif isinstance(value, (list, tuple)):
             yield from tensors_in(tuple(value))
+
+
+def read_lookup(call: TorchCall, result: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Return the numbers and the table of a call that looks up rows; those of one-hot vectors have a table without
+    columns.
+
+    >>> table, ids = torch.empty(9, 2), torch.tensor([[3, 1]])
+    >>> read_lookup(TorchCall(torch.Tensor.__getitem__, "__getitem__", (table, ids), {}), table[ids])[0].tolist()
+    [[3, 1]]
+    """
+    if call.name == "__getitem__":
+        index = call.args[1] if isinstance(call.args[1], tuple) else (call.args[1],)
+        tensors = [call.args[0], *index[:1]] if all(type(one) is slice for one in index[1:]) else []
+    else:
+        tensors = call.tensors[:2]
+    numbers = [one for one in tensors if isinstance(one, Tensor) and one.dtype in (torch.int64, torch.int32)]
+    tables = [one for one in tensors if isinstance(one, Tensor) and one.is_floating_point() and one.ndim == 2]
+    tables += [result.new_empty(result.shape[-1], 0)] if call.name == "one_hot" else []
+    return (numbers[0], tables[0]) if len(numbers) == len(tables) == 1 else None
 
 
 def einsum_labels(equation: str, *operands: Tensor) -> tuple[str, ...] | None:

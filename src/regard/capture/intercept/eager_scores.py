@@ -15,7 +15,8 @@ pooling's weights are a single row.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,8 +34,19 @@ from regard.capture.intercept.operation_kinds import (
     SPREADS,
 )
 from regard.capture.intercept.tensor_origins import Origin, Origins
+from regard.capture.intercept.torch_attention_calls import is_transformed
+from regard.tensors import unwrapped
 
-__all__ = ["Features", "FollowedScores", "Spreads", "both_ways", "is_exponential", "may_multiply", "softmax_dim"]
+__all__ = [
+    "Features",
+    "FollowedScores",
+    "Spreads",
+    "Transformed",
+    "both_ways",
+    "is_exponential",
+    "may_multiply",
+    "softmax_dim",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,6 +172,38 @@ class Spreads:
             kept = "".join(_NEW if at in dims else letter for at, letter in enumerate(spread.layout))
         layout = product_layout(result, (spread.left, spread.right, kept))
         return None if layout is None else FollowedScores(layout, spread.ends, weak=not spread.two_sided)
+
+
+class Transformed:
+    """Tracks scores and weights into transforms of torch.func (vmap, grad), whose tensors are wrapped, and scores out
+    of them, which are views of what was wrapped. Their layout is unknown on the other side.
+    """
+
+    def __init__(self) -> None:
+        self._inside: dict[tuple[int, int], FollowedScores] = {}  # by place in memory, which leaving does not change
+
+    def carry(self, call: TorchCall, scores: WeakIdKeyDictionary, weights: WeakIdKeyDictionary) -> list[Any]:
+        """Process the arguments of one call, and return the softmaxes whose weights were passed into a transform."""
+        if not is_transformed() and not self._inside:
+            return []
+        used: list[Any] = []
+        for one in call.tensors:
+            inner = unwrapped(one)
+            known = self._inside.get(_place(one)) if inner is one else scores.get(inner)
+            if inner is not one and inner in weights:
+                used += weights[inner].softmaxes
+            if known is not None and one not in scores:
+                scores[one] = replace(known, layout=None)
+        return used
+
+    def begin(self, result: Tensor, scores: FollowedScores) -> None:
+        """Process new scores."""
+        if (inner := unwrapped(result)) is not result:
+            self._inside[_place(inner)] = scores
+
+
+def _place(one: Tensor) -> tuple[int, int]:
+    return (one.data_ptr() if one.layout is torch.strided else 0), one.numel()
 
 
 _CUTS = {"view", "reshape", "unflatten"}

@@ -7,8 +7,7 @@ The following tensors are tracked through all torch functions that a model calls
     seen     the product that sums weights over the dimension of the softmax
 
 A language model's output softmax, a router's and a pooling's are not attention: their scores come from a product with
-a parameter, or their result multiplies nothing. A softmax over scores whose weights multiply values in a way that
-cannot be shown as queries × keys is reported to `miss` with its reason.
+a parameter, or their result multiplies nothing. Weights that cannot be shown as queries × keys are reported to `miss`.
 
 Recorded are the weights returned by the softmax (before dropout, and before heads are mixed, since mixtures can be
 negative), with later masks, factors and sums applied.
@@ -27,6 +26,7 @@ from regard.capture.intercept.eager_scores import (
     Features,
     FollowedScores,
     Spreads,
+    Transformed,
     both_ways,
     is_exponential,
     may_multiply,
@@ -34,14 +34,18 @@ from regard.capture.intercept.eager_scores import (
 )
 from regard.capture.intercept.eager_weights import (
     FollowedWeights,
+    Merged,
+    Part,
     SoftmaxUse,
     Verdicts,
     main_factors,
+    multiplies_one_by_one,
     passed_on,
     reweighted,
+    show,
 )
-from regard.capture.intercept.layouts import Merged, follows, moved, product_layout, show, summed
-from regard.capture.intercept.operation_kinds import DROPOUTS, LINEAR, MIXES, MULTIPLIES, REWEIGHTS, SOFTMAXES
+from regard.capture.intercept.layouts import follows, moved, product_layout, summed
+from regard.capture.intercept.operation_kinds import DROPOUTS, LINEAR, MIXES, REWEIGHTS, SOFTMAXES
 from regard.capture.intercept.tensor_origins import LearnedTensors, Origins, Outputs, crosses
 from regard.capture.intercept.torch_attention_calls import is_transformed
 from regard.capture.missing_attention import Caller
@@ -59,34 +63,36 @@ FindCaller = Callable[[], Caller | None]  # None if another model is running
 class Eager:
     """Tracks scores and weights through the calls of a forward pass."""
 
-    def __init__(self, learned: LearnedTensors, origins: Origins, outputs: Outputs, miss: Miss) -> None:
-        self._learned, self._origins, self._outputs, self._miss = learned, origins, outputs, miss
+    def __init__(
+        self, learned: LearnedTensors, origins: Origins, outputs: Outputs, miss: Miss, find_caller: FindCaller
+    ) -> None:
+        self._learned, self._origins, self._outputs = learned, origins, outputs
+        self._miss, self._find_caller = miss, find_caller
         self._scores = WeakIdKeyDictionary()
         self._weights = WeakIdKeyDictionary()
         self._logs = WeakIdKeyDictionary()  # results of log_softmax over scores, with its dimension
-        self._parts_used = WeakIdKeyDictionary()  # weights of a part of the keys that multiplied values
         self._latest: tuple[SoftmaxUse, ...] = ()
         self._verdicts = Verdicts(miss)
         self._features = Features()
-        self._spreads = Spreads(origins)
+        self._spreads, self._transformed = Spreads(origins), Transformed()
         self._merged = Merged()
 
-    def after(self, call: TorchCall, results: list[Tensor], find_caller: FindCaller) -> WatchedCall | None:
+    def after(self, call: TorchCall, results: list[Tensor]) -> WatchedCall | None:
         """Process one call that has returned, and return the attention call if this was its last step."""
         if not results:
             return None
         result = results[0]
+        self._verdicts.suspect(self._transformed.carry(call, self._scores, self._weights), missing.TRANSFORMED)
         product = read_product(call)
-        if product is not None and not (call.name == "linear" and self._learned.is_constant(product.factors[1])):
-            seen = self._product(product, call, result, find_caller)
-            if seen is not None:
-                return seen
+        projects = product is None or (call.name == "linear" and self._learned.is_constant(product.factors[1]))
+        if product is not None and not projects and (seen := self._product(product, call, result)) is not None:
+            return seen
         if call.name in SOFTMAXES:
             scores = call.args[0] if call.args else call.kwargs.get("input", call.kwargs.get("logits"))
-            self._softmax(scores, softmax_dim(call), result, find_caller)
+            self._softmax(scores, softmax_dim(call), result)
         elif call.name in _INVERSES and call.tensors[0] in self._logs:
             scores, dim = self._logs[call.tensors[0]]
-            self._softmax(scores, dim, result, find_caller)
+            self._softmax(scores, dim, result)
         else:
             self._pass_on(call, results)
             if call.name == "log_softmax" and call.tensors[0] in self._scores:
@@ -104,20 +110,20 @@ class Eager:
         """Report softmaxes that were only suspected, at the end of the pass."""
         self._verdicts.finish()
 
-    def scripted(self, tensors: Iterable[Tensor], results: list[Tensor], find_caller: FindCaller) -> None:
+    def scripted(self, tensors: Iterable[Tensor], results: list[Tensor]) -> None:
         """Process a TorchScript function that contains a softmax."""
         for one in tensors:
-            if one in self._scores and (caller := find_caller()) is not None:
+            if one in self._scores and (caller := self._find_caller()) is not None:
                 for result in results:
                     self._weights[result] = FollowedWeights(None, (SoftmaxUse(caller),), None, self._scores[one].ends)
 
-    def _softmax(self, scores: object, dim: object, result: Tensor, find_caller: FindCaller) -> None:
+    def _softmax(self, scores: object, dim: object, result: Tensor) -> None:
         if not isinstance(scores, Tensor) or not result.ndim or not result.numel():
             return  # no queries or no keys: nothing to record
         known = self._scores.get(scores) or self._weights.get(scores)
         if known is None and (layout := self._features.window(scores, dim)) is not None:
             known = FollowedScores(layout, (self._origins.of(scores),) * 2)
-        if known is None or (caller := find_caller()) is None:
+        if known is None or (caller := self._find_caller()) is None:
             return  # of another model
         if is_transformed():
             self._miss(caller, missing.TRANSFORMED)
@@ -176,7 +182,9 @@ class Eager:
 
     def _pass_scores(self, call: TorchCall, one: Tensor, result: Tensor) -> None:
         scores = self._scores[one]
-        if follows(scores.layout, call, one, result):
+        if scores.exponential and self._multiplies_values(call, one, result):
+            self._miss_by_hand()
+        elif follows(scores.layout, call, one, result):
             layout = scores.layout and moved(scores.layout, call, one, result)
             exponential = scores.exponential or is_exponential(call, one)
             self._scores[result] = replace(scores, layout=layout, exponential=exponential)
@@ -186,7 +194,7 @@ class Eager:
         others = [x for x in self._learned.activations(call) if x is not one and x not in self._weights]
         if others and may_multiply(call, [one, *others], result):
             self._verdicts.suspect(weights.softmaxes, missing.UNKNOWN.format(name))
-        if name in MULTIPLIES and self._multiplies_values(call, one, result):
+        if self._multiplies_values(call, one, result):
             self._verdicts.fail(weights.softmaxes, missing.ONE_BY_ONE)
         elif (name in REWEIGHTS or name in MIXES) and not weights.blended:
             self._weights[result] = reweighted(call, weights, self._parts(call), one, result)
@@ -197,14 +205,10 @@ class Eager:
         return [found for x in call.tensors if (found := self._weights.get(x)) is not None]
 
     def _multiplies_values(self, call: TorchCall, one: Tensor, result: Tensor) -> bool:
-        """Return whether weights with room for a width are multiplied by a tensor that has one."""
-        roomy = one.shape[-1] == 1 < result.shape[-1]  # a single key would remain one
         others = (x for x in call.tensors if x is not one and x not in self._weights and not self._learned.holds(x))
-        return roomy and any(x.is_floating_point() for x in others)
+        return multiplies_one_by_one(call, one, others, result)
 
-    def _product(
-        self, product: Product, call: TorchCall, result: Tensor, find_caller: FindCaller
-    ) -> WatchedCall | None:
+    def _product(self, product: Product, call: TorchCall, result: Tensor) -> WatchedCall | None:
         """Process a product of queries and keys, or of weights and values."""
         pair = main_factors(product, result, self._learned, self._weights)
         if pair is None:
@@ -218,7 +222,7 @@ class Eager:
         if any(map(self._learned.holds, pair.factors)) or self._spreads.are_weighted(pair.factors):
             self._pass_on(call, [result])
         elif not any(one in self._weights for one in pair.factors):
-            self._score(pair, result, find_caller)
+            self._score(pair, result)
         return None
 
     def _sum(
@@ -259,10 +263,8 @@ class Eager:
             self._verdicts.fail(weights.softmaxes, missing.NEGATIVE)
             return None
         for softmax in weights.softmaxes:
-            softmax.used = True
+            softmax.used, softmax.part = True, Part(one) if weights.part else None
         self._latest = weights.softmaxes
-        if weights.part:
-            self._parts_used[one] = True
         self._origins.give(result, weights.ends[0])
         matrix = one.detach() if weights.source is None else weights.source
         seen = show(matrix, weights.layout or "", self._merged.get(one), values.detach(), axis)
@@ -270,9 +272,9 @@ class Eager:
         return seen.having(cross=crosses(*weights.ends), output=output)
 
     def _used_again(self, weights: FollowedWeights, one: Tensor) -> None:
-        """Process a second part of weights on values of its own: neither part is the whole row."""
-        if weights.part and one not in self._parts_used:
-            for softmax in weights.softmaxes:
+        """Process weights on values after a part of them was recorded: that part is not all that was in use."""
+        for softmax in weights.softmaxes:
+            if softmax.part is not None and not softmax.part.is_in(one):
                 self._outputs.take_back(softmax.ticket, missing.REARRANGED)
 
     def keep(self, ticket: object) -> None:
@@ -280,15 +282,19 @@ class Eager:
         for softmax in self._latest:
             softmax.ticket = ticket
 
-    def _score(self, pair: Product, result: Tensor, find_caller: FindCaller) -> None:
+    def _score(self, pair: Product, result: Tensor) -> None:
         """Process a product of two activations; if one is made of exponentials of scores, a softmax written by hand."""
         for at, one in enumerate(pair.factors):
             scores = self._scores.get(one)
             layouts = both_ways(scores.layout) if scores is not None and scores.exponential and scores.layout else ()
             if any(summed(layout, at, pair.factors[1 - at], pair.labels) is not None for layout in layouts):
-                if (caller := find_caller()) is not None:
-                    self._miss(caller, missing.BY_HAND)
+                self._miss_by_hand()
                 return
         ends = self._origins.of(pair.factors[0]), self._origins.of(pair.factors[1])
         self._scores[result] = FollowedScores(product_layout(result, pair.labels), ends)
+        self._transformed.begin(result, self._scores[result])
         self._merged.carry(list(pair.factors), result)
+
+    def _miss_by_hand(self) -> None:
+        if (caller := self._find_caller()) is not None:
+            self._miss(caller, missing.BY_HAND)

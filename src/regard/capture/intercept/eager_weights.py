@@ -1,5 +1,6 @@
 """Weights between a softmax and the values: which weights are recorded, or why they cannot be."""
 
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -15,6 +16,7 @@ from regard.capture.intercept.operation_kinds import (
     DROPOUTS,
     LINEAR,
     MIXES,
+    MULTIPLIES,
     NORMS,
     PARTS,
     PRODUCTS,
@@ -23,9 +25,21 @@ from regard.capture.intercept.operation_kinds import (
 )
 from regard.capture.intercept.tensor_origins import LearnedTensors, Origin
 from regard.capture.missing_attention import Caller
+from regard.capture.weights_from_qk import CallFromWeights
 from regard.torch_private import DisableTorchFunction
 
-__all__ = ["FollowedWeights", "SoftmaxUse", "Verdicts", "main_factors", "passed_on", "reweighted"]
+__all__ = [
+    "FollowedWeights",
+    "Merged",
+    "Part",
+    "SoftmaxUse",
+    "Verdicts",
+    "main_factors",
+    "multiplies_one_by_one",
+    "passed_on",
+    "reweighted",
+    "show",
+]
 
 
 @dataclass(eq=False)
@@ -37,6 +51,7 @@ class SoftmaxUse:
     missed: bool = False
     suspect: str | None = None  # why it is missing, unless its weights are used in another place
     ticket: Any = None  # the ticket of the recorded call, to remove it
+    part: "Part | None" = None  # what was recorded, if that was a part of the weights
 
 
 @dataclass(eq=False)
@@ -53,7 +68,23 @@ class FollowedWeights:
     ends: tuple[Origin, Origin]
     altered: bool = False  # by a function that may have made them negative
     blended: bool = False  # heads were mixed: the source is recorded, regardless of later changes
-    part: bool = False  # some keys were removed, such as a sink
+    part: bool = False  # some were removed: a sink's column, or all but some rows or heads
+
+
+class Part:
+    """A part of weights that has multiplied values, to be recognized if it does so again."""
+
+    def __init__(self, one: Tensor) -> None:
+        self._tensor, self._place = weakref.ref(one), _place(one)
+
+    def is_in(self, one: Tensor) -> bool:
+        """Return whether these weights are the part, or the same view of the softmax's result once more."""
+        return self._tensor() is one or (self._place is not None and self._place == _place(one))
+
+
+def _place(one: Tensor) -> tuple[Any, ...] | None:
+    """Return where a view lies in memory, which the weights that it is a part of keep alive; None for a copy."""
+    return None if one._base is None else (one.data_ptr(), one.shape, one.stride())
 
 
 def source_of(weights: FollowedWeights, one: Tensor) -> Tensor:
@@ -70,8 +101,7 @@ def passed_on(
         return replace(weights, source=source_of(weights, one))
     if name in PARTS:
         layout = weights.layout and moved(weights.layout, call, one, result)
-        part = is_part(weights, one, layout, result)
-        return replace(weights, layout=layout, source=None, altered=True, part=part)
+        return replace(weights, layout=layout, source=None, altered=True, part=True)
     if not follows(weights.layout, call, one, result):
         return None
     if name not in SHAPES:
@@ -82,7 +112,7 @@ def passed_on(
             # A view may need the strides that `contiguous` gave to the tensor in use.
             again = name != "view"
             source = call.func(source, *call.args[1:], **call.kwargs) if again else source.reshape(result.shape)
-    return replace(weights, source=source, layout=layout, part=is_part(weights, one, layout, result))
+    return replace(weights, source=source, layout=layout, part=weights.part or result.numel() < one.numel())
 
 
 def changed(
@@ -117,13 +147,6 @@ def reweighted(
     return FollowedWeights(source, softmaxes, layout, weights.ends, altered=True, part=weights.part)
 
 
-def is_part(weights: FollowedWeights, one: Tensor, layout: Layout | None, result: Tensor) -> bool:
-    """Return whether these are the weights of only some of the keys."""
-    if weights.layout is None or layout is None:
-        return weights.part
-    return weights.part or result.shape[layout.index("k")] < one.shape[weights.layout.index("k")]
-
-
 def _still_blind(weights: FollowedWeights, layout: Layout | None, result: Tensor) -> Tensor | None:
     """Return the tensor to record for changed weights: the weights themselves, unless fully masked queries were set to
     0.
@@ -132,6 +155,12 @@ def _still_blind(weights: FollowedWeights, layout: Layout | None, result: Tensor
         return None
     blind = (weights.source == 0).all(layout.index("k"), keepdim=True)
     return result.detach().masked_fill(blind, 0.0) if bool(blind.any()) else None
+
+
+def multiplies_one_by_one(call: TorchCall, one: Tensor, others: Iterable[Tensor], result: Tensor) -> bool:
+    """Return whether weights with room for a width are multiplied by another tensor that has one."""
+    roomy = call.name in MULTIPLIES and one.shape[-1] == 1 < result.shape[-1]  # a single key would remain one
+    return roomy and any(other.is_floating_point() for other in others)
 
 
 def main_factors(
@@ -181,3 +210,63 @@ class Verdicts:
         """Report the suspected softmaxes whose weights were used nowhere else."""
         for softmax in self._suspects:
             self.fail((softmax,), softmax.suspect or "")
+
+
+class Merged:
+    """Records which (batch, heads) were merged to one dimension, as bmm requires."""
+
+    def __init__(self) -> None:
+        self._whole = WeakIdKeyDictionary()
+
+    def carry(self, tensors: list[Tensor], result: Tensor) -> None:
+        """Process the result of one call on these tensors."""
+        if result.ndim != 3:
+            return
+        for one in tensors:
+            whole = tuple(one.shape)
+            if one.ndim == 4 and tuple(result.shape) == (whole[0] * whole[1], *whole[2:]):
+                self._whole[result] = whole[:2]
+            elif one in self._whole and one.shape[0] == result.shape[0]:
+                self._whole[result] = self._whole[one]
+
+    def get(self, one: Tensor) -> tuple[int, int] | None:
+        """Return the batch and heads of a tensor whose first dimension is both, or None."""
+        found: tuple[int, int] | None = self._whole.get(one)
+        return found if one.ndim == 3 else None
+
+
+def show(matrix: Tensor, layout: Layout, merged: tuple[int, int] | None, values: Tensor, axis: int) -> CallFromWeights:
+    """Return weights and the values they were multiplied by, whose dimension `axis` was summed, as a watched call."""
+    values = values.movedim(axis, -2)
+    order = [at for letter in "bwhqk" for at, one in enumerate(layout) if one == letter]
+    if "w" in layout:  # windows are batch entries, since each sees only itself
+        matrix = matrix.permute(order).flatten(0, layout.count("w") - 1)
+        matrix = matrix.flatten(1, -3) if matrix.ndim > 3 else matrix[:, None]
+        values = values.permute(*order[:-2], -2, -1) if values.ndim == len(order) else values
+        values = values.reshape(*matrix.shape[:2], *values.shape[-2:])
+        return CallFromWeights(matrix, marks=values, v=values)
+    matrix = matrix.permute(order)
+    if "q" not in layout:  # a single query without a dimension
+        matrix, merged = matrix[..., None, :], None
+    shared = (values.ndim == matrix.ndim == 5 and values.shape[2] == 1) or values.ndim + 1 == matrix.ndim == 5
+    four = _four(matrix, merged, shared_values=shared)
+    marks = values.reshape(*merged, *values.shape[-2:]) if merged and values.ndim == 3 else values
+    marks = marks[(None,) * (4 - marks.ndim)] if marks.ndim < 3 else marks
+    marks = marks.reshape(marks.shape[0], -1, *marks.shape[-2:])
+    return CallFromWeights(four, marks=marks, v=marks)
+
+
+def _four(matrix: Tensor, merged: tuple[int, int] | None, *, shared_values: bool) -> Tensor:
+    """Return four dimensions: (n, m) is one sequence and head, (batch, n, m) has one head per sequence, further
+    leading dimensions are batch.
+
+    Five dimensions of which the third shares its values are (batch, kv_heads, group, n, m).
+    """
+    pairs = matrix.shape[-2:]
+    if matrix.ndim == 2:
+        return matrix[None, None]
+    if matrix.ndim == 3:
+        return matrix.reshape(*merged, *pairs) if merged else matrix[:, None]
+    if shared_values:
+        return matrix.reshape(matrix.shape[0], -1, *pairs)
+    return matrix.reshape(-1, *matrix.shape[-3:])

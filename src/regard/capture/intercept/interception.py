@@ -11,10 +11,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from regard.capture.intercept.call_names_and_products import OPERATORS, TorchCall, name_of, tensors_in
+from regard.capture.intercept.call_names_and_products import (
+    OPERATORS,
+    TorchCall,
+    name_of,
+    read_lookup,
+    tensors_in,
+)
 from regard.capture.intercept.compiled_code import runs_compiled
 from regard.capture.intercept.eager_softmax import Eager
 from regard.capture.intercept.exchanged_functions import attends, graph_of, has_softmax, showing_scripts
+from regard.capture.intercept.operation_kinds import LOOKUPS
 from regard.capture.intercept.tensor_origins import LearnedTensors, Origin, Origins, Outputs, crosses
 from regard.capture.intercept.torch_attention_calls import (
     KERNEL,
@@ -27,11 +34,12 @@ from regard.capture.intercept.torch_attention_calls import (
 )
 from regard.capture.intercept.watching_mode import (
     Hears,
+    HearsIds,
     WatchingMode,
     in_backward,
     modes_here,
 )
-from regard.capture.missing_attention import KERNEL_REASON, SCRIPT_REASON, TRANSFORMED, Caller
+from regard.capture.missing_attention import KERNEL_REASON, SCRIPT_REASON, TRANSFORMED
 from regard.capture.recorder import Recorder
 from regard.capture.watched_call import WatchedCall
 from regard.torch_private import (
@@ -69,11 +77,12 @@ class Interception(WatchingMode):
         learned = LearnedTensors(self._is_parameter)
         self._origins = Origins(learned.holds)
         self._outputs = Outputs(recorder.withdraw)
-        self._eager = Eager(learned, self._origins, self._outputs, recorder.miss)
+        self._eager = Eager(learned, self._origins, self._outputs, recorder.miss, recorder.find_caller)
         self._readers = dict(readers)
         self._scripts = contextlib.ExitStack()
         self._runs_compiled = False
         self._other_input: set[int] = set()  # roots of what the running call embeds or is given besides its own ids
+        self._own_input: set[int] = set()  # roots of its ids where they were embedded
         self.image_grids: set[tuple[int, int]] = set()  # rows and columns that convolutions made of images
 
     def watches(self, module: nn.Module) -> bool:
@@ -110,11 +119,14 @@ class Interception(WatchingMode):
         if here and self.hears is not None:
             with DisableTorchFunction():
                 given = [one for one in tensors_in((args, tuple(kwargs.values()))) if one.is_floating_point()]
+            self._own_input = set()
             self._other_input = {root for one in given for root in self._origins.of(one).roots}
         if not here or self._runs_compiled or not runs_compiled(module):
             return hears
         end = self._compiled_watch.begin(self, hears, self._ends_compiled)
         self._runs_compiled = True
+        if self.hears is not None:
+            self.hears.run_compiled()
         return end
 
     def _ends_compiled(self) -> None:
@@ -159,21 +171,24 @@ class Interception(WatchingMode):
     def _follow(self, call: TorchCall, result: Any) -> None:
         """Follow the result of any other function on scores, weights or attention outputs."""
         results = [one for one in tensors_in((result,)) if one.is_floating_point()]
-        if call.func is functional.embedding:
-            self._hear(call, result)
+        if self.hears is not None and call.name in LOOKUPS and not is_transformed():
+            self._hear(self.hears, call, result)
         if call.func is functional.conv2d and call.tensors[0].shape[-3] in _COLOURS:
             self.image_grids |= {(one.shape[-2], one.shape[-1]) for one in results}
         self._origins.carry(call, results)
         self._outputs.carry(call, results)
-        seen = self._eager.after(call, results, self._find_caller)
+        seen = self._eager.after(call, results)
         if seen is not None:
             self._eager.keep(self._see(lambda: seen, self._origins.of(result), output=result))
 
-    def _hear(self, call: TorchCall, result: Any) -> None:
+    def _hear(self, hears: HearsIds, call: TorchCall, result: Any) -> None:
         """Process an embedding: other ids than those of the model's call make another input."""
-        if self.hears is None or len(call.args) < 2 or is_transformed() or call.args[0].is_nested:
-            return  # or ids whose numbers cannot be read
-        if not self.hears.look_up(*call.args[:2]):
+        found = read_lookup(call, result)
+        if found is None:
+            return
+        if hears.look_up(*found):
+            self._own_input |= self._origins.of(result).roots if result.is_floating_point() else set()
+        elif call.name == "embedding":
             self._other_input |= self._origins.of(result).roots
 
     def _see_pair(self, read: Callable[[], WatchedCall], call: TorchCall, result: Any) -> None:
@@ -205,7 +220,8 @@ class Interception(WatchingMode):
             self._recorder.calls += 1
             return None
         if self.hears is not None:
-            self.hears.note_input(self._recorder.caller.module, is_other=queries.roots <= self._other_input)
+            other = queries.roots <= self._other_input or (self._own_input and not queries.roots & self._own_input)
+            self.hears.note_input(self._recorder.caller.module, is_other=bool(other))
         ticket = self._recorder.see(call)
         self._outputs.give(output, ticket)
         return ticket
@@ -230,25 +246,23 @@ class Interception(WatchingMode):
         graph, results = graph_of(script), [one for one in tensors_in((result,)) if one.is_floating_point()]
         with DisableTorchFunction(), torch.no_grad():
             if attends(graph):
-                if (caller := self._find_caller()) is not None:
+                if (caller := self._recorder.find_caller()) is not None:
                     self._recorder.miss(caller, SCRIPT_REASON)
             elif has_softmax(graph):
-                self._eager.scripted(call.tensors, results, self._find_caller)
+                self._eager.scripted(call.tensors, results)
             else:
-                self._eager.after(call, results, self._find_caller)
+                self._eager.after(call, results)
             self._origins.carry(call, results)
-
-    def _find_caller(self) -> Caller | None:
-        """Return the module that is running, or None if it belongs to another model."""
-        return self._recorder.caller if self._recorder.locate() else None
 
     def _is_parameter(self, one: Tensor) -> bool:
         return _storage(one) in self._parameters
 
 
 def is_traced() -> bool:
-    """Return whether this thread computes with tensors without values; a compiler may run in another thread."""
-    return torch.compiler.is_dynamo_compiling() or get_dispatch_mode(_FAKE) is not None
+    """Return whether this thread computes with tensors without values, or records a TorchScript function; a compiler
+    may run in another thread.
+    """
+    return torch.compiler.is_dynamo_compiling() or torch.jit.is_tracing() or get_dispatch_mode(_FAKE) is not None
 
 
 def _queries_and_keys(call: TorchCall) -> tuple[Tensor, Tensor]:

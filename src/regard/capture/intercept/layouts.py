@@ -12,9 +12,9 @@ tensor that descends from scores with an unknown layout.
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.weak import WeakIdKeyDictionary
 
 from regard.capture.intercept.call_names_and_products import Layout, TorchCall, read_product
 from regard.capture.intercept.operation_kinds import (
@@ -27,19 +27,19 @@ from regard.capture.intercept.operation_kinds import (
     REDUCES,
     SHAPES,
 )
-from regard.capture.weights_from_qk import CallFromWeights
 from regard.torch_private import DisableTorchFunction
 
 __all__ = [
-    "Merged",
     "dims_of",
     "follows",
+    "indexed",
     "inserted_by",
+    "is_plain_index",
     "moved",
     "permuted",
+    "placed",
     "product_layout",
     "reshaped",
-    "show",
     "summed",
 ]
 
@@ -93,6 +93,57 @@ def inserted_by(index: Any, ndim: int) -> list[int]:
         at = kept.index(Ellipsis)
         kept[at : at + 1] = [slice(None)] * (ndim - len(kept) + 1)
     return [at - ndim for at, one in enumerate(kept) if one is None]
+
+
+def is_plain_index(index: Any) -> bool:
+    """Return whether an index is made of numbers, slices, None and `...`."""
+    items = index if isinstance(index, tuple) else (index,)
+    return all(one is None or one is Ellipsis or type(one) is slice or type(_number(one)) is int for one in items)
+
+
+def indexed(layout: Layout, index: Any) -> Layout:
+    """Return the layout of `x[index]` for a plain index.
+
+    >>> indexed("bbqk", (slice(None), slice(None), 0)), indexed("bbqk", (..., None, slice(1, None))), indexed("bk", 0)
+    ('bbk', 'bbqbk', 'k')
+    """
+    letters = iter(layout)
+    kept = [("b" if one is None else next(letters), one) for one in _per_dimension(index, len(layout))]
+    return "".join(letter for letter, one in kept if type(one) is not int)
+
+
+def placed(layout: Layout, index: Any, ndim: int) -> Layout | None:
+    """Return the layout of a tensor with `ndim` dimensions after weights or scores were written at a plain index, or
+    None if it is unknown. A number in the index is that of a query if what is written has no dimension of queries.
+
+    >>> placed("bbk", (slice(None), slice(None), 3), 4), placed("bqk", (slice(None), 1), 4), placed("bk", (0, 1), 4)
+    ('bbqk', 'bbqk', None)
+    """
+    items = _per_dimension(index, ndim)
+    numbers = sum(type(one) is int for one in items)
+    both = "q" in layout and "k" in layout
+    if None in items or len(layout) != ndim - numbers or (not both and numbers > 1):
+        return None
+    letters, new = iter(layout), "b" if both else "q" if "k" in layout else "k"
+    return "".join(new if type(one) is int else next(letters) for one in items)
+
+
+def _per_dimension(index: Any, ndim: int) -> list[Any]:
+    """Return a number or slice for each of `ndim` dimensions, and None for each new one."""
+    items = [_number(one) for one in (index if isinstance(index, tuple) else (index,))]
+    if Ellipsis not in items:
+        items.append(Ellipsis)
+    at = items.index(Ellipsis)
+    rest = ndim - sum(one is not None and one is not Ellipsis for one in items)
+    return [*items[:at], *[slice(None)] * rest, *items[at + 1 :]]
+
+
+def _number(one: Any) -> Any:
+    """Return a number of NumPy or a tensor as an int, and all else as it is."""
+    whole = (
+        one.ndim == 0 and not one.is_floating_point() and one.dtype != torch.bool if isinstance(one, Tensor) else False
+    )
+    return int(one) if whole or isinstance(one, np.integer) else one
 
 
 def reshaped(layout: Layout, before: Tensor, after: Tensor) -> Layout | None:
@@ -156,6 +207,10 @@ def moved(layout: Layout, call: TorchCall, one: Tensor, result: Tensor) -> Layou
         return product.relabelled(layout, one)
     if name in JOINS and name != "stack":
         return layout if result.ndim == one.ndim else None  # a sink's column next to the keys
+    if name in ("__getitem__", "__setitem__") and is_plain_index(call.args[1]):
+        if name == "__getitem__":
+            return indexed(layout, call.args[1])
+        return layout if result is one else placed(layout, call.args[1], result.ndim)
     if name in ("__getitem__", "slice") and result.ndim == one.ndim:
         return layout  # a slice: rows, or a sink's column cut off
     if name in _DIMENSIONS or (name in REDUCES and result.ndim < one.ndim):
@@ -173,7 +228,7 @@ def _more_or_fewer(layout: Layout, call: TorchCall, one: Tensor, result: Tensor)
         return f"{layout[:at]}b{layout[at:]}"
     if name in ("unbind", "select"):
         at = (at or 0) % one.ndim
-        return layout[:at] + layout[at + 1 :] if layout[at] == "b" else None
+        return layout[:at] + layout[at + 1 :] if layout[at] == "b" or name == "select" else None
     gone = dims_of(at, one)
     if name == "squeeze":  # without indices, all dimensions of size one
         gone = [dim for dim in (range(one.ndim) if at is None else gone) if one.shape[dim] == 1]
@@ -209,63 +264,3 @@ def dims_of(dim: Any, one: Tensor) -> list[int]:
     if dim is None:
         return []
     return [at % one.ndim for at in (dim if isinstance(dim, list | tuple) else [dim]) if isinstance(at, int)]
-
-
-class Merged:
-    """Records which (batch, heads) were merged to one dimension, as bmm requires."""
-
-    def __init__(self) -> None:
-        self._whole = WeakIdKeyDictionary()
-
-    def carry(self, tensors: list[Tensor], result: Tensor) -> None:
-        """Process the result of one call on these tensors."""
-        if result.ndim != 3:
-            return
-        for one in tensors:
-            whole = tuple(one.shape)
-            if one.ndim == 4 and tuple(result.shape) == (whole[0] * whole[1], *whole[2:]):
-                self._whole[result] = whole[:2]
-            elif one in self._whole and one.shape[0] == result.shape[0]:
-                self._whole[result] = self._whole[one]
-
-    def get(self, one: Tensor) -> tuple[int, int] | None:
-        """Return the batch and heads of a tensor whose first dimension is both, or None."""
-        found: tuple[int, int] | None = self._whole.get(one)
-        return found if one.ndim == 3 else None
-
-
-def show(matrix: Tensor, layout: Layout, merged: tuple[int, int] | None, values: Tensor, axis: int) -> CallFromWeights:
-    """Return weights and the values they were multiplied by, whose dimension `axis` was summed, as a watched call."""
-    values = values.movedim(axis, -2)
-    order = [at for letter in "bwhqk" for at, one in enumerate(layout) if one == letter]
-    if "w" in layout:  # windows are batch entries, since each sees only itself
-        matrix = matrix.permute(order).flatten(0, layout.count("w") - 1)
-        matrix = matrix.flatten(1, -3) if matrix.ndim > 3 else matrix[:, None]
-        values = values.permute(*order[:-2], -2, -1) if values.ndim == len(order) else values
-        values = values.reshape(*matrix.shape[:2], *values.shape[-2:])
-        return CallFromWeights(matrix, marks=values, v=values)
-    matrix = matrix.permute(order)
-    if "q" not in layout:  # a single query without a dimension
-        matrix, merged = matrix[..., None, :], None
-    shared = (values.ndim == matrix.ndim == 5 and values.shape[2] == 1) or values.ndim + 1 == matrix.ndim == 5
-    four = _four(matrix, merged, shared_values=shared)
-    marks = values.reshape(*merged, *values.shape[-2:]) if merged and values.ndim == 3 else values
-    marks = marks[(None,) * (4 - marks.ndim)] if marks.ndim < 3 else marks
-    marks = marks.reshape(marks.shape[0], -1, *marks.shape[-2:])
-    return CallFromWeights(four, marks=marks, v=marks)
-
-
-def _four(matrix: Tensor, merged: tuple[int, int] | None, *, shared_values: bool) -> Tensor:
-    """Return four dimensions: (n, m) is one sequence and head, (batch, n, m) has one head per sequence, further
-    leading dimensions are batch.
-
-    Five dimensions of which the third shares its values are (batch, kv_heads, group, n, m).
-    """
-    pairs = matrix.shape[-2:]
-    if matrix.ndim == 2:
-        return matrix[None, None]
-    if matrix.ndim == 3:
-        return matrix.reshape(*merged, *pairs) if merged else matrix[:, None]
-    if shared_values:
-        return matrix.reshape(matrix.shape[0], -1, *pairs)
-    return matrix.reshape(-1, *matrix.shape[-3:])

@@ -8,6 +8,7 @@ __all__ = [
     "JOINS",
     "KNOWN",
     "LINEAR",
+    "LOOKUPS",
     "MIXES",
     "MULTIPLIES",
     "NORMS",
@@ -66,6 +67,7 @@ REDUCES |= {"median", "nanmean", "nansum", "linalg_norm", "linalg_vector_norm"}
 RECURRENT = {"lstm", "gru", "rnn_tanh", "rnn_relu", "lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell"}
 SOFTMAXES = {"softmax", "special_softmax", "_safe_softmax", "softmin", "gumbel_softmax", "softmax_"}
 SOFTMAXES |= {"_softmax", "_masked_softmax", "_sparse_softmax"}
+LOOKUPS = {"embedding", "__getitem__", "index_select", "one_hot"}  # of rows of a table
 OUTER = {"outer", "ger", "cartesian_prod", "meshgrid", "broadcast_tensors", "polar", "complex"}
 CARRIES_OUTPUT = SHAPES | PARTS | JOINS | {"mul", "__mul__", "__rmul__", "mul_", "div", "__truediv__", "multiply"}
 # Functions with a known effect on two activations; any other function may be a product of both.

@@ -80,9 +80,9 @@ class Origin:
 
 def crosses(queries: Origin, keys: Origin) -> bool | None:
     """Return whether keys and queries have different origins; None if a function received both and computed neither."""
-    if not queries.learned and not keys.learned:
-        return None
-    return queries.roots.isdisjoint(keys.roots)
+    if not queries.roots.isdisjoint(keys.roots):
+        return False
+    return True if queries.learned or keys.learned else None
 
 
 class Origins:

@@ -5,6 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
+from regard.models.checkpoint_files import PADDING
 from regard.models.config import Learned, TransformerConfig
 from regard.models.families.base import Family, Raw, activation, choose, label_count, need, refuse, tokens
 from regard.models.output_heads import MaskedLanguageModel, SequenceClassification, TokenClassification
@@ -75,7 +76,7 @@ def _roberta(raw: Raw) -> TransformerConfig:
         "ForSequenceClassification": SequenceClassification(label_count(raw)),
         "ForTokenClassification": TokenClassification(label_count(raw)),
     }
-    padding = raw.get("pad_token_id")
+    padding = raw.get(PADDING, raw.get("pad_token_id"))
     length = need(raw, "max_position_embeddings") - (1 if padding is None else padding) - 1
     return _config(raw, positions=Learned(length), output_head=choose(raw, heads))
 

@@ -29,6 +29,7 @@ def _config(
     raw: Raw, qkv_bias: bool, out_bias: bool, window: int | None, layers: tuple[Any, ...] | None
 ) -> TransformerConfig:
     refuse(raw, hidden_act="silu", mlp_bias=False, partial_rotary_factor=1.0)
+    refuse(raw.get("rope_parameters") or {}, partial_rotary_factor=1.0)  # transformers turns the whole head regardless
     heads = {
         "ForCausalLM": LanguageModel(tie_word_embeddings=raw.get("tie_word_embeddings", False)),
         "ForSequenceClassification": SequenceClassification(

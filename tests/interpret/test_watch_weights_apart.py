@@ -1,0 +1,159 @@
+"""Weights that are made or used part by part are recorded whole, or are missing with a reason: never a part alone."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import regard
+from regard.capture import missing_attention as missing
+
+B, H, N, D = 3, 2, 5, 4
+Scores = Callable[[Tensor, Tensor], Tensor]
+
+
+def rows_written(q: Tensor, k: Tensor) -> Tensor:
+    weights = torch.empty(*q.shape[:3], k.shape[2])
+    for row in range(q.shape[2]):
+        weights[:, :, row] = torch.softmax(torch.einsum("bhd,bhjd->bhj", q[:, :, row], k), -1)
+    return weights
+
+
+def heads_written(q: Tensor, k: Tensor) -> Tensor:
+    scores = torch.empty(*q.shape[:3], k.shape[2])
+    for head in range(q.shape[1]):
+        scores[:, head] = q[:, head] @ k[:, head].mT
+    return torch.softmax(scores, -1)
+
+
+# Ways to make weights (batch, heads, queries, keys).
+MADE: dict[str, Scores] = {
+    "at once": lambda q, k: torch.softmax(q @ k.mT, -1),
+    "row by row": lambda q, k: torch.cat([torch.softmax(one @ k.mT, -1) for one in q.split(1, 2)], 2),
+    "head by head": lambda q, k: torch.stack([torch.softmax(q[:, h] @ k[:, h].mT, -1) for h in range(H)], 1),
+    "text by text": lambda q, k: torch.stack([torch.softmax(one @ other.mT, -1) for one, other in zip(q, k)]),  # noqa: B905
+    "rows written": rows_written,
+    "heads written": heads_written,
+}
+
+
+def rows_out(w: Tensor, v: Tensor) -> Tensor:
+    output = torch.empty(*w.shape[:3], v.shape[-1])
+    for row in range(w.shape[2]):
+        output[:, :, row] = (w[:, :, row : row + 1] @ v)[:, :, 0]
+    return output
+
+
+# Ways to use them all at once, in several products with the values.
+WHOLE: dict[str, Scores] = {
+    "at once": lambda w, v: w @ v,
+    "half of the width each": lambda w, v: torch.cat([w @ v[..., :2], w @ v[..., 2:]], -1),
+    "two values": lambda w, v: w @ v + w @ v.flip(-1),
+}
+# Ways to use them part by part.
+APART: dict[str, Scores] = {
+    "rows": lambda w, v: torch.cat([w[:, :, row : row + 1] @ v for row in range(N)], 2),
+    "a row's new dimension": lambda w, v: torch.stack([(w[:, :, row, None] @ v)[:, :, 0] for row in range(N)], 2),
+    "rows in einsum": lambda w, v: torch.stack([torch.einsum("bhj,bhjd->bhd", w[:, :, row], v) for row in range(N)], 2),
+    "rows selected": lambda w, v: torch.stack([(w.select(2, row)[:, :, None] @ v)[:, :, 0] for row in range(N)], 2),
+    "rows by a tensor": lambda w, v: torch.stack(
+        [torch.einsum("bhj,bhjd->bhd", w[:, :, row], v) for row in torch.arange(N)], 2
+    ),
+    "pairs of rows": lambda w, v: torch.cat([w[:, :, row : row + 2] @ v for row in range(0, N, 2)], 2),
+    "split rows": lambda w, v: torch.cat([one @ v for one in w.split(2, 2)], 2),
+    "rows, written": rows_out,
+    "the last row apart": lambda w, v: torch.cat([w[:, :, :-1] @ v, w[:, :, -1:] @ v], 2),
+    "the first row, then all": lambda w, v: torch.cat([w[:, :, :1] @ v, w @ v], 2)[:, :, 1:],
+    "heads": lambda w, v: torch.stack([w[:, head] @ v[:, head] for head in range(H)], 1),
+    "slices of heads": lambda w, v: torch.cat([w[:, h : h + 1] @ v[:, h : h + 1] for h in range(H)], 1),
+    "unbound heads": lambda w, v: torch.stack([one @ other for one, other in zip(w.unbind(1), v.unbind(1))], 1),  # noqa: B905
+    "texts": lambda w, v: torch.stack([one @ other for one, other in zip(w, v)]),  # noqa: B905
+    "slices of texts": lambda w, v: torch.cat([w[at : at + 1] @ v[at : at + 1] for at in range(B)]),
+    "halves of keys": lambda w, v: w[..., :2] @ v[:, :, :2] + w[..., 2:] @ v[:, :, 2:],
+    "under vmap": lambda w, v: torch.func.vmap(torch.matmul)(w, v),
+    "rows under vmap": lambda w, v: torch.func.vmap(lambda a, b: (a[..., None, :] @ b)[..., 0, :], (2, None), 2)(w, v),
+}
+
+
+class Layer(nn.Module):
+    def __init__(self, make: Scores, use: Scores) -> None:
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(H * D, H * D) for _ in range(3))
+        self.make, self.use = make, use
+        self.weights = torch.empty(0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (one(x).unflatten(-1, (H, D)).transpose(1, 2) for one in (self.q, self.k, self.v))
+        weights = self.make(q, k)
+        self.weights = weights.detach()
+        return self.use(weights, v).transpose(1, 2).flatten(2)
+
+
+def watched(make: Scores, use: Scores) -> tuple[Layer, Any]:
+    """Return the second of two layers, and what was seen of both."""
+    torch.manual_seed(0)
+    second = Layer(make, use)
+    model = nn.Sequential(Layer(MADE["at once"], WHOLE["at once"]), second).eval()
+    x = torch.randn(B, N, H * D)
+    with torch.no_grad():
+        plain = model(x)
+        with regard.watch(model, strict=False) as seen:
+            output = model(x)
+    assert torch.equal(plain, output)
+    return second, seen
+
+
+@pytest.mark.parametrize("use", WHOLE)
+@pytest.mark.parametrize("make", MADE)
+def test_weights_used_at_once_are_recorded_whole(far, make: str, use: str) -> None:
+    layer, seen = watched(MADE[make], WHOLE[use])
+    assert not seen.missing
+    assert far(seen.weights(layer=1), layer.weights) == 0
+
+
+@pytest.mark.parametrize("use", APART)
+@pytest.mark.parametrize("make", MADE)
+def test_weights_used_part_by_part_are_missing(make: str, use: str) -> None:
+    """Only the first part was recorded, as if it were all, or nothing without a word."""
+    _, seen = watched(MADE[make], APART[use])
+    assert len(seen.record.layers) == 1
+    (one,) = seen.missing
+    assert one.module == "1"
+    assert one.reason.endswith((missing.REARRANGED, missing.TRANSFORMED))
+
+
+@pytest.mark.parametrize("use", ["slice", "index", "view used twice"])
+def test_one_row_that_is_all_in_use_is_seen(far, use: str) -> None:
+    def first(w: Tensor, v: Tensor) -> Tensor:
+        if use == "index":
+            return torch.einsum("bhj,bhjd->bhd", w[:, :, 0], v)[:, :, None].expand(-1, -1, N, -1)
+        output = w[:, :, :1] @ v
+        return (output if use == "slice" else output + w[:, :, :1] @ v.flip(-1)).expand(-1, -1, N, -1)
+
+    layer, seen = watched(MADE["at once"], first)
+    assert far(seen.weights(layer=1), layer.weights[:, :, :1]) == 0
+
+
+@pytest.mark.parametrize("inside", ["the softmax", "the scores", "the scores, which are scaled outside"])
+def test_softmaxes_between_transforms_and_plain_code_are_missing(inside: str) -> None:
+    def weights(q: Tensor, k: Tensor) -> Tensor:
+        if inside == "the softmax":
+            return torch.func.vmap(lambda one: torch.softmax(one, -1))(q @ k.mT)
+        scores = torch.func.vmap(lambda one, other: one @ other.mT)(q, k)
+        return torch.softmax(scores if inside == "the scores" else scores / 2, -1)
+
+    _, seen = watched(weights, WHOLE["at once"])
+    (one,) = seen.missing
+    assert one.module == "1"
+
+
+def test_a_softmax_by_hand_whose_values_are_weighted_one_by_one_is_missing() -> None:
+    def by_hand(q: Tensor, k: Tensor) -> Tensor:
+        weights = (q @ k.mT).exp()
+        return weights / weights.sum(-1, keepdim=True)
+
+    _, seen = watched(by_hand, lambda w, v: (w[..., None] * v[:, :, None]).sum(-2))
+    (one,) = seen.missing
+    assert one.reason.endswith(missing.BY_HAND)
