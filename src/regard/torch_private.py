@@ -16,6 +16,7 @@ from torch._C import _dispatch_tls_set_dispatch_key_included as include_dispatch
 from torch._C import _get_dispatch_mode as get_dispatch_mode
 from torch._C import _is_torch_function_all_disabled as is_torch_function_disabled
 from torch._C import _is_torch_function_mode_enabled as is_torch_function_mode_enabled
+from torch._C import _is_tracing as is_tracing
 from torch._C import _len_torch_dispatch_stack as count_dispatch_modes
 from torch._C import _TorchDispatchModeKey as TorchDispatchModeKey
 from torch._C._dynamo.eval_frame import set_eval_frame
@@ -114,6 +115,7 @@ __all__ = [
     "is_functorch_wrapped_tensor",
     "is_torch_function_disabled",
     "is_torch_function_mode_enabled",
+    "is_tracing",
     "isolate_compiled_code",
     "learns_outside",
     "maybe_current_level",

@@ -307,3 +307,42 @@ def test_no_matrix_of_the_whole_sequence_is_made(batch: int) -> None:
         model(torch.randn(batch, length, D))
     assert sizes.largest < length * length / 2
     assert seen.layer(0).queries == length
+
+
+class OwnTexts(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(D, 2, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.attention(x, x, x)[0]
+
+
+class Traced(nn.Module):
+    """A model that traces a part of itself at its first call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.part, self.rest = OwnTexts(), OwnTexts()
+        self.traced: list[torch.jit.ScriptModule] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.traced:
+            self.traced.append(torch.jit.trace(self.part, x, check_trace=False))
+        return self.rest(self.traced[0](x))
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.trace", "ignore::torch.jit.TracerWarning")
+@pytest.mark.parametrize("grad", [False, True])  # without gradients a kernel computes all of nn.MultiheadAttention
+def test_a_part_that_is_traced_inside_the_block_is_named_as_missing(grad: bool) -> None:
+    """Tracing ended in an error of PyTorch's, and the kernel of the fast path was taken for no attention."""
+    x, models = torch.randn(2, 3, D), [Traced().eval() for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+    with torch.set_grad_enabled(grad):
+        plain = models[0](x)
+        with regard.watch(models[1], strict=False) as seen:
+            output = models[1](x)
+    assert torch.equal(plain, output)
+    assert [one.name for one in seen.record.layers] == ["rest.attention"]
+    (missing,) = seen.missing
+    assert "computes attention in TorchScript" in missing.reason

@@ -101,6 +101,8 @@ def with_globals(function: types.FunctionType, **exchanged: Any) -> Callable[...
 
 
 _PRODUCT = re.compile(r"aten::(matmul|bmm|baddbmm|einsum)\b")
+# PyTorch's kernels, and those of the fast paths of nn.MultiheadAttention and nn.TransformerEncoderLayer.
+_KERNEL = re.compile(r"aten::\w*(scaled_dot_product|multi_head_attention|transformer_encoder_layer|flash_attention)")
 _SOFTMAX = re.compile(r"aten::_?(safe_)?softmax\b")
 _shows: list[Callable[[Any, tuple[Any, ...], dict[str, Any], Any], None]] = []
 
@@ -117,7 +119,7 @@ def has_softmax(graph: str) -> bool:
 
 def attends(graph: str) -> bool:
     """Return whether the graph computes attention: PyTorch's kernel, or a softmax between two products."""
-    return "aten::scaled_dot_product_attention" in graph or (has_softmax(graph) and len(_PRODUCT.findall(graph)) > 1)
+    return _KERNEL.search(graph) is not None or (has_softmax(graph) and len(_PRODUCT.findall(graph)) > 1)
 
 
 @contextlib.contextmanager

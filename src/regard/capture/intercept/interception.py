@@ -46,6 +46,7 @@ from regard.torch_private import (
     DisableTorchFunction,
     TorchDispatchModeKey,
     get_dispatch_mode,
+    is_tracing,
     native_multi_head_attention,
     transformer_encoder_layer_fwd,
 )
@@ -220,8 +221,9 @@ class Interception(WatchingMode):
             self._recorder.calls += 1
             return None
         if self.hears is not None:
-            other = queries.roots <= self._other_input or (self._own_input and not queries.roots & self._own_input)
-            self.hears.note_input(self._recorder.caller.module, is_other=bool(other))
+            latents = {one for one, size in self._origins.latents.items() if size == call.queries} - self._own_input
+            other = queries.roots <= self._other_input | latents
+            self.hears.note_input(self._recorder.caller.module, is_other=other)
         ticket = self._recorder.see(call)
         self._outputs.give(output, ticket)
         return ticket
@@ -262,7 +264,7 @@ def is_traced() -> bool:
     """Return whether this thread computes with tensors without values, or records a TorchScript function; a compiler
     may run in another thread.
     """
-    return torch.compiler.is_dynamo_compiling() or torch.jit.is_tracing() or get_dispatch_mode(_FAKE) is not None
+    return torch.compiler.is_dynamo_compiling() or is_tracing() or get_dispatch_mode(_FAKE) is not None
 
 
 def _queries_and_keys(call: TorchCall) -> tuple[Tensor, Tensor]:

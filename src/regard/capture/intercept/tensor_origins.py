@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -92,12 +93,17 @@ class Origins:
         self._is_learned = is_learned
         self._known = WeakIdKeyDictionary()
         self._numbers = count()
+        self.latents: dict[int, int] = {}  # roots that are learned vectors, and the number of these
 
     def of(self, tensor: Tensor) -> Origin:
         """Return the origin of a tensor; an unknown tensor is a root itself."""
         origin: Origin | None = self._known.get(tensor)
         if origin is None:
-            origin = self._known[tensor] = Origin(frozenset([next(self._numbers)]))
+            number = next(self._numbers)
+            origin = self._known[tensor] = Origin(frozenset([number]))
+            if tensor.ndim > 1 and tensor.layout is torch.strided and self._is_learned(tensor):
+                vector = max(1, tensor.shape[-1] * tensor.element_size())
+                self.latents[number] = tensor.untyped_storage().nbytes() // vector  # in memory, before broadcasting
         return origin
 
     def give(self, tensor: Tensor, origin: Origin) -> None:
