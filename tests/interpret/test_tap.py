@@ -1,5 +1,6 @@
 """A tap's rows against eager weights, however a model generates: caches, windows, padding, beams, assistants."""
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -239,6 +240,72 @@ def test_rejected_tokens_of_an_assistant_are_never_delivered(name: str) -> None:
     weights = dense(model, text[:, :-1])
     assert max(furthest(row, weights) for row in delivered) < 1e-5
     assert all(row.ids[0] == text[0, row.position] for row in delivered)
+
+
+@pytest.mark.parametrize("helper", ["a model", "lookup"])
+@pytest.mark.parametrize("stream", ["target", ("target", "source")])
+@pytest.mark.parametrize("name", ["T5", "BART"])
+def test_the_first_call_reads_the_prompt_with_what_an_assistant_proposes(name: str, stream: Any, helper: str) -> None:
+    """Models without `logits_to_keep` are not told how many tokens those are: the last of them had the prompt's row."""
+    model, assistant = made(name), made(name)
+    with torch.no_grad():
+        for one in (*model.parameters(), *assistant.parameters()):
+            one.mul_(3 if one.ndim > 1 else 1)  # texts of several tokens
+        for one in assistant.parameters():
+            one.add_(0.15 * one.std() * torch.randn_like(one) if one.numel() > 1 else 0)
+    given = prompt(6, batch=1) | {"decoder_input_ids": torch.tensor([[1, 7, 9, 7, 9, 7]])}
+    asked = GREEDY | ({"assistant_model": assistant} if helper == "a model" else {"prompt_lookup_num_tokens": 2})
+    with regard.tap(model, heads=["1.3"], stream=stream) as tap:
+        text = model.generate(**given, **asked)[0]
+    assert text[6:].unique().numel() > 1
+    assert [row.position for row in tap.rows] == list(range(5, len(text) - 1))
+    assert [int(row.ids) for row in tap.rows] == text[5:-1].tolist()
+    set_attention(model, "eager")
+    with torch.no_grad():
+        output = model(**given | {"decoder_input_ids": text[None]}, output_attentions=True)
+    theirs = (output.decoder_attentions if stream == "target" else output.cross_attentions)[1][:, 3]
+    for row in tap.rows:
+        assert (theirs[:, row.position, : row.weights.shape[-1]] - row.weights[:, 0]).abs().max() < 1e-5
+
+
+def test_steps_are_counted_in_each_text_that_takes_its_turn() -> None:
+    model, ids = made("Llama"), prompt(9, batch=1)["input_ids"]
+    for order in ("ABABAB", "AABBAA", "ABBBA", "A-A-BA", "AaAaBaA"):
+        caches: dict[str, Any] = {one: transformers.DynamicCache(config=model.config) for one in "AB"}
+        expected, steps = [], dict.fromkeys("ABa", 0)
+        with torch.no_grad(), regard.tap(model, heads=["1.3"]) as tap:
+            for one in order:
+                if one == "-":  # another text, without a cache
+                    model(ids[:, :4], use_cache=False)
+                    expected.append(0)
+                    continue
+                if one == "a" and one not in caches:  # a second course of the first text
+                    caches["a"], steps["a"] = copy.deepcopy(caches["A"]), steps["A"]
+                model(ids[:, :3] if steps[one] == 0 else ids[:, 3 + steps[one] :][:, :1], past_key_values=caches[one])
+                expected.append(steps[one])
+                steps[one] += 1
+        assert [row.step for row in tap.rows] == expected, order
+
+
+def test_two_prompts_whose_caches_the_model_makes_count_their_own_steps() -> None:
+    model, ids = made("Llama"), prompt(9, batch=1)["input_ids"]
+    with torch.no_grad(), regard.tap(model, heads=["1.3"]) as tap:
+        first, second = (model(one, use_cache=True).past_key_values for one in (ids[:, :3], ids[:, 5:]))
+        for at in range(4, 6):
+            model(ids[:, at : at + 1], past_key_values=first)
+            model(ids[:, at : at + 1], past_key_values=second)
+    assert [(row.position, row.step) for row in tap.rows] == [(2, 0), (3, 0), (3, 1), (4, 1), (4, 2), (5, 2)]
+
+
+@pytest.mark.parametrize("use_cache", [None, True, False])
+def test_a_model_that_fills_no_cache_counts_its_steps(use_cache: bool | None) -> None:
+    config = transformers.OpenAIGPTConfig(n_embd=8, n_head=2, n_layer=2, vocab_size=99)
+    model, ids = transformers.OpenAIGPTLMHeadModel(config).eval(), prompt(4)["input_ids"]
+    asked = {} if use_cache is None else {"use_cache": use_cache}
+    with regard.tap(model, heads=["1.1"]) as tap:
+        model.generate(ids, **asked, max_new_tokens=3, do_sample=False, eos_token_id=None, pad_token_id=0)
+    assert [row.step for row in tap.rows] == [0, 1, 2]
+    assert [row.parent is None or row.parent.tolist() for row in tap.rows] == [True, [0, 1], [0, 1]]
 
 
 def test_named_spans_are_the_sums_of_the_dense_row() -> None:

@@ -17,9 +17,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard.capture.attention_row import AttentionRow, continued_rows
-from regard.capture.cached_text import given_cache, length_of, reference_to
+from regard.capture.cached_text import given_cache, length_of
 from regard.capture.row_weights import Rows
 from regard.capture.selection import KeySpans, QueriesChosen
+from regard.capture.tap_texts import TapText, TapTexts, proposed_tokens
 from regard.errors import ObservationError
 
 __all__ = ["TapSite", "TapSteps"]
@@ -64,15 +65,9 @@ class TapSteps:
         self._queries, self._spans, self._deliver = queries, spans, deliver
         self._names = names  # of the arguments that may hold the ids of the rows, the first that is given
         self._step: _Step | None = None
-        self._number = -1
-        self._end = 0  # positions after the last step
-        self._batch = 0
-        self._cached = False
+        self._texts = TapTexts()
         self._held: list[AttentionRow] = []
         self._held_cache: Any = None
-        self._parent: Tensor | None = None
-        self._texts: Tensor | None = None  # the ids of the last step
-        self._cache: Any = None  # a weak reference to the cache of the running text
         self.calls = 0  # steps that have ended
 
     @property
@@ -107,6 +102,8 @@ class TapSteps:
         self._settle(cache, past)
         keep = kwargs.get("logits_to_keep", kwargs.get("num_logits_to_keep"))
         last = keep if isinstance(keep, int) and not isinstance(keep, bool) and keep > 0 else None
+        if last is None and past == 0 and (proposed := proposed_tokens()) is not None:
+            last = 1 + proposed
         self._step = _Step(past if cache is not None else None, last, self._ids(args, kwargs), cache, whole=True)
 
     def rows_ahead(self) -> list[int] | None:
@@ -191,29 +188,20 @@ class TapSteps:
         assert step is not None
         assert step.past is not None
         first = step.weights[order[0]]
-        before, self._texts = self._texts, None if step.ids is None else step.ids.clone()
-        again = step.cache is None and step.past == 0  # it has read its texts from the beginning
-        rows_before, continues = None, len(first) == self._batch
-        if again and before is not None and step.ids is not None:
-            rows_before = continued_rows(step.ids, before)
-            continues = rows_before is not None
-        self._count(step, len(first), continues=continues)
-        self._cache = reference_to(step.cache)
-        self._end = step.past + step.queries
+        cache = step.cache if length_of(step.cache) else None  # some models fill no cache, although given one
+        text, parent = self._follow(step, cache, len(first))
         self.calls += 1
         if not first.numel():
             return
         rows = range(*step.rows.indices(step.queries)) if isinstance(step.rows, slice) else step.rows
         weights = first if len(order) == 1 else _joined([step.weights[one] for one in order])
         weights = weights if permutation is None else weights[:, list(permutation)]
-        texts = self._texts  # copies: a loop may fill one buffer again and again
-        ids = texts if texts is not None and texts.shape[1] == step.queries else None
-        parent = self._take_parent(len(first), rows_before, again=again)
+        ids = text.ids if text.ids is not None and text.ids.shape[1] == step.queries else None
         places = [step.past + row for row in rows]
         ends = self._spans is None and not order[0].cross and len(places) > 1 and not _see_later(weights, places)
         found = [
             AttentionRow(
-                self._number,
+                text.number,
                 place,
                 None if ids is None else ids[:, row],
                 weights[:, :, at, : place + 1] if ends else weights[:, :, at],
@@ -222,34 +210,38 @@ class TapSteps:
             for at, (row, place) in enumerate(zip(rows, places, strict=True))
         ]
         proposes = len(found) > 1 or (step.queries > 1 and self._queries.rule is None)
-        if proposes and step.cache is not None and step.last != 1:
-            self._held, self._held_cache = found, step.cache
+        if proposes and cache is not None and step.last != 1:
+            self._held, self._held_cache = found, cache
             return
         for one in found:
             self._deliver(one)
 
-    def _count(self, step: _Step, batch: int, *, continues: bool) -> None:
-        again = step.cache is None and not self._cached and step.past == 0 and step.queries == self._end + 1
-        begins = step.past == 0 and not (again and continues)
-        self._number = 0 if begins or self._number < 0 else self._number + 1
-        if begins:
-            self._parent = None
-        self._cached, self._batch_before, self._batch = step.cache is not None, self._batch, batch
+    def _follow(self, step: _Step, cache: Any, batch: int) -> tuple[TapText, Tensor | None]:
+        """Return the text that a step continues or begins, and which of its rows each sequence continues."""
+        assert step.past is not None
+        text, rows = self._texts.of(cache, step.past), None
+        whole = cache is None and step.past == 0  # texts are read from the beginning
+        continues = batch == text.batch
+        if whole and text.ids is not None and step.ids is not None:
+            rows = continued_rows(step.ids, text.ids)
+            continues = rows is not None
+        again = whole and not text.cached and step.queries == text.end + 1
+        if (step.past == 0 and not (again and continues)) or text.number < 0:
+            text = self._texts.begin(cache)
+        parent, text.parent = text.parent, None
+        if whole and batch > 1:  # no cache is reordered, and only token ids tell
+            parent = rows
+        elif parent is None and batch == text.batch:
+            parent = torch.arange(batch)
+        text.number, text.batch, text.cached = text.number + 1, batch, cache is not None
+        text.end = step.past + step.queries
+        text.ids = None if step.ids is None else step.ids.clone()  # a loop may fill one buffer again and again
+        return text, parent if text.number else None
 
     def reordered(self, cache: Any, rows: Tensor) -> None:
-        """Note that the running text goes on with these rows of the cache."""
-        if self._cache is not None and cache is self._cache():
-            self._parent = rows.detach().clone() if self._parent is None else self._parent[rows]
-
-    def _take_parent(self, batch: int, rows_before: Tensor | None, *, again: bool) -> Tensor | None:
-        parent, self._parent = self._parent, None
-        if self._number == 0:
-            return None
-        if again and batch > 1:  # no cache is reordered, and only token ids tell
-            return rows_before
-        if parent is None and batch == self._batch_before:
-            parent = torch.arange(batch)
-        return parent
+        """Note that a text continues with these rows of its cache."""
+        if (text := self._texts.known(cache)) is not None:
+            text.parent = rows.detach().clone() if text.parent is None else text.parent[rows]
 
     def _settle(self, cache: Any, past: int) -> None:
         """Deliver held rows that the cache still has."""
@@ -268,8 +260,8 @@ class TapSteps:
 
     def forget(self) -> None:
         """Drop everything that was held."""
-        self._held, self._held_cache, self._cache, self._step = [], None, None, None
-        self._parent = self._texts = None
+        self._held, self._held_cache, self._step = [], None, None
+        self._texts = TapTexts()
 
 
 def _see_later(weights: Float[Tensor, "batch heads rows keys"], positions: Sequence[int]) -> bool:
