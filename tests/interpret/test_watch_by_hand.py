@@ -77,6 +77,27 @@ def test_a_mask_hides_and_a_query_that_sees_nothing_has_weight_0(watched, far, v
     assert far(weights[:, :, 1:], attend(q, k, v)[1][:, :, 1:]) == 0
 
 
+@pytest.mark.parametrize("shift", ["max", "amax", "in place"])
+@pytest.mark.parametrize("value", [-1e9, torch.finfo(torch.float32).min])
+def test_a_query_that_sees_nothing_has_weight_0_after_its_maximum_was_subtracted(watched, far, value, shift) -> None:
+    """MiMo-V2 subtracts it before the softmax: rows of padding had uniform weights."""
+
+    def attend(q, k, v):
+        mask = torch.ones(N, M).index_fill(0, torch.tensor([0, 3]), 0)
+        scores = (q @ k.transpose(-2, -1)).masked_fill(mask == 0, value)
+        highest = scores.amax(-1, keepdim=True) if shift == "amax" else scores.max(dim=-1, keepdim=True).values
+        scores = scores.sub_(highest) if shift == "in place" else scores - highest
+        weights = functional.softmax(scores, dim=-1)
+        return weights @ v, weights
+
+    q, k, v = inputs(2, 3)
+    model = Hand(attend)
+    weights = watched(model, lambda: model(q, k, v)).layer(0).weights
+    assert (weights[:, :, [0, 3]] == 0).all()
+    seeing = [1, 2, 4]
+    assert far(weights[:, :, seeing], attend(q, k, v)[1][:, :, seeing]) == 0
+
+
 DROPOUTS = {
     "module": lambda w: nn.Dropout(0.5)(w),
     "in place": lambda w: nn.Dropout(0.5, inplace=True)(w),

@@ -15,8 +15,7 @@ pooling's weights are a single row.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -32,16 +31,17 @@ from regard.capture.intercept.operation_kinds import (
     PERMUTES,
     PRODUCTS,
     SPREADS,
+    SUBTRACTS,
 )
 from regard.capture.intercept.tensor_origins import Origin, Origins
-from regard.capture.intercept.torch_attention_calls import is_transformed
-from regard.tensors import unwrapped
+from regard.capture.weights_from_qk import HIDDEN
 
 __all__ = [
     "Features",
     "FollowedScores",
     "Spreads",
-    "Transformed",
+    "blind_before",
+    "blind_rows",
     "both_ways",
     "is_exponential",
     "may_multiply",
@@ -59,6 +59,7 @@ class FollowedScores:
     weak: bool = (
         False  # possibly a sum over positions: only a softmax over the other letter proves that they are scores
     )
+    blind: Tensor | None = None  # rows without a visible key, if their maximum was subtracted
 
     def rank(self, one: Tensor, result: Tensor) -> tuple[bool, ...]:
         """Return a rank among several tensors to follow: certain ones with a known and preserved layout are first."""
@@ -174,38 +175,6 @@ class Spreads:
         return None if layout is None else FollowedScores(layout, spread.ends, weak=not spread.two_sided)
 
 
-class Transformed:
-    """Tracks scores and weights into transforms of torch.func (vmap, grad), whose tensors are wrapped, and scores out
-    of them, which are views of what was wrapped. Their layout is unknown on the other side.
-    """
-
-    def __init__(self) -> None:
-        self._inside: dict[tuple[int, int], FollowedScores] = {}  # by place in memory, which leaving does not change
-
-    def carry(self, call: TorchCall, scores: WeakIdKeyDictionary, weights: WeakIdKeyDictionary) -> list[Any]:
-        """Process the arguments of one call, and return the softmaxes whose weights were passed into a transform."""
-        if not is_transformed() and not self._inside:
-            return []
-        used: list[Any] = []
-        for one in call.tensors:
-            inner = unwrapped(one)
-            known = self._inside.get(_place(one)) if inner is one else scores.get(inner)
-            if inner is not one and inner in weights:
-                used += weights[inner].softmaxes
-            if known is not None and one not in scores:
-                scores[one] = replace(known, layout=None)
-        return used
-
-    def begin(self, result: Tensor, scores: FollowedScores) -> None:
-        """Process new scores."""
-        if (inner := unwrapped(result)) is not result:
-            self._inside[_place(inner)] = scores
-
-
-def _place(one: Tensor) -> tuple[int, int]:
-    return (one.data_ptr() if one.layout is torch.strided else 0), one.numel()
-
-
 _CUTS = {"view", "reshape", "unflatten"}
 _SCALES = {"mul", "__mul__", "__rmul__", "div", "__truediv__", "mul_", "div_", "contiguous"} | CASTS
 
@@ -256,6 +225,21 @@ def _cut(width: int, result: Tensor) -> Layout | None:
 def both_ways(layout: Layout) -> tuple[Layout, Layout]:
     """Return both layouts, since keys may be either dimension."""
     return layout, layout.translate(str.maketrans("qk", "kq"))
+
+
+def blind_before(call: TorchCall) -> Tensor | None:
+    """Return which rows of scores see no key, before a call subtracts their maximum; None for any other call."""
+    if call.name not in SUBTRACTS or len(call.args) < 2 or not all(isinstance(one, Tensor) for one in call.args[:2]):
+        return None
+    scores, other = call.args[:2]
+    summed = [at for at, size in enumerate(scores.shape) if other.ndim == scores.ndim and other.shape[at] < size]
+    return scores.detach().amax(summed[0], keepdim=True) <= HIDDEN if len(summed) == 1 else None
+
+
+def blind_rows(scores: Tensor, dim: int, before: Tensor | None) -> Tensor:
+    """Return which rows of scores see no key, or saw none `before` their maximum was subtracted."""
+    blind = scores.detach().amax(dim, keepdim=True) <= HIDDEN
+    return blind if before is None or before.shape != blind.shape else blind | before
 
 
 def is_exponential(call: TorchCall, scores: Tensor) -> bool:

@@ -26,7 +26,8 @@ from regard.capture.intercept.eager_scores import (
     Features,
     FollowedScores,
     Spreads,
-    Transformed,
+    blind_before,
+    blind_rows,
     both_ways,
     is_exponential,
     may_multiply,
@@ -38,6 +39,7 @@ from regard.capture.intercept.eager_weights import (
     Part,
     SoftmaxUse,
     Verdicts,
+    drops_in_place,
     main_factors,
     multiplies_one_by_one,
     passed_on,
@@ -45,12 +47,11 @@ from regard.capture.intercept.eager_weights import (
     show,
 )
 from regard.capture.intercept.layouts import follows, moved, product_layout, summed
-from regard.capture.intercept.operation_kinds import DROPOUTS, LINEAR, MIXES, REWEIGHTS, SOFTMAXES
-from regard.capture.intercept.tensor_origins import LearnedTensors, Origins, Outputs, crosses
+from regard.capture.intercept.operation_kinds import LINEAR, MIXES, REWEIGHTS, SOFTMAXES, SUBTRACTS
+from regard.capture.intercept.tensor_origins import LearnedTensors, Origins, Outputs, Transformed, crosses
 from regard.capture.intercept.torch_attention_calls import is_transformed
 from regard.capture.missing_attention import Caller
 from regard.capture.watched_call import WatchedCall
-from regard.capture.weights_from_qk import HIDDEN
 
 __all__ = ["Eager"]
 
@@ -68,14 +69,12 @@ class Eager:
     ) -> None:
         self._learned, self._origins, self._outputs = learned, origins, outputs
         self._miss, self._find_caller = miss, find_caller
-        self._scores = WeakIdKeyDictionary()
-        self._weights = WeakIdKeyDictionary()
+        self._scores, self._weights = WeakIdKeyDictionary(), WeakIdKeyDictionary()
         self._logs = WeakIdKeyDictionary()  # results of log_softmax over scores, with its dimension
+        self._blind: Tensor | None = None  # rows of the scores of the running call
         self._latest: tuple[SoftmaxUse, ...] = ()
-        self._verdicts = Verdicts(miss)
-        self._features = Features()
-        self._spreads, self._transformed = Spreads(origins), Transformed()
-        self._merged = Merged()
+        self._verdicts, self._features = Verdicts(miss), Features()
+        self._spreads, self._transformed, self._merged = Spreads(origins), Transformed(), Merged()
 
     def after(self, call: TorchCall, results: list[Tensor]) -> WatchedCall | None:
         """Process one call that has returned, and return the attention call if this was its last step."""
@@ -100,11 +99,11 @@ class Eager:
         return None
 
     def before(self, call: TorchCall) -> None:
-        """Copy weights that a dropout is about to overwrite."""
-        name, args = call.name, call.args
-        inplace = name == "dropout_" or call.kwargs.get("inplace") or (name == "dropout" and len(args) > 3 and args[3])
-        if name in DROPOUTS and inplace and args and (weights := self._weights.get(args[0])) is not None:
-            weights.source = args[0].detach().clone() if weights.source is None else weights.source
+        """Copy weights that a dropout is about to overwrite, and find hidden rows before a shift of the scores."""
+        if call.name in SUBTRACTS:
+            self._blind = blind_before(call) if call.args and call.args[0] in self._scores else None
+        elif drops_in_place(call) and (weights := self._weights.get(call.args[0])) is not None:
+            weights.source = call.args[0].detach().clone() if weights.source is None else weights.source
 
     def finish(self) -> None:
         """Report softmaxes that were only suspected, at the end of the pass."""
@@ -139,7 +138,7 @@ class Eager:
         if layout[dim] == "q":
             layout, ends = layout.translate(str.maketrans("qk", "kq")), ends[::-1]
         # In a fully masked row the model has even weights or NaN; the recorded weights are 0.
-        blind = scores.detach().amax(dim, keepdim=True) <= HIDDEN
+        blind = blind_rows(scores, dim, known.blind if isinstance(known, FollowedScores) else None)
         source = result.detach().masked_fill(blind, 0.0) if bool(blind.any()) else None
         self._weights[result] = FollowedWeights(source, (softmax,), layout, ends)
         self._merged.carry([scores], result)
@@ -187,7 +186,8 @@ class Eager:
         elif follows(scores.layout, call, one, result):
             layout = scores.layout and moved(scores.layout, call, one, result)
             exponential = scores.exponential or is_exponential(call, one)
-            self._scores[result] = replace(scores, layout=layout, exponential=exponential)
+            blind = scores.blind if call.name not in SUBTRACTS or self._blind is None else self._blind
+            self._scores[result] = replace(scores, layout=layout, exponential=exponential, blind=blind)
 
     def _pass_weights(self, call: TorchCall, one: Tensor, result: Tensor) -> None:
         name, weights = call.name, self._weights[one]

@@ -34,6 +34,7 @@ __all__ = [
     "Part",
     "SoftmaxUse",
     "Verdicts",
+    "drops_in_place",
     "main_factors",
     "multiplies_one_by_one",
     "passed_on",
@@ -155,6 +156,13 @@ def _still_blind(weights: FollowedWeights, layout: Layout | None, result: Tensor
         return None
     blind = (weights.source == 0).all(layout.index("k"), keepdim=True)
     return result.detach().masked_fill(blind, 0.0) if bool(blind.any()) else None
+
+
+def drops_in_place(call: TorchCall) -> bool:
+    """Return whether a dropout overwrites its input."""
+    name, args = call.name, call.args
+    inplace = name == "dropout_" or call.kwargs.get("inplace") or (name == "dropout" and len(args) > 3 and args[3])
+    return name in DROPOUTS and bool(inplace) and bool(args)
 
 
 def multiplies_one_by_one(call: TorchCall, one: Tensor, others: Iterable[Tensor], result: Tensor) -> bool:

@@ -10,7 +10,7 @@ next, so that both are softmaxes over landmarks. Neither is attention from token
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
@@ -30,9 +30,11 @@ from regard.capture.intercept.operation_kinds import (
     SUBTRACTS,
     WRITES,
 )
+from regard.capture.intercept.torch_attention_calls import is_transformed
 from regard.capture.missing_attention import DIFFERENCE, LANDMARKS, Caller
+from regard.tensors import unwrapped
 
-__all__ = ["LearnedTensors", "Origin", "Origins", "Outputs", "crosses"]
+__all__ = ["LearnedTensors", "Origin", "Origins", "Outputs", "Transformed", "crosses"]
 
 
 _ACTIVATES = DROPOUTS | LINEAR | PRODUCTS | {"__setitem__"}  # projections of parameters are activations
@@ -143,6 +145,38 @@ class Origins:
             return [] if written._base is None else [written._base]
         memory = written.untyped_storage().data_ptr()  # views are not tracked in inference mode
         return [one for one in list(self._known) if one is not written and one.untyped_storage().data_ptr() == memory]
+
+
+class Transformed:
+    """Tracks scores and weights into transforms of torch.func (vmap, grad), whose tensors are wrapped, and scores out
+    of them, which are views of what was wrapped. Their layout is unknown on the other side.
+    """
+
+    def __init__(self) -> None:
+        self._inside: dict[tuple[int, int], Any] = {}  # by place in memory, which leaving does not change
+
+    def carry(self, call: TorchCall, scores: WeakIdKeyDictionary, weights: WeakIdKeyDictionary) -> list[Any]:
+        """Process the arguments of one call, and return the softmaxes whose weights were passed into a transform."""
+        if not is_transformed() and not self._inside:
+            return []
+        used: list[Any] = []
+        for one in call.tensors:
+            inner = unwrapped(one)
+            known = self._inside.get(_place(one)) if inner is one else scores.get(inner)
+            if inner is not one and inner in weights:
+                used += weights[inner].softmaxes
+            if known is not None and one not in scores:
+                scores[one] = replace(known, layout=None)
+        return used
+
+    def begin(self, result: Tensor, scores: Any) -> None:
+        """Process new scores."""
+        if (inner := unwrapped(result)) is not result:
+            self._inside[_place(inner)] = scores
+
+
+def _place(one: Tensor) -> tuple[int, int]:
+    return (one.data_ptr() if one.layout is torch.strided else 0), one.numel()
 
 
 class Outputs:
