@@ -420,3 +420,23 @@ def test_texts_generated_one_after_the_other_have_their_own_images_and_tokens(
     assert [len(one.layers) for one in seen] == [4 if image else 2 for image in images]
     for record, text in zip(seen, texts, strict=True):
         assert [one.text for one in record.tokens["text"][0]] == [WORDS[one] for one in text[0, :-1].tolist()]
+
+
+@pytest.mark.parametrize("kind", ["TimeSeriesTransformer", "Informer"])
+def test_a_decoder_whose_text_is_cut_from_the_encoders_tensor_crosses_to_it(kind: str) -> None:
+    """Past and future values are parts of one tensor, so keys and queries have one origin: all were called self."""
+    sizes = {"d_model": 8, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 2}
+    sizes |= {"decoder_attention_heads": 2, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
+    config = getattr(transformers, f"{kind}Config")(
+        **sizes, prediction_length=4, context_length=6, lags_sequence=[1, 2], num_time_features=1
+    )
+    model = getattr(transformers, f"{kind}Model")(config).eval()
+    given = {"past_values": (2, 8), "past_time_features": (2, 8, 1), "future_values": (2, 4)}
+    given |= {"future_time_features": (2, 4, 1), "past_observed_mask": (2, 8)}
+    with torch.no_grad(), regard.watch(model) as seen:
+        model(**{name: torch.rand(shape) for name, shape in given.items()})
+    kinds = {one.name: (one.kind, one.query_tokens) for one in seen.record.layers}
+    for layer in range(2):
+        assert kinds[f"encoder.layers.{layer}.self_attn"][0] == "self"
+        assert kinds[f"decoder.layers.{layer}.self_attn"] == ("self", "target")
+        assert kinds[f"decoder.layers.{layer}.encoder_attn"] == ("cross", "target")

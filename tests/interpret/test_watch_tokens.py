@@ -425,3 +425,41 @@ def test_latents_as_many_as_words_have_not_their_names(tokenizer: Any, latents: 
     inner = next(one for one in seen.record.layers if one.name == "inner")
     assert inner.kind == "self"
     assert not {inner.query_tokens, inner.key_tokens} & seen.record.tokens.keys()
+
+
+def small_translator(name: str) -> Any:
+    sizes = {"d_model": 8, "vocab_size": 9, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    if name == "T5":
+        kind, config = transformers.T5ForConditionalGeneration, transformers.T5Config
+        more = {"d_kv": 4, "d_ff": 16, "num_layers": 2, "num_heads": 2}
+    else:
+        kind, config = transformers.BartForConditionalGeneration, transformers.BartConfig
+        more = {f"{side}_{what}": n for side in ("encoder", "decoder") for what, n in (("layers", 2), ("ffn_dim", 16))}
+        more |= {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    return kind(config(**sizes, **more, decoder_start_token_id=1, forced_eos_token_id=None)).eval()
+
+
+@pytest.mark.parametrize("name", ["T5", "BART"])
+def test_generate_names_the_source_too(tokenizer: Any, name: str, tmp_path: Any) -> None:
+    """It calls the encoder outside of the model's own call, so only the target had words."""
+    model, ids = small_translator(name), tokenizer("the animal was tired a", return_tensors="pt")["input_ids"]
+    asked = {"max_new_tokens": 3, "eos_token_id": None, "pad_token_id": 0}
+    with regard.watch(model, tokenizer=tokenizer) as seen:
+        text = model.generate(ids, **asked, do_sample=False)
+        model.generate(ids.flip(1), **asked, do_sample=False)
+    words = [[one.text for one in record.tokens["source"][0]] for record in seen.records]
+    assert words == ["the animal was tired a".split(), "a tired was animal the".split()]
+    assert [one.text for one in seen.records[0].tokens["target"][0]] == tokenizer.convert_ids_to_tokens(
+        text[0, :-1].tolist()
+    )
+    with torch.no_grad(), regard.watch(model, tokenizer=tokenizer) as seen:
+        model(encoder_outputs=model.get_encoder()(input_ids=ids), decoder_input_ids=text)
+    assert [one.text for one in seen.record.tokens["source"][0]] == words[0]
+    with torch.no_grad(), regard.watch(model, tokenizer=tokenizer) as seen:
+        model.get_encoder()(input_ids=ids)
+    assert texts(seen.record) == words[0]
+    with regard.watch(model, tokenizer=tokenizer) as seen:  # the encoder has one row, the decoder two
+        model.generate(ids, **asked, do_sample=True, num_return_sequences=2)
+    assert "source" not in seen.record.tokens
+    seen.save(tmp_path / "it.atlas")
+    assert regard.load_atlas(tmp_path / "it.atlas").record.tokens.keys() == {"target"}

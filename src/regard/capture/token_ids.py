@@ -108,6 +108,7 @@ class Heard:
         self._pending: dict[str, Tensor] = {}
         self._streams: dict[str, Tensor] = {}  # ids of the running call
         self._embedded = EmbeddedIds()
+        self._is_in_call = False
         self._looks = True  # whether this call's embeddings are seen: those of compiled code are not
         self._mixed: set[int] = set()  # records whose model has embedded other texts too
         self._unread: set[tuple[int, str]] = set()  # records and arguments whose ids were not embedded as given
@@ -121,6 +122,7 @@ class Heard:
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Record the ids of one call of the model."""
         self._settle()
+        self._is_in_call = True
         first = args[0] if args and isinstance(args[0], Tensor) and not args[0].is_floating_point() else None
         for name in ("input_ids", "decoder_input_ids"):
             ids = kwargs.get(name, first if name == "input_ids" else None)
@@ -131,6 +133,11 @@ class Heard:
             self._encodes = reads_two_texts(module)
         self._turns = Counter()
         self._embedded, self._looks = EmbeddedIds(set(getattr(self._tokenizer, "all_special_ids", ()))), True
+
+    @property
+    def is_in_call(self) -> bool:
+        """Whether a call of the model is running."""
+        return self._is_in_call
 
     def run_compiled(self) -> None:
         """Note that the running call is one of compiled code."""
@@ -153,7 +160,7 @@ class Heard:
     def leave(self, module: nn.Module, args: Any, output: Any) -> None:
         """Assign the ids of the call that has ended, and clear them, since calls outside of it have other inputs."""
         self._settle()
-        self._streams = {}
+        self._streams, self._is_in_call = {}, False
 
     def streams(self) -> Mapping[str, Tensor]:
         """Return the ids of the running call, by stream."""
@@ -206,7 +213,7 @@ class Heard:
             elif (
                 self._tokenizer is not None
                 and stream is not None
-                and len(ids) in {one.batch for one in record.layers if stream in (one.query_tokens, one.key_tokens)}
+                and {one.batch for one in record.layers if stream in (one.query_tokens, one.key_tokens)} == {len(ids)}
             ):
                 found[stream] = tuple(self._tokens_of(self._tokenizer, one) for one in ids)
         return found

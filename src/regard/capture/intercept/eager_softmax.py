@@ -36,8 +36,8 @@ from regard.capture.intercept.eager_scores import (
 from regard.capture.intercept.eager_weights import (
     FollowedWeights,
     Merged,
-    Part,
     SoftmaxUse,
+    UsedPart,
     Verdicts,
     drops_in_place,
     main_factors,
@@ -263,7 +263,7 @@ class Eager:
             self._verdicts.fail(weights.softmaxes, missing.NEGATIVE)
             return None
         for softmax in weights.softmaxes:
-            softmax.used, softmax.part = True, Part(one) if weights.part else None
+            softmax.used, softmax.part = True, UsedPart(one) if weights.part else None
         self._latest = weights.softmaxes
         self._origins.give(result, weights.ends[0])
         matrix = one.detach() if weights.source is None else weights.source

@@ -31,8 +31,8 @@ from regard.torch_private import DisableTorchFunction
 __all__ = [
     "FollowedWeights",
     "Merged",
-    "Part",
     "SoftmaxUse",
+    "UsedPart",
     "Verdicts",
     "drops_in_place",
     "main_factors",
@@ -52,7 +52,7 @@ class SoftmaxUse:
     missed: bool = False
     suspect: str | None = None  # why it is missing, unless its weights are used in another place
     ticket: Any = None  # the ticket of the recorded call, to remove it
-    part: "Part | None" = None  # what was recorded, if that was a part of the weights
+    part: "UsedPart | None" = None  # what was recorded, if that was a part of the weights
 
 
 @dataclass(eq=False)
@@ -72,7 +72,7 @@ class FollowedWeights:
     part: bool = False  # some were removed: a sink's column, or all but some rows or heads
 
 
-class Part:
+class UsedPart:
     """A part of weights that has multiplied values, to be recognized if it does so again."""
 
     def __init__(self, one: Tensor) -> None:

@@ -22,7 +22,16 @@ from regard.capture.intercept.compiled_code import runs_compiled
 from regard.capture.intercept.eager_softmax import Eager
 from regard.capture.intercept.exchanged_functions import attends, graph_of, has_softmax, showing_scripts
 from regard.capture.intercept.operation_kinds import LOOKUPS
-from regard.capture.intercept.tensor_origins import LearnedTensors, Origin, Origins, Outputs, crosses
+from regard.capture.intercept.tensor_origins import (
+    EncoderCall,
+    LearnedTensors,
+    Origin,
+    Origins,
+    Outputs,
+    crosses,
+    encoder_of,
+    storage_of,
+)
 from regard.capture.intercept.torch_attention_calls import (
     KERNEL,
     is_transformed,
@@ -71,10 +80,10 @@ class Interception(WatchingMode):
     """
 
     def __init__(self, model: nn.Module, recorder: Recorder, readers: Mapping[Callable[..., Any], Reader]) -> None:
-        super().__init__(model)
+        super().__init__(model, encoder_of(model))
         self._recorder = recorder
         with DisableTorchFunction():
-            self._parameters = {_storage(one) for one in (*model.parameters(), *model.buffers())}
+            self._parameters = {storage_of(one) for one in (*model.parameters(), *model.buffers())}
         learned = LearnedTensors(self._is_parameter)
         self._origins = Origins(learned.holds)
         self._outputs = Outputs(recorder.withdraw)
@@ -116,7 +125,10 @@ class Interception(WatchingMode):
     def begins(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hears | None:
         """Process the start of a call; compiled code runs without this mode, which would be compiled into it."""
         hears = super().begins(module, args, kwargs)
-        here = module is self._model and threading.get_ident() == self._thread and not in_backward()
+        here = threading.get_ident() == self._thread and not in_backward()
+        if here and module in self._parts:
+            return self._begin_encoder(args, kwargs)
+        here = here and module is self._model
         if here and self.hears is not None:
             with DisableTorchFunction():
                 given = [one for one in tensors_in((args, tuple(kwargs.values()))) if one.is_floating_point()]
@@ -129,6 +141,13 @@ class Interception(WatchingMode):
         if self.hears is not None:
             self.hears.run_compiled()
         return end
+
+    def _begin_encoder(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hears:
+        """Process a call of the encoder, which `generate` makes outside of the model's: its ids are the source's."""
+        alone = self.hears is not None and not self.hears.is_in_call
+        if self.hears is not None and alone:
+            self.hears(self._model, args, kwargs)
+        return EncoderCall(self._origins, self.hears if alone else None)
 
     def _ends_compiled(self) -> None:
         self._runs_compiled = False
@@ -257,7 +276,7 @@ class Interception(WatchingMode):
             self._origins.carry(call, results)
 
     def _is_parameter(self, one: Tensor) -> bool:
-        return _storage(one) in self._parameters
+        return storage_of(one) in self._parameters
 
 
 def is_traced() -> bool:
@@ -279,11 +298,3 @@ def _heads(seen: WatchedCall, output: Any) -> Tensor | None:
     """
     output = output[0] if isinstance(output, tuple) else output
     return output if isinstance(output, Tensor) and output.ndim == 4 else seen.output
-
-
-def _storage(tensor: Tensor) -> int:
-    """Return the storage of a tensor, which views of a parameter (its transpose, a slice) share."""
-    try:
-        return tensor.untyped_storage().data_ptr()
-    except (NotImplementedError, RuntimeError):  # sparse and nested tensors have no storage of their own
-        return -1

@@ -15,7 +15,7 @@ from itertools import count
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from regard.capture.intercept.call_names_and_products import TorchCall, pair_labels
@@ -34,7 +34,17 @@ from regard.capture.intercept.torch_attention_calls import is_transformed
 from regard.capture.missing_attention import DIFFERENCE, LANDMARKS, Caller
 from regard.tensors import unwrapped
 
-__all__ = ["LearnedTensors", "Origin", "Origins", "Outputs", "Transformed", "crosses"]
+__all__ = [
+    "EncoderCall",
+    "LearnedTensors",
+    "Origin",
+    "Origins",
+    "Outputs",
+    "Transformed",
+    "crosses",
+    "encoder_of",
+    "storage_of",
+]
 
 
 _ACTIVATES = DROPOUTS | LINEAR | PRODUCTS | {"__setitem__"}  # projections of parameters are activations
@@ -108,6 +118,10 @@ class Origins:
                 self.latents[number] = tensor.untyped_storage().nbytes() // vector  # in memory, before broadcasting
         return origin
 
+    def begin(self, tensor: Tensor) -> None:
+        """Make a tensor that was computed from others a root."""
+        self._known[tensor] = Origin(frozenset([next(self._numbers)]), self.of(tensor).learned)
+
     def give(self, tensor: Tensor, origin: Origin) -> None:
         """Set the origin of a tensor."""
         self._known[tensor] = origin
@@ -177,6 +191,40 @@ class Transformed:
 
 def _place(one: Tensor) -> tuple[int, int]:
     return (one.data_ptr() if one.layout is torch.strided else 0), one.numel()
+
+
+class EncoderCall:
+    """A call of an encoder, whose output is a memory: what a decoder makes of the same tensor is another text."""
+
+    def __init__(self, origins: Origins, hears: Any) -> None:
+        self._origins, self._hears = origins, hears
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Process the start of the call."""
+
+    def leave(self, module: nn.Module, args: Any, output: Any) -> None:
+        """Process the end of the call."""
+        memory = getattr(output, "last_hidden_state", output[0] if isinstance(output, tuple) and output else None)
+        if isinstance(memory, Tensor):
+            self._origins.begin(memory)
+        if self._hears is not None:
+            self._hears.leave(module, args, output)
+
+
+def encoder_of(model: nn.Module) -> tuple[nn.Module, ...]:
+    """Return the encoder of an encoder–decoder of transformers."""
+    if not getattr(getattr(model, "config", None), "is_encoder_decoder", False) or not hasattr(model, "get_encoder"):
+        return ()
+    encoder: Any = model.get_encoder()  # type: ignore[operator]
+    return (encoder,) if isinstance(encoder, nn.Module) and encoder is not model else ()
+
+
+def storage_of(tensor: Tensor) -> int:
+    """Return the storage of a tensor, which views of a parameter (its transpose, a slice) share."""
+    try:
+        return tensor.untyped_storage().data_ptr()
+    except (NotImplementedError, RuntimeError):  # sparse and nested tensors have no storage of their own
+        return -1
 
 
 class Outputs:

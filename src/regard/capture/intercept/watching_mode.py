@@ -59,6 +59,10 @@ class Hears(Protocol):
 class HearsIds(Hears, Protocol):
     """An object that is also notified of the ids that a call embeds."""
 
+    @property
+    def is_in_call(self) -> bool:
+        """Whether a call of the model is running."""
+
     def look_up(self, ids: Tensor, table: Tensor) -> bool:
         """Process an embedding inside a call, and return whether it is of the ids that the model was called with."""
 
@@ -78,9 +82,10 @@ class WatchingMode(TorchFunctionMode):
 
     hears: HearsIds | None = None
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, parts: Sequence[nn.Module] = ()) -> None:
+        """Make a mode to which the calls of the model, and of these parts of it, are announced."""
         super().__init__()
-        self._model, self.calls_elsewhere = model, 0
+        self._model, self._parts, self.calls_elsewhere = model, parts, 0
         self._lock, self._thread = threading.Lock(), 0
         self._patches = contextlib.ExitStack()
 
@@ -90,7 +95,7 @@ class WatchingMode(TorchFunctionMode):
 
     def __enter__(self) -> Self:
         """Start to observe this thread."""
-        self._patches = self._exchange([self._model])
+        self._patches = self._exchange([self._model, *self._parts])
         super().__enter__()  # type: ignore[no-untyped-call]
         if above := modes_above_watches():
             restack([one for one in get_current_function_mode_stack() if one not in above] + above)
