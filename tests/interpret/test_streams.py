@@ -339,9 +339,10 @@ class Twins(nn.Module):
 
 
 class Stages(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, *blocks: int) -> None:
         super().__init__()
-        self.stages = nn.ModuleList(nn.ModuleDict({"blocks": nn.ModuleList([Attention(), Attention()])}) for _ in "ab")
+        lists = (nn.ModuleList(Attention() for _ in range(count)) for count in blocks)
+        self.stages = nn.ModuleList(nn.ModuleDict({"blocks": one}) for one in lists)
 
     def forward(self, x: Tensor) -> Tensor:
         for stage in self.stages:
@@ -358,7 +359,9 @@ class Stages(nn.Module):
         (lambda: Layers(2, [0, 1, 0, 1]), [("text", number) for number in range(4)]),
         (Shared, [("text", number) for number in range(3)]),
         (Twins, [("image", 0), ("image", 1), ("image 2", 0), ("image 2", 1)]),
-        (Stages, [("text", number) for number in range(4)]),
+        (lambda: Stages(2, 2), [("text", number) for number in range(4)]),
+        (lambda: Stages(2, 1, 3), [("text", number) for number in range(6)]),  # the second was a second number 1
+        (lambda: Stages(1, 1, 1), [("text", number) for number in range(3)]),
     ],
 )
 def test_layers_have_the_numbers_that_the_model_gives_them(model: Callable[[], nn.Module], layers: list[Any]) -> None:

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 
 import regard
 from interpret.small_models import MODELS, WINDOW, with_large_weights
@@ -184,3 +185,19 @@ def test_a_copied_cache_that_has_dropped_keys_begins_a_record_at_its_position() 
     assert [(one.layers[0].queries, one.layers[0].keys) for one in seen] == [(11, 11), (2, 11)]
     for layer, whole in zip(seen.records[1].layers, eager(model, text), strict=True):
         assert np.abs(layer.weights[0] - whole[0, :, READ:]).max() < 2e-5
+
+
+class WithFirst(nn.Module):
+    """A layer of all positions, and one of the first alone, as a classifier has."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        whole = functional.scaled_dot_product_attention(x, x, x)
+        return functional.scaled_dot_product_attention(whole[:, :, :1], whole, whole)
+
+
+def test_tokens_given_name_the_layers_that_have_them_all() -> None:
+    """A second layer with fewer rows took the names of the first, and the error asked for `tokens=`."""
+    with torch.no_grad(), regard.watch(model := WithFirst(), tokens="the cat sat down".split()) as seen:
+        model(torch.randn(1, 2, 4, 8))
+    assert [one.text for one in seen.tokens["text"][0]] == "the cat sat down".split()
+    assert {one.layer for one in seen.rank_heads("sat", "the")} == {0}

@@ -100,12 +100,13 @@ class Places:
         """
         number, stages = int(parts[at]), len(_children(self._at(parts[:at])))
         for inner in range(at + 1, len(parts)):
-            kinds = [type(one) for one in _children(self._at(parts[:inner]))]
-            if parts[inner].isdigit() and len(kinds) > 1 and len(set(kinds)) == 1:
-                blocks = [
-                    len(_children(self._at([*parts[:at], str(stage), *parts[at + 1 : inner]])))
-                    for stage in range(stages)
-                ]
+            if not parts[inner].isdigit():
+                continue
+            lists = [[*parts[:at], str(stage), *parts[at + 1 : inner]] for stage in range(stages)]
+            kinds = [[type(one) for one in _children(self._at(one))] for one in lists]
+            own, blocks = set(kinds[number]) if number < stages else set(), list(map(len, kinds))
+            alike = len(own) == 1 and (blocks[number] > 1 or own == set().union(*kinds))
+            if alike and max(blocks) > 1:
                 return sum(blocks[:number]) + int(parts[inner]), sum(blocks)
         return number, stages
 

@@ -84,7 +84,8 @@ def given_tokens(tokens: Named, record: Record) -> Streams:
                 f"`tokens` must name the positions of one sequence, {there} of them in a batch of {batch}, got "
                 f"{len(texts)} for {stream!r}: leave it out, or pass `tokenizer=` for batches"
             )
-        if any(one.query_tokens == one.key_tokens == stream and one.queries < one.keys for one in record.layers):
+        own = [one for one in record.layers if one.query_tokens == one.key_tokens == stream]
+        if own and all(one.queries < one.keys for one in own):
             continue  # its rows are those of the last positions, and would have other names
         found[stream] = (tuple(Token(text) for text in texts),)
     return found
