@@ -403,6 +403,18 @@ def test_words_are_those_that_were_embedded(tokenizer: Any, change: str, way: st
         assert texts(seen.record) == text.split()
 
 
+@pytest.mark.parametrize("change", ["turned", "masked"])
+def test_ids_that_are_numbers_of_positions_too_are_no_evidence(change: str, tokenizer: Any) -> None:
+    """They are looked up, in the table of positions."""
+    ids = torch.arange(5)[None]
+    with torch.no_grad(), regard.watch(model := Changed(change).eval(), tokenizer=tokenizer) as seen:
+        model(ids)
+    assert seen.record.tokens == {}
+    with torch.no_grad(), regard.watch(model := Changed("").eval(), tokenizer=tokenizer) as seen:
+        model(ids)
+    assert texts(seen.record) == tokenizer.convert_ids_to_tokens(ids[0].tolist())
+
+
 class Latents(nn.Module):
     """Learned latents attend to words and then to each other."""
 

@@ -157,3 +157,14 @@ def test_a_softmax_by_hand_whose_values_are_weighted_one_by_one_is_missing() -> 
     _, seen = watched(by_hand, lambda w, v: (w[..., None] * v[:, :, None]).sum(-2))
     (one,) = seen.missing
     assert one.reason.endswith(missing.BY_HAND)
+
+
+def test_an_index_under_vmap_leaves_the_model_running() -> None:
+    """Its number cannot be read there."""
+
+    def rows(w: Tensor, v: Tensor) -> Tensor:
+        row = torch.func.vmap(lambda at: (w.transpose(0, 2)[at].transpose(0, 1)[:, :, None] @ v)[:, :, 0], out_dims=2)
+        return row(torch.arange(N))
+
+    _, seen = watched(MADE["at once"], rows)
+    assert [one.module for one in seen.missing] == ["1"]

@@ -21,6 +21,7 @@ class EmbeddedIds:
         self._special = special
         self.tables: dict[int, int] = {}  # tables of the call's own ids, and their numbers of rows
         self._others: list[tuple[int, int, bool]] = []  # those of other ids, and whether they may be padded positions
+        self._rises = False  # whether its own ids may be numbers of positions themselves
         self._is_mixed = False  # whether rows of a batch are in another order, or beside others
         self._upto: dict[str, int] = {}  # positions of a stream that were embedded part by part
 
@@ -34,9 +35,9 @@ class EmbeddedIds:
     def are_mixed(self) -> bool:
         """Return whether rows of the call's ids may be those of another text that was also embedded."""
         sizes = set(self.tables.values())
-        return self._is_mixed or any(
-            table in self.tables or (size in sizes and not positions) for table, size, positions in self._others
-        )
+        if self._is_mixed or (self._rises and self._others):
+            return True
+        return any(table in self.tables or (size in sizes and not positions) for table, size, positions in self._others)
 
     def _is_given(self, name: str, given: Tensor, ids: Tensor, table: Tensor) -> bool:
         ids = _as_rows(ids, given)
@@ -51,6 +52,7 @@ class EmbeddedIds:
             if start + size == length:
                 self.read.add(name)
                 self.tables[_key(table)] = len(table)
+                self._rises |= not bool(_jumps(given).any())
             return True
         if ids.shape[1] == length:
             self._compare(name, given, ids, table)
@@ -62,10 +64,15 @@ class EmbeddedIds:
             kept, replaced = (set(given[where].tolist()) - self._special for where in (ids == given, ids != given))
             if kept and all(one >= len(table) for one in replaced):
                 self.read.add(name)
-        jumps = ((ids.diff() < 0) | (ids.diff() > 1)).sum(-1)
+        jumps = _jumps(ids)
         if jumps.any():  # else they are numbers of positions or segments
             self._others.append((_key(table), len(table), bool((jumps <= 1).all())))
             self._is_mixed |= any(bool((ids == one).all(-1).any()) for one in given)
+
+
+def _jumps(ids: Tensor) -> Tensor:
+    """Return how often each row does not go up by 0 or 1; numbers of positions or segments always do."""
+    return ((ids.diff() < 0) | (ids.diff() > 1)).sum(-1)
 
 
 def _key(table: Tensor) -> int:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -85,7 +86,12 @@ class UsedPart:
 
 def _place(one: Tensor) -> tuple[Any, ...] | None:
     """Return where a view lies in memory, which the weights that it is a part of keep alive; None for a copy."""
-    return None if one._base is None else (one.data_ptr(), one.shape, one.stride())
+    if one._base is None or one.layout is not torch.strided:
+        return None
+    try:
+        return one.data_ptr(), one.shape, one.stride()
+    except (NotImplementedError, RuntimeError):  # a sharded tensor
+        return None
 
 
 def source_of(weights: FollowedWeights, one: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ from regard.capture.intercept.operation_kinds import (
     REDUCES,
     SHAPES,
 )
-from regard.torch_private import DisableTorchFunction
+from regard.torch_private import DisableTorchFunction, is_functorch_wrapped_tensor
 
 __all__ = [
     "dims_of",
@@ -139,11 +139,10 @@ def _per_dimension(index: Any, ndim: int) -> list[Any]:
 
 
 def _number(one: Any) -> Any:
-    """Return a number of NumPy or a tensor as an int, and all else as it is."""
-    whole = (
-        one.ndim == 0 and not one.is_floating_point() and one.dtype != torch.bool if isinstance(one, Tensor) else False
-    )
-    return int(one) if whole or isinstance(one, np.integer) else one
+    """Return a number of NumPy or a tensor as an int, and all else as it is; one under vmap cannot be read."""
+    if isinstance(one, Tensor) and not is_functorch_wrapped_tensor(one):
+        return int(one) if one.ndim == 0 and not one.is_floating_point() and one.dtype != torch.bool else one
+    return int(one) if isinstance(one, np.integer) else one
 
 
 def reshaped(layout: Layout, before: Tensor, after: Tensor) -> Layout | None:

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -113,9 +112,8 @@ class Origins:
         if origin is None:
             number = next(self._numbers)
             origin = self._known[tensor] = Origin(frozenset([number]))
-            if tensor.ndim > 1 and tensor.layout is torch.strided and self._is_learned(tensor):
-                vector = max(1, tensor.shape[-1] * tensor.element_size())
-                self.latents[number] = tensor.untyped_storage().nbytes() // vector  # in memory, before broadcasting
+            if tensor.ndim > 1 and self._is_learned(tensor):
+                self.latents[number] = _vectors_of(tensor)
         return origin
 
     def begin(self, tensor: Tensor) -> None:
@@ -190,7 +188,18 @@ class Transformed:
 
 
 def _place(one: Tensor) -> tuple[int, int]:
-    return (one.data_ptr() if one.layout is torch.strided else 0), one.numel()
+    try:
+        return one.data_ptr(), one.numel()
+    except (NotImplementedError, RuntimeError):
+        return -1, one.numel()
+
+
+def _vectors_of(tensor: Tensor) -> int:
+    """Return the number of vectors that a tensor has in memory, before one is broadcast; 0 if it is unknown."""
+    try:
+        return tensor.untyped_storage().nbytes() // max(1, tensor.shape[-1] * tensor.element_size())
+    except (NotImplementedError, RuntimeError):  # sparse and sharded ones
+        return 0
 
 
 class EncoderCall:
