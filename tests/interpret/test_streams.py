@@ -443,3 +443,27 @@ def test_a_decoder_whose_text_is_cut_from_the_encoders_tensor_crosses_to_it(kind
         assert kinds[f"encoder.layers.{layer}.self_attn"][0] == "self"
         assert kinds[f"decoder.layers.{layer}.self_attn"] == ("self", "target")
         assert kinds[f"decoder.layers.{layer}.encoder_attn"] == ("cross", "target")
+
+
+class OwnLatents(nn.Module):
+    """A resampler written by hand: latents attend to an image beside themselves, twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.latents = nn.Parameter(torch.randn(1, 3, 8))
+        self.layers = nn.ModuleList(nn.ModuleDict({name: nn.Linear(8, 8) for name in "qkv"}) for _ in range(2))
+
+    def forward(self, image: Tensor) -> Tensor:
+        latents = self.latents.expand(len(image), -1, -1)
+        for layer in self.layers:
+            keys = torch.cat([image, latents], 1)
+            q, k, v = (layer[name](one)[:, None] for name, one in (("q", latents), ("k", keys), ("v", keys)))
+            latents = latents + nn.functional.scaled_dot_product_attention(q, k, v)[:, 0]
+        return latents
+
+
+def test_both_layers_of_a_resampler_are_of_one_kind() -> None:
+    """The latents of the first are learned vectors, and were taken for another text than the keys made of them."""
+    with torch.no_grad(), regard.watch(model := OwnLatents()) as seen:
+        model(torch.randn(2, 5, 8))
+    assert [one.kind for one in seen.record.layers] == ["self", "self"]

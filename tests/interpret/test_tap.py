@@ -297,6 +297,20 @@ def test_two_prompts_whose_caches_the_model_makes_count_their_own_steps() -> Non
     assert [(row.position, row.step) for row in tap.rows] == [(2, 0), (3, 0), (3, 1), (4, 1), (4, 2), (5, 2)]
 
 
+def test_rows_of_a_cache_that_is_repeated_or_selected_from_have_their_parents() -> None:
+    model, ids = made("Llama"), prompt(6)["input_ids"]
+    cache = transformers.DynamicCache(config=model.config)
+    with torch.no_grad(), regard.tap(model, heads=["1.3"]) as tap:
+        model(ids, past_key_values=cache)
+        cache.batch_repeat_interleave(2)
+        model(ids[:1, :1].expand(4, -1), past_key_values=cache)
+        cache.batch_select_indices(torch.tensor([3, 0]))
+        model(ids[:, :1], past_key_values=cache)
+        model(ids[:, :1], past_key_values=cache)
+    parents = [None if row.parent is None else row.parent.tolist() for row in tap.rows]
+    assert parents == [None, [0, 0, 1, 1], [3, 0], [0, 1]]
+
+
 @pytest.mark.parametrize("use_cache", [None, True, False])
 def test_a_model_that_fills_no_cache_counts_its_steps(use_cache: bool | None) -> None:
     config = transformers.OpenAIGPTConfig(n_embd=8, n_head=2, n_layer=2, vocab_size=99)

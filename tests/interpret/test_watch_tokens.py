@@ -415,13 +415,25 @@ def test_ids_that_are_numbers_of_positions_too_are_no_evidence(change: str, toke
     assert texts(seen.record) == tokenizer.convert_ids_to_tokens(ids[0].tolist())
 
 
+class ByHand(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.project = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
+
+    def forward(self, *given: Tensor) -> list[Tensor]:
+        q, k, v = (project(one) for project, one in zip(self.project, given, strict=True))
+        return [torch.softmax(q @ k.mT, -1) @ v]
+
+
 class Latents(nn.Module):
     """Learned latents attend to words and then to each other."""
 
-    def __init__(self, latents: int) -> None:
+    def __init__(self, latents: int, *, by_hand: bool) -> None:
         super().__init__()
         self.words, self.latents = nn.Embedding(9, 8), nn.Parameter(torch.randn(1, latents, 8))
-        self.cross, self.inner = (nn.MultiheadAttention(8, 2, batch_first=True) for _ in range(2))
+        self.cross, self.inner = (
+            ByHand() if by_hand else nn.MultiheadAttention(8, 2, batch_first=True) for _ in range(2)
+        )
 
     def forward(self, input_ids: Tensor) -> None:
         words = self.words(input_ids)
@@ -429,10 +441,11 @@ class Latents(nn.Module):
         self.inner(latents, latents, latents)
 
 
+@pytest.mark.parametrize("by_hand", [False, True])
 @pytest.mark.parametrize("latents", [3, 5])
-def test_latents_as_many_as_words_have_not_their_names(tokenizer: Any, latents: int) -> None:
+def test_latents_as_many_as_words_have_not_their_names(tokenizer: Any, latents: int, by_hand: bool) -> None:
     ids = tokenizer("the animal was tired a", return_tensors="pt")["input_ids"]
-    with torch.no_grad(), regard.watch(model := Latents(latents).eval(), tokenizer=tokenizer) as seen:
+    with torch.no_grad(), regard.watch(model := Latents(latents, by_hand=by_hand).eval(), tokenizer=tokenizer) as seen:
         model(ids)
     inner = next(one for one in seen.record.layers if one.name == "inner")
     assert inner.kind == "self"

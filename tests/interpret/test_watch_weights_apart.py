@@ -11,6 +11,7 @@ import regard
 from regard.capture import missing_attention as missing
 
 B, H, N, D = 3, 2, 5, 4
+ORDER = torch.tensor([4, 2, 0, 1, 3])
 Scores = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -72,6 +73,12 @@ APART: dict[str, Scores] = {
     "texts": lambda w, v: torch.stack([one @ other for one, other in zip(w, v)]),  # noqa: B905
     "slices of texts": lambda w, v: torch.cat([w[at : at + 1] @ v[at : at + 1] for at in range(B)]),
     "halves of keys": lambda w, v: w[..., :2] @ v[:, :, :2] + w[..., 2:] @ v[:, :, 2:],
+    "hsplit": lambda w, v: torch.cat([one @ other for one, other in zip(w.hsplit(2), v.hsplit(2))], 1),  # noqa: B905
+    "vsplit": lambda w, v: torch.cat([one @ other for one, other in zip(w.vsplit(3), v.vsplit(3))]),  # noqa: B905
+    "rows in another order": lambda w, v: w[:, :, ORDER] @ v,
+    "keys in another order": lambda w, v: w[..., ORDER] @ v[:, :, ORDER],
+    "heads by a list": lambda w, v: w[:, [1, 0]] @ v[:, [1, 0]],
+    "a product, then one by one": lambda w, v: w[..., :-1] @ v[:, :, :-1] + w[..., -1:] * v[:, :, -1:],
     "under vmap": lambda w, v: torch.func.vmap(torch.matmul)(w, v),
     "rows under vmap": lambda w, v: torch.func.vmap(lambda a, b: (a[..., None, :] @ b)[..., 0, :], (2, None), 2)(w, v),
 }
@@ -122,6 +129,33 @@ def test_weights_used_part_by_part_are_missing(make: str, use: str) -> None:
     (one,) = seen.missing
     assert one.module == "1"
     assert one.reason.endswith((missing.REARRANGED, missing.TRANSFORMED))
+
+
+def zeroed(weights: Tensor) -> Tensor:
+    weights[..., 0] = 0
+    return weights
+
+
+WRITTEN: dict[str, Callable[[Tensor], Tensor]] = {
+    "a copy": lambda w: zeroed(w.clone()),
+    "itself": zeroed,
+    "a cast": lambda w: zeroed(w.to(torch.float64)).float(),
+    "a copy's view": lambda w: (copy := w.clone(), copy[:, 1].mul_(0.5))[0],
+    "a copy's lower part": lambda w: w.clone().tril_(),
+}
+
+
+@pytest.mark.parametrize("what", WRITTEN)
+def test_weights_written_in_place_are_recorded_as_they_are_used(far, what: str) -> None:
+    """A copy had the weights of before."""
+    used = []
+
+    def use(w: Tensor, v: Tensor) -> Tensor:
+        used.append(WRITTEN[what](w))
+        return used[-1] @ v
+
+    _, seen = watched(MADE["at once"], use)
+    assert far(seen.weights(layer=1), used[-1]) == 0
 
 
 @pytest.mark.parametrize("use", ["slice", "index", "view used twice"])

@@ -233,14 +233,22 @@ class TapSteps:
             parent = rows
         elif parent is None and batch == text.batch:
             parent = torch.arange(batch)
+        elif parent is not None and len(parent) != batch:
+            parent = None
         text.number, text.batch, text.cached = text.number + 1, batch, cache is not None
         text.end = step.past + step.queries
         text.ids = None if step.ids is None else step.ids.clone()  # a loop may fill one buffer again and again
         return text, parent if text.number else None
 
-    def reordered(self, cache: Any, rows: Tensor) -> None:
-        """Note that a text continues with these rows of its cache."""
-        if (text := self._texts.known(cache)) is not None:
+    def reordered(self, cache: Any, rows: Tensor | int) -> None:
+        """Note that a text continues with these rows of its cache, or with each of them so many times."""
+        text = self._texts.known(cache)
+        if text is None:
+            return
+        if isinstance(rows, int):
+            before = torch.arange(text.batch) if text.parent is None else text.parent
+            text.parent = before.repeat_interleave(rows)
+        else:
             text.parent = rows.detach().clone() if text.parent is None else text.parent[rows]
 
     def _settle(self, cache: Any, past: int) -> None:

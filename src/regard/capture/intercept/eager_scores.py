@@ -16,13 +16,14 @@ pooling's weights are a single row.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 from regard.capture.intercept.call_names_and_products import Layout, TorchCall, pair_labels
-from regard.capture.intercept.layouts import dims_of, inserted_by, moved, product_layout
+from regard.capture.intercept.layouts import dims_of, moved, product_layout
 from regard.capture.intercept.operation_kinds import (
     CASTS,
     KNOWN,
@@ -137,7 +138,7 @@ class Spreads:
         if call.name == "unsqueeze":
             at = (call.dim() or 0) % result.ndim - result.ndim
             self._new[result] = frozenset([at, *(old - (old <= at) for old in new)])
-        elif call.name == "__getitem__" and (inserted := inserted_by(call.args[1], result.ndim)):
+        elif call.name == "__getitem__" and (inserted := _inserted_by(call.args[1], result.ndim)):
             self._new[result] = frozenset(inserted)
         elif new and result.ndim == one.ndim and call.name not in PERMUTES:
             self._new[result] = new
@@ -225,6 +226,23 @@ def _cut(width: int, result: Tensor) -> Layout | None:
 def both_ways(layout: Layout) -> tuple[Layout, Layout]:
     """Return both layouts, since keys may be either dimension."""
     return layout, layout.translate(str.maketrans("qk", "kq"))
+
+
+def _inserted_by(index: Any, ndim: int) -> list[int]:
+    """Return the dimensions, counted from the end, that None in an index inserts into a result with `ndim` dimensions;
+    none next to tensors.
+
+    >>> _inserted_by((slice(None), None), 4), _inserted_by((..., None, slice(None)), 4), _inserted_by(0, 4)
+    ([-3], [-2], [])
+    """
+    items = index if isinstance(index, tuple) else (index,)
+    if not all(one is None or one is Ellipsis or type(one) in (int, slice) for one in items):
+        return []
+    kept = [one for one in items if type(one) is not int]
+    if Ellipsis in kept:
+        at = kept.index(Ellipsis)
+        kept[at : at + 1] = [slice(None)] * (ndim - len(kept) + 1)
+    return [at - ndim for at, one in enumerate(kept) if one is None]
 
 
 def blind_before(call: TorchCall) -> Tensor | None:

@@ -40,22 +40,21 @@ from regard.capture.intercept.eager_weights import (
     UsedPart,
     Verdicts,
     drops_in_place,
+    forget_written,
     main_factors,
     multiplies_one_by_one,
     passed_on,
     reweighted,
     show,
 )
-from regard.capture.intercept.layouts import follows, moved, product_layout, summed
+from regard.capture.intercept.layouts import Transformed, follows, moved, product_layout, summed
 from regard.capture.intercept.operation_kinds import LINEAR, MIXES, REWEIGHTS, SOFTMAXES, SUBTRACTS
-from regard.capture.intercept.tensor_origins import LearnedTensors, Origins, Outputs, Transformed, crosses
+from regard.capture.intercept.tensor_origins import LearnedTensors, Origins, Outputs, crosses
 from regard.capture.intercept.torch_attention_calls import is_transformed
 from regard.capture.missing_attention import Caller
 from regard.capture.watched_call import WatchedCall
 
 __all__ = ["Eager"]
-
-_INVERSES = {"exp", "exp_"}  # of a log_softmax
 
 Miss = Callable[[Caller, str], None]
 FindCaller = Callable[[], Caller | None]  # None if another model is running
@@ -89,7 +88,7 @@ class Eager:
         if call.name in SOFTMAXES:
             scores = call.args[0] if call.args else call.kwargs.get("input", call.kwargs.get("logits"))
             self._softmax(scores, softmax_dim(call), result)
-        elif call.name in _INVERSES and call.tensors[0] in self._logs:
+        elif call.name in ("exp", "exp_") and call.tensors[0] in self._logs:
             scores, dim = self._logs[call.tensors[0]]
             self._softmax(scores, dim, result)
         else:
@@ -191,18 +190,19 @@ class Eager:
 
     def _pass_weights(self, call: TorchCall, one: Tensor, result: Tensor) -> None:
         name, weights = call.name, self._weights[one]
+        parts = [found for x in call.tensors if (found := self._weights.get(x)) is not None]
+        forget_written(call, self._weights)
         others = [x for x in self._learned.activations(call) if x is not one and x not in self._weights]
         if others and may_multiply(call, [one, *others], result):
+            self._used_again(weights, one)
             self._verdicts.suspect(weights.softmaxes, missing.UNKNOWN.format(name))
         if self._multiplies_values(call, one, result):
+            self._used_again(weights, one)
             self._verdicts.fail(weights.softmaxes, missing.ONE_BY_ONE)
         elif (name in REWEIGHTS or name in MIXES) and not weights.blended:
-            self._weights[result] = reweighted(call, weights, self._parts(call), one, result)
-        elif result is not one and (passed := passed_on(call, weights, self._parts(call), one, result)) is not None:
+            self._weights[result] = reweighted(call, weights, parts, one, result)
+        elif result is not one and (passed := passed_on(call, weights, parts, one, result)) is not None:
             self._weights[result] = passed
-
-    def _parts(self, call: TorchCall) -> list[FollowedWeights]:
-        return [found for x in call.tensors if (found := self._weights.get(x)) is not None]
 
     def _multiplies_values(self, call: TorchCall, one: Tensor, result: Tensor) -> bool:
         others = (x for x in call.tensors if x is not one and x not in self._weights and not self._learned.holds(x))

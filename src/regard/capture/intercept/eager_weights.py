@@ -1,5 +1,6 @@
 """Weights between a softmax and the values: which weights are recorded, or why they cannot be."""
 
+import re
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -23,8 +24,9 @@ from regard.capture.intercept.operation_kinds import (
     PRODUCTS,
     REWEIGHTS,
     SHAPES,
+    WRITES,
 )
-from regard.capture.intercept.tensor_origins import LearnedTensors, Origin
+from regard.capture.intercept.tensor_origins import LearnedTensors, Origin, storage_of
 from regard.capture.missing_attention import Caller
 from regard.capture.weights_from_qk import CallFromWeights
 from regard.torch_private import DisableTorchFunction
@@ -36,6 +38,7 @@ __all__ = [
     "UsedPart",
     "Verdicts",
     "drops_in_place",
+    "forget_written",
     "main_factors",
     "multiplies_one_by_one",
     "passed_on",
@@ -86,12 +89,8 @@ class UsedPart:
 
 def _place(one: Tensor) -> tuple[Any, ...] | None:
     """Return where a view lies in memory, which the weights that it is a part of keep alive; None for a copy."""
-    if one._base is None or one.layout is not torch.strided:
-        return None
-    try:
-        return one.data_ptr(), one.shape, one.stride()
-    except (NotImplementedError, RuntimeError):  # a sharded tensor
-        return None
+    place = one._base is not None and one.layout is torch.strided
+    return (storage_of(one), one.storage_offset(), one.shape, one.stride()) if place else None
 
 
 def source_of(weights: FollowedWeights, one: Tensor) -> Tensor:
@@ -167,8 +166,20 @@ def _still_blind(weights: FollowedWeights, layout: Layout | None, result: Tensor
 def drops_in_place(call: TorchCall) -> bool:
     """Return whether a dropout overwrites its input."""
     name, args = call.name, call.args
-    inplace = name == "dropout_" or call.kwargs.get("inplace") or (name == "dropout" and len(args) > 3 and args[3])
-    return name in DROPOUTS and bool(inplace) and bool(args)
+    inplace = name == "dropout_" or call.kwargs.get("inplace") or (name == "dropout" and args[3:4] == (True,))
+    return name in DROPOUTS and bool(inplace and args)
+
+
+def forget_written(call: TorchCall, known: WeakIdKeyDictionary) -> None:
+    """Let weights that a call writes to be recorded as they then are, not as they were before a copy or cast."""
+    written = call.args[0] if call.args else None
+    if not isinstance(written, Tensor) or not (call.name in WRITES or re.search(r"[a-z]_$|^__i[a-z]+__$", call.name)):
+        return
+    whole = written if written._base is None else written._base
+    changed = call.name not in REWEIGHTS | MIXES | DROPOUTS
+    for one, weights in list(known.items()):
+        if (one is written and changed) or (one is not written and (one is whole or one._base is whole)):
+            weights.source = None
 
 
 def multiplies_one_by_one(call: TorchCall, one: Tensor, others: Iterable[Tensor], result: Tensor) -> bool:

@@ -10,11 +10,13 @@ tensor that descends from scores with an unknown layout.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
 
 from regard.capture.intercept.call_names_and_products import Layout, TorchCall, read_product
 from regard.capture.intercept.operation_kinds import (
@@ -27,13 +29,16 @@ from regard.capture.intercept.operation_kinds import (
     REDUCES,
     SHAPES,
 )
+from regard.capture.intercept.tensor_origins import storage_of
+from regard.capture.intercept.torch_attention_calls import is_transformed
+from regard.tensors import unwrapped
 from regard.torch_private import DisableTorchFunction, is_functorch_wrapped_tensor
 
 __all__ = [
+    "Transformed",
     "dims_of",
     "follows",
     "indexed",
-    "inserted_by",
     "is_plain_index",
     "moved",
     "permuted",
@@ -76,23 +81,6 @@ def permuted(layout: Layout, func: Callable[..., Any], args: tuple[Any, ...], kw
         moved = func(probe, *args[1:], **kwargs)
     same = isinstance(moved, Tensor) and moved.ndim == len(layout)
     return "".join(layout[size - 1] for size in moved.shape) if same else None
-
-
-def inserted_by(index: Any, ndim: int) -> list[int]:
-    """Return the dimensions, counted from the end, that None in an index inserts into a result with `ndim` dimensions;
-    none next to tensors.
-
-    >>> inserted_by((slice(None), None), 4), inserted_by((..., None, slice(None)), 4), inserted_by(0, 4)
-    ([-3], [-2], [])
-    """
-    items = index if isinstance(index, tuple) else (index,)
-    if not all(one is None or one is Ellipsis or type(one) in (int, slice) for one in items):
-        return []
-    kept = [one for one in items if type(one) is not int]
-    if Ellipsis in kept:
-        at = kept.index(Ellipsis)
-        kept[at : at + 1] = [slice(None)] * (ndim - len(kept) + 1)
-    return [at - ndim for at, one in enumerate(kept) if one is None]
 
 
 def is_plain_index(index: Any) -> bool:
@@ -206,17 +194,22 @@ def moved(layout: Layout, call: TorchCall, one: Tensor, result: Tensor) -> Layou
         return product.relabelled(layout, one)
     if name in JOINS and name != "stack":
         return layout if result.ndim == one.ndim else None  # a sink's column next to the keys
-    if name in ("__getitem__", "__setitem__") and is_plain_index(call.args[1]):
-        if name == "__getitem__":
-            return indexed(layout, call.args[1])
-        return layout if result is one else placed(layout, call.args[1], result.ndim)
-    if name in ("__getitem__", "slice") and result.ndim == one.ndim:
-        return layout  # a slice: rows, or a sink's column cut off
+    if name in ("__getitem__", "__setitem__"):
+        return _at_index(layout, call, one, result)
+    if name == "slice":
+        return layout  # rows, or a sink's column cut off
     if name in _DIMENSIONS or (name in REDUCES and result.ndim < one.ndim):
         return _more_or_fewer(layout, call, one, result)
-    if name in SHAPES or name == "__setitem__":
+    if name in SHAPES:
         return reshaped(layout, one, result)
     return _as_wide(layout, one, result, parts=name in PARTS)
+
+
+def _at_index(layout: Layout, call: TorchCall, one: Tensor, result: Tensor) -> Layout | None:
+    """Return the layout after a part was read or written."""
+    if result is one or not is_plain_index(call.args[1]):
+        return layout if result is one else None  # tensors and lists of numbers may permute
+    return indexed(layout, call.args[1]) if call.name == "__getitem__" else placed(layout, call.args[1], result.ndim)
 
 
 def _more_or_fewer(layout: Layout, call: TorchCall, one: Tensor, result: Tensor) -> Layout | None:
@@ -263,3 +256,31 @@ def dims_of(dim: Any, one: Tensor) -> list[int]:
     if dim is None:
         return []
     return [at % one.ndim for at in (dim if isinstance(dim, list | tuple) else [dim]) if isinstance(at, int)]
+
+
+class Transformed:
+    """Tracks scores and weights into transforms of torch.func (vmap, grad), whose tensors are wrapped, and scores out
+    of them, which are views of what was wrapped. Their layout is unknown on the other side.
+    """
+
+    def __init__(self) -> None:
+        self._inside: dict[tuple[int, int], Any] = {}  # by place in memory, which leaving does not change
+
+    def carry(self, call: TorchCall, scores: WeakIdKeyDictionary, weights: WeakIdKeyDictionary) -> list[Any]:
+        """Process the arguments of one call, and return the softmaxes whose weights were passed into a transform."""
+        if not is_transformed() and not self._inside:
+            return []
+        used: list[Any] = []
+        for one in call.tensors:
+            inner = unwrapped(one)
+            known = self._inside.get((storage_of(one), one.numel())) if inner is one else scores.get(inner)
+            if inner is not one and inner in weights:
+                used += weights[inner].softmaxes
+            if known is not None and one not in scores:
+                scores[one] = replace(known, layout=None)
+        return used
+
+    def begin(self, result: Tensor, scores: Any) -> None:
+        """Process new scores."""
+        if (inner := unwrapped(result)) is not result:
+            self._inside[storage_of(inner), inner.numel()] = scores

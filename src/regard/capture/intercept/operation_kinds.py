@@ -58,7 +58,8 @@ SUBTRACTS = {"sub", "subtract", "__sub__", "__rsub__", "rsub", "sub_", "__isub__
 # Functions whose result may be negative, unlike weights.
 MIXES = {"add", "__add__", "__radd__", "add_", "__iadd__", "neg", "__neg__", "lerp"} | SUBTRACTS
 SPREADS = MULTIPLIES | {"add", "__add__", "__radd__"} | {"sub", "subtract", "__sub__", "__rsub__", "rsub"}
-PARTS = {"chunk", "split", "unbind", "tensor_split"}
+PARTS = {"chunk", "split", "unbind", "tensor_split", "hsplit", "vsplit", "dsplit", "split_with_sizes", "unsafe_split"}
+PARTS |= {"unsafe_chunk", "unsafe_split_with_sizes"}
 JOINS = {"stack", "cat", "concat", "hstack", "vstack"}
 WRITES = {"__setitem__", "index_copy", "index_copy_", "copy_", "scatter", "scatter_", "index_put_", "masked_scatter"}
 WRITES |= {"index_add", "index_add_", "scatter_add_", "scatter_reduce", "scatter_reduce_"}

@@ -227,7 +227,7 @@ class TapMode(Interception):
         cache = self.steps.cache
         if cache is not None and type(cache) not in self._followed:
             self._followed.add(type(cache))
-            for name in ("reorder_cache", "reorder"):
+            for name in ("reorder_cache", "reorder", "batch_select_indices", "batch_repeat_interleave"):
                 if callable(getattr(type(cache), name, None)):
                     self._patches.enter_context(patched(type(cache), name, _noting))
 

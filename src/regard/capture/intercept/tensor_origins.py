@@ -10,7 +10,7 @@ next, so that both are softmaxes over landmarks. Neither is attention from token
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
@@ -24,14 +24,14 @@ from regard.capture.intercept.operation_kinds import (
     DROPOUTS,
     JOINS,
     LINEAR,
+    NORMS,
     PRODUCTS,
     RECURRENT,
+    SHAPES,
     SUBTRACTS,
     WRITES,
 )
-from regard.capture.intercept.torch_attention_calls import is_transformed
 from regard.capture.missing_attention import DIFFERENCE, LANDMARKS, Caller
-from regard.tensors import unwrapped
 
 __all__ = [
     "EncoderCall",
@@ -39,7 +39,6 @@ __all__ = [
     "Origin",
     "Origins",
     "Outputs",
-    "Transformed",
     "crosses",
     "encoder_of",
     "storage_of",
@@ -79,6 +78,8 @@ class LearnedTensors:
         return learned
 
 
+# Functions that make queries of learned latents. Rows that are looked up in a table are a text of their own.
+_CARRIES_LATENTS = (SHAPES | LINEAR | NORMS | DROPOUTS | {"repeat", "tile"}) - {"embedding", "__getitem__"}
 _MOST = 64  # maximum number of stored roots: the latest ones, since a cache adds one per step
 
 
@@ -112,7 +113,7 @@ class Origins:
         if origin is None:
             number = next(self._numbers)
             origin = self._known[tensor] = Origin(frozenset([number]))
-            if tensor.ndim > 1 and self._is_learned(tensor):
+            if self._is_learned(tensor):
                 self.latents[number] = _vectors_of(tensor)
         return origin
 
@@ -128,16 +129,11 @@ class Origins:
         """Process one call that has returned."""
         floating = [one for one in call.tensors if one.is_floating_point()]
         learned = [self._is_learned(one) for one in floating]
-        sources = [one for one, parameter in zip(floating, learned, strict=True) if not parameter]
+        sources = self._sources(call, floating, learned)
         if not sources:
             return
-        if call.name in RECURRENT:
-            sources, results = sources[:1], list(results)[:1]  # a state has no positions, even if it summarizes a text
-        elif call.name in PRODUCTS or call.name in LINEAR:
-            sources = sources[1:2] if call.name in ADDED and len(sources) > 2 else sources[:1]
-        elif call.name not in JOINS and call.name not in WRITES:
-            most = max(one.numel() for one in sources)
-            sources = [one for one in sources if one.numel() == most]  # not what is broadcast over them
+        if call.name in RECURRENT:  # a state has no positions, even if it summarizes a text
+            results = list(results)[:1]
         origins = [self.of(one) for one in sources]
         roots = origins[0].roots.union(*(one.roots for one in origins[1:]))
         if len(roots) > _MOST:
@@ -151,6 +147,24 @@ class Origins:
                 of_whole = self.of(whole)
                 self._known[whole] = Origin(of_whole.roots | roots, of_whole.learned or joined.learned)
 
+    def _sources(self, call: TorchCall, floating: list[Tensor], learned: list[bool]) -> list[Tensor]:
+        """Return the arguments whose origin the results of a call have."""
+        sources = [one for one, constant in zip(floating, learned, strict=True) if not constant]
+        if not sources:
+            return floating[:1] if call.name in _CARRIES_LATENTS else []
+        if call.name in RECURRENT:
+            return sources[:1]
+        if call.name in PRODUCTS or call.name in LINEAR:
+            return sources[1:2] if call.name in ADDED and len(sources) > 2 else sources[:1]
+        if call.name in JOINS:  # the keys of a resampler are those of an image and its own latents
+            return [
+                one for one, constant in zip(floating, learned, strict=True) if not constant or _vectors_of(one) > 1
+            ]
+        if call.name in WRITES:
+            return sources
+        most = max(one.numel() for one in sources)
+        return [one for one in sources if one.numel() == most]  # not what is broadcast over them
+
     def _parts_of(self, written: Tensor) -> list[Tensor]:
         """Return the tensors that a written tensor is a part of, such as a cache whose slice is filled."""
         if not written.is_inference():
@@ -159,45 +173,14 @@ class Origins:
         return [one for one in list(self._known) if one is not written and one.untyped_storage().data_ptr() == memory]
 
 
-class Transformed:
-    """Tracks scores and weights into transforms of torch.func (vmap, grad), whose tensors are wrapped, and scores out
-    of them, which are views of what was wrapped. Their layout is unknown on the other side.
-    """
-
-    def __init__(self) -> None:
-        self._inside: dict[tuple[int, int], Any] = {}  # by place in memory, which leaving does not change
-
-    def carry(self, call: TorchCall, scores: WeakIdKeyDictionary, weights: WeakIdKeyDictionary) -> list[Any]:
-        """Process the arguments of one call, and return the softmaxes whose weights were passed into a transform."""
-        if not is_transformed() and not self._inside:
-            return []
-        used: list[Any] = []
-        for one in call.tensors:
-            inner = unwrapped(one)
-            known = self._inside.get(_place(one)) if inner is one else scores.get(inner)
-            if inner is not one and inner in weights:
-                used += weights[inner].softmaxes
-            if known is not None and one not in scores:
-                scores[one] = replace(known, layout=None)
-        return used
-
-    def begin(self, result: Tensor, scores: Any) -> None:
-        """Process new scores."""
-        if (inner := unwrapped(result)) is not result:
-            self._inside[_place(inner)] = scores
-
-
-def _place(one: Tensor) -> tuple[int, int]:
-    try:
-        return one.data_ptr(), one.numel()
-    except (NotImplementedError, RuntimeError):
-        return -1, one.numel()
-
-
 def _vectors_of(tensor: Tensor) -> int:
     """Return the number of vectors that a tensor has in memory, before one is broadcast; 0 if it is unknown."""
     try:
-        return tensor.untyped_storage().nbytes() // max(1, tensor.shape[-1] * tensor.element_size())
+        return (
+            0
+            if tensor.ndim < 2
+            else tensor.untyped_storage().nbytes() // max(1, tensor.shape[-1] * tensor.element_size())
+        )
     except (NotImplementedError, RuntimeError):  # sparse and sharded ones
         return 0
 
