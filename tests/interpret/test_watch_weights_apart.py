@@ -202,3 +202,41 @@ def test_an_index_under_vmap_leaves_the_model_running() -> None:
 
     _, seen = watched(MADE["at once"], rows)
     assert [one.module for one in seen.missing] == ["1"]
+
+
+LEFT: dict[str, Callable[[Tensor, Tensor], object]] = {
+    "stacked copies": lambda w, v: torch.stack([w.detach(), w.detach()], 1),
+    "stacked clones": lambda w, v: torch.stack([w.clone(), w.clone()]),
+    "written to a list's tensor": lambda w, v: torch.empty(2, *w.shape).__setitem__(0, w.detach()),
+    "a divergence": lambda w, v: nn.functional.kl_div(w.log(), torch.full_like(w, 0.2), reduction="sum") * 0.1 + 1,
+    "an error": lambda w, v: -nn.functional.mse_loss(w, torch.zeros_like(w)) / 2,
+    "a trace": lambda w, v: w[0, 0].trace() + 1,
+    "overlap of rows": lambda w, v: (w @ w.mT - torch.eye(N)).square().mean(),
+}
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+@pytest.mark.parametrize("what", LEFT)
+def test_what_a_model_computes_of_its_weights_beside_leaves_it_running(far, what: str, hidden: bool) -> None:
+    """Copies in a stack and losses of the weights ended in an IndexError, also in the block's own code."""
+
+    def make(q: Tensor, k: Tensor) -> Tensor:
+        scores = q @ k.mT
+        return torch.softmax(scores.index_fill(2, torch.tensor(1), -1e9) if hidden else scores, -1)
+
+    def use(w: Tensor, v: Tensor) -> Tensor:
+        LEFT[what](w, v)
+        output = w @ v
+        LEFT[what](w, v)
+        return output
+
+    layer, seen = watched(make, use)
+    assert not seen.missing
+    weights = layer.weights.index_fill(2, torch.tensor(1), 0) if hidden else layer.weights
+    assert far(seen.weights(layer=1), weights) == 0
+
+
+def test_a_mean_of_heads_and_then_the_heads_are_no_one_head() -> None:
+    """The mean, which came first, was recorded as the layer's only head."""
+    _, seen = watched(MADE["at once"], lambda w, v: w.mean(1, keepdim=True) @ v + w @ v)
+    assert [one.module for one in seen.missing] == ["1"]

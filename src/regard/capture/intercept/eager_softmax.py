@@ -156,7 +156,7 @@ class Eager:
             self._features.carry(call, tensors, results[0], learned=learned)
             self._begin_scores(call, results[0])
             return
-        for result in results:
+        for result in (one for one in results if one.ndim):  # a loss holds no weights
             if weighted is not None:
                 self._pass_weights(call, weighted, result)
             elif scored is not None:
@@ -249,7 +249,7 @@ class Eager:
         """Process weights on other weights, or on the output of attention: softmaxes over landmarks."""
         chained = self._weights.get(other)
         softmaxes = weights.softmaxes + (() if chained is None else chained.softmaxes)
-        self._verdicts.fail(softmaxes, missing.LANDMARKS)
+        (self._verdicts.suspect if len(set(softmaxes)) == 1 else self._verdicts.fail)(softmaxes, missing.LANDMARKS)
         if chained is None:
             self._outputs.chain(other)
         else:

@@ -150,14 +150,15 @@ def reweighted(
         layout = moved(weights.layout, call, one, result)
     softmaxes = tuple(dict.fromkeys(softmax for part in (weights, *parts) for softmax in part.softmaxes))
     source = _still_blind(weights, layout, result)
-    return FollowedWeights(source, softmaxes, layout, weights.ends, altered=True, part=weights.part)
+    part = weights.part or result.numel() < one.numel()
+    return FollowedWeights(source, softmaxes, layout, weights.ends, altered=True, part=part)
 
 
 def _still_blind(weights: FollowedWeights, layout: Layout | None, result: Tensor) -> Tensor | None:
     """Return the tensor to record for changed weights: the weights themselves, unless fully masked queries were set to
     0.
     """
-    if weights.source is None or layout is None:
+    if weights.source is None or layout is None or weights.source.shape != result.shape:
         return None
     blind = (weights.source == 0).all(layout.index("k"), keepdim=True)
     return result.detach().masked_fill(blind, 0.0) if bool(blind.any()) else None

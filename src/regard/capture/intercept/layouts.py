@@ -196,7 +196,7 @@ def moved(layout: Layout, call: TorchCall, one: Tensor, result: Tensor) -> Layou
         return layout if result.ndim == one.ndim else None  # a sink's column next to the keys
     if name in ("__getitem__", "__setitem__"):
         return _at_index(layout, call, one, result)
-    if name == "slice":
+    if name in ("slice", "narrow"):
         return layout  # rows, or a sink's column cut off
     if name in _DIMENSIONS or (name in REDUCES and result.ndim < one.ndim):
         return _more_or_fewer(layout, call, one, result)
