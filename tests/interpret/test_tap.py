@@ -297,6 +297,25 @@ def test_two_prompts_whose_caches_the_model_makes_count_their_own_steps() -> Non
     assert [(row.position, row.step) for row in tap.rows] == [(2, 0), (3, 0), (3, 1), (4, 1), (4, 2), (5, 2)]
 
 
+def test_a_copied_cache_counts_from_where_it_was_copied_also_later() -> None:
+    model, ids = made("Llama"), prompt(9, batch=1)["input_ids"]
+    cache = transformers.DynamicCache(config=model.config)
+    with torch.no_grad(), regard.tap(model, heads=["1.3"]) as tap:
+        model(ids[:, :3], past_key_values=cache)
+        copied = copy.deepcopy(cache)
+        for at, one in enumerate((cache, cache, copied, cache, copied)):
+            model(ids[:, 3 + at : 4 + at], past_key_values=one)
+    assert [row.step for row in tap.rows] == [0, 1, 2, 1, 3, 2]
+
+
+def test_rows_after_a_step_of_which_none_was_chosen_have_parents() -> None:
+    model = made("Llama")
+    with regard.tap(model, heads=["1.3"], queries=[2, 5, 7]) as tap:
+        model.generate(**prompt(3), max_new_tokens=6, do_sample=False)
+    rows = [(row.position, None if row.parent is None else row.parent.tolist()) for row in tap.rows]
+    assert rows == [(2, None), (5, [0, 1]), (7, [0, 1])]
+
+
 def test_rows_of_a_cache_that_is_repeated_or_selected_from_have_their_parents() -> None:
     model, ids = made("Llama"), prompt(6)["input_ids"]
     cache = transformers.DynamicCache(config=model.config)

@@ -236,6 +236,57 @@ def test_what_a_model_computes_of_its_weights_beside_leaves_it_running(far, what
     assert far(seen.weights(layer=1), weights) == 0
 
 
+SINKS: dict[str, Callable[[Tensor], Tensor]] = {
+    "a column, cut by narrow": lambda s: torch.cat([s, s.new_zeros(*s.shape[:3], 1)], -1).softmax(-1).narrow(-1, 0, N),
+    "padding at the end": lambda s: nn.functional.pad(s, (0, 1)).softmax(-1)[..., :-1],
+    "padding at the start": lambda s: nn.functional.pad(s, (1, 0)).softmax(-1)[..., 1:],
+}
+
+
+@pytest.mark.parametrize("how", SINKS)
+def test_sinks_made_by_padding_or_cut_by_narrow_are_seen(far, how: str) -> None:
+    layer, seen = watched(lambda q, k: SINKS[how](q @ k.mT), WHOLE["at once"])
+    assert not seen.missing
+    assert far(seen.weights(layer=1), layer.weights) == 0
+
+
+BEFORE: dict[str, Callable[[Tensor, Tensor], object]] = {
+    "values of the distance": lambda w, v: w.permute(2, 0, 1, 3).reshape(N, B * H, N) @ torch.ones(N, N, D),
+    "an update of coordinates": lambda w, v: (w.mean(1)[..., None] * v[:, 0, :, None]).sum(2),
+    "a sum over queries": lambda w, v: w.mT @ v,
+}
+
+
+@pytest.mark.parametrize("what", BEFORE)
+def test_weights_that_are_also_used_in_another_way_first_are_seen_whole(far, what: str) -> None:
+    """The first use was recorded with other axes, or made the layer missing although it was recorded."""
+    layer, seen = watched(MADE["at once"], lambda w, v: (BEFORE[what](w, v), w @ v)[1])
+    assert not seen.missing
+    assert far(seen.weights(layer=1), layer.weights) == 0
+
+
+def test_speculative_sampling_of_transformers_runs_under_a_watch() -> None:
+    """Probabilities of a few tokens had the layout of all, and an IndexError ended the user's `generate`."""
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    config = transformers.LlamaConfig(**sizes, vocab_size=20, attn_implementation="eager")
+    model, assistant = (transformers.LlamaForCausalLM(config).eval() for _ in range(2))
+    asked = {
+        "assistant_model": assistant,
+        "do_sample": True,
+        "max_new_tokens": 6,
+        "eos_token_id": None,
+        "pad_token_id": 0,
+    }
+    torch.manual_seed(0)
+    plain = model.generate(torch.tensor([[5, 6, 7]]), **asked)
+    torch.manual_seed(0)
+    with regard.watch(model) as seen:
+        text = model.generate(torch.tensor([[5, 6, 7]]), **asked)
+    assert torch.equal(plain, text)
+    assert len(seen) > 0
+
+
 def test_a_mean_of_heads_and_then_the_heads_are_no_one_head() -> None:
     """The mean, which came first, was recorded as the layer's only head."""
     _, seen = watched(MADE["at once"], lambda w, v: w.mean(1, keepdim=True) @ v + w @ v)

@@ -189,7 +189,7 @@ class TapSteps:
         assert step.past is not None
         first = step.weights[order[0]]
         cache = step.cache if length_of(step.cache) else None  # some models fill no cache, although given one
-        text, parent = self._follow(step, cache, len(first))
+        text, parent = self._follow(step, cache, len(first) if first.numel() else None)
         self.calls += 1
         if not first.numel():
             return
@@ -216,10 +216,14 @@ class TapSteps:
         for one in found:
             self._deliver(one)
 
-    def _follow(self, step: _Step, cache: Any, batch: int) -> tuple[TapText, Tensor | None]:
-        """Return the text that a step continues or begins, and which of its rows each sequence continues."""
+    def _follow(self, step: _Step, cache: Any, batch: int | None) -> tuple[TapText, Tensor | None]:
+        """Return the text that a step continues or begins, and which of its rows each sequence continues; `batch` is
+        None if no row was chosen.
+        """
         assert step.past is not None
         text, rows = self._texts.of(cache, step.past), None
+        if batch is None:
+            batch = text.batch if step.ids is None else len(step.ids)
         whole = cache is None and step.past == 0  # texts are read from the beginning
         continues = batch == text.batch
         if whole and text.ids is not None and step.ids is not None:
@@ -237,6 +241,7 @@ class TapSteps:
             parent = None
         text.number, text.batch, text.cached = text.number + 1, batch, cache is not None
         text.end = step.past + step.queries
+        text.numbers[text.end] = text.number
         text.ids = None if step.ids is None else step.ids.clone()  # a loop may fill one buffer again and again
         return text, parent if text.number else None
 

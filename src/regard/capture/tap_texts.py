@@ -2,7 +2,7 @@
 
 import sys
 import weakref
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import Any
 
@@ -25,6 +25,7 @@ class TapText:
     cached: bool = False
     parent: Tensor | None = None
     ids: Tensor | None = None  # of its last step
+    numbers: dict[int, int] = field(default_factory=dict)  # of its steps, by the positions after them
 
 
 class TapTexts:
@@ -51,12 +52,20 @@ class TapTexts:
         if text is None and reference_to(cache)() is None:
             text = self._plain
         elif text is None:
-            known = (one for _, one in self._known.values())
-            before = next((one for one in (*self._begun, self._latest, *known) if one.end == past), self._latest)
-            self._begun = [one for one in self._begun if one is not before]
-            text = self._keep(cache, replace(before))
+            text = self._keep(cache, self._copied(past))
         self._latest = text
         return text
+
+    def _copied(self, past: int) -> TapText:
+        """Return the text whose cache was copied, or is seen for the first time, when it had `past` positions."""
+        texts = (*self._begun, self._latest, *(one for _, one in self._known.values()))
+        before = next((one for one in texts if one.end == past), None)
+        if before is None:  # it has continued since
+            longer = next((one for one in texts if past in one.numbers), self._latest)
+            number, numbers = longer.numbers.get(past, longer.number), dict(longer.numbers)
+            return replace(longer, number=number, end=past, ids=None, parent=None, numbers=numbers)
+        self._begun = [one for one in self._begun if one is not before]
+        return replace(before, numbers=dict(before.numbers))
 
     def begin(self, cache: Any) -> TapText:
         """Return a new text, with this cache or without one."""

@@ -9,8 +9,8 @@ The following tensors are tracked through all torch functions that a model calls
 A language model's output softmax, a router's and a pooling's are not attention: their scores come from a product with
 a parameter, or their result multiplies nothing. Weights that cannot be shown as queries × keys are reported to `miss`.
 
-Recorded are the weights returned by the softmax (before dropout, and before heads are mixed, since mixtures can be
-negative), with later masks, factors and sums applied.
+Recorded are the softmax's weights (before dropout, and before heads are mixed, since mixtures can be negative), with
+later masks, factors and sums applied.
 """
 
 from collections.abc import Callable, Iterable
@@ -37,7 +37,6 @@ from regard.capture.intercept.eager_weights import (
     FollowedWeights,
     Merged,
     SoftmaxUse,
-    UsedPart,
     Verdicts,
     drops_in_place,
     forget_written,
@@ -49,7 +48,7 @@ from regard.capture.intercept.eager_weights import (
 )
 from regard.capture.intercept.layouts import Transformed, follows, moved, product_layout, summed
 from regard.capture.intercept.operation_kinds import LINEAR, MIXES, REWEIGHTS, SOFTMAXES, SUBTRACTS
-from regard.capture.intercept.tensor_origins import LearnedTensors, Origins, Outputs, crosses
+from regard.capture.intercept.tensor_origins import LearnedTensors, Origins, Outputs, UsedPart, crosses
 from regard.capture.intercept.torch_attention_calls import is_transformed
 from regard.capture.missing_attention import Caller
 from regard.capture.watched_call import WatchedCall
@@ -72,7 +71,7 @@ class Eager:
         self._logs = WeakIdKeyDictionary()  # results of log_softmax over scores, with its dimension
         self._blind: Tensor | None = None  # rows of the scores of the running call
         self._latest: tuple[SoftmaxUse, ...] = ()
-        self._verdicts, self._features = Verdicts(miss), Features()
+        self._verdicts, self._features = Verdicts(miss, outputs.take_back), Features()
         self._spreads, self._transformed, self._merged = Spreads(origins), Transformed(), Merged()
 
     def after(self, call: TorchCall, results: list[Tensor]) -> WatchedCall | None:
@@ -194,11 +193,9 @@ class Eager:
         forget_written(call, self._weights)
         others = [x for x in self._learned.activations(call) if x is not one and x not in self._weights]
         if others and may_multiply(call, [one, *others], result):
-            self._used_again(weights, one)
-            self._verdicts.suspect(weights.softmaxes, missing.UNKNOWN.format(name))
+            self._verdicts.doubt(weights, one, missing.UNKNOWN.format(name))
         if self._multiplies_values(call, one, result):
-            self._used_again(weights, one)
-            self._verdicts.fail(weights.softmaxes, missing.ONE_BY_ONE)
+            self._verdicts.doubt(weights, one, missing.ONE_BY_ONE)
         elif (name in REWEIGHTS or name in MIXES) and not weights.blended:
             self._weights[result] = reweighted(call, weights, parts, one, result)
         elif result is not one and (passed := passed_on(call, weights, parts, one, result)) is not None:
@@ -216,7 +213,7 @@ class Eager:
         for at, one in enumerate(pair.factors):
             weights = self._weights.get(one)
             if weights is not None and all(softmax.used for softmax in weights.softmaxes):
-                self._used_again(weights, one)
+                self._verdicts.use_again(weights, one)
             elif weights is not None:
                 return self._sum(weights, at, pair, call, result)
         if any(map(self._learned.holds, pair.factors)) or self._spreads.are_weighted(pair.factors):
@@ -238,7 +235,9 @@ class Eager:
             return None
         axis = None if weights.layout is None else summed(weights.layout, at, other, labels)
         if axis is None:
-            self._verdicts.fail(weights.softmaxes, missing.REARRANGED if weights.layout is None else missing.OTHER_SUM)
+            self._verdicts.suspect(
+                weights.softmaxes, missing.REARRANGED if weights.layout is None else missing.OTHER_SUM
+            )
             return None
         if labels is not None and set(labels[1 - at]) <= set(labels[at]):
             other = other[..., None]  # values with a single number each
@@ -262,6 +261,9 @@ class Eager:
         if weights.altered and bool(((one if weights.source is None else weights.source) < 0).any()):
             self._verdicts.fail(weights.softmaxes, missing.NEGATIVE)
             return None
+        if weights.part and (doubts := [one.suspect for one in weights.softmaxes if one.suspect]):
+            self._verdicts.fail(weights.softmaxes, doubts[0])
+            return None
         for softmax in weights.softmaxes:
             softmax.used, softmax.part = True, UsedPart(one) if weights.part else None
         self._latest = weights.softmaxes
@@ -270,12 +272,6 @@ class Eager:
         seen = show(matrix, weights.layout or "", self._merged.get(one), values.detach(), axis)
         output = plain if plain is not None and plain.ndim == 4 and weights.layout == "bbqk" else None
         return seen.having(cross=crosses(*weights.ends), output=output)
-
-    def _used_again(self, weights: FollowedWeights, one: Tensor) -> None:
-        """Process weights on values after a part of them was recorded: that part is not all that was in use."""
-        for softmax in weights.softmaxes:
-            if softmax.part is not None and not softmax.part.is_in(one):
-                self._outputs.take_back(softmax.ticket, missing.REARRANGED)
 
     def keep(self, ticket: object) -> None:
         """Store the ticket of the last recorded call."""

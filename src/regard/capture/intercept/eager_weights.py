@@ -1,13 +1,11 @@
 """Weights between a softmax and the values: which weights are recorded, or why they cannot be."""
 
 import re
-import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -26,8 +24,8 @@ from regard.capture.intercept.operation_kinds import (
     SHAPES,
     WRITES,
 )
-from regard.capture.intercept.tensor_origins import LearnedTensors, Origin, storage_of
-from regard.capture.missing_attention import Caller
+from regard.capture.intercept.tensor_origins import LearnedTensors, Origin, UsedPart
+from regard.capture.missing_attention import REARRANGED, Caller
 from regard.capture.weights_from_qk import CallFromWeights
 from regard.torch_private import DisableTorchFunction
 
@@ -35,7 +33,6 @@ __all__ = [
     "FollowedWeights",
     "Merged",
     "SoftmaxUse",
-    "UsedPart",
     "Verdicts",
     "drops_in_place",
     "forget_written",
@@ -56,7 +53,7 @@ class SoftmaxUse:
     missed: bool = False
     suspect: str | None = None  # why it is missing, unless its weights are used in another place
     ticket: Any = None  # the ticket of the recorded call, to remove it
-    part: "UsedPart | None" = None  # what was recorded, if that was a part of the weights
+    part: UsedPart | None = None  # what was recorded, if that was a part of the weights
 
 
 @dataclass(eq=False)
@@ -74,23 +71,6 @@ class FollowedWeights:
     altered: bool = False  # by a function that may have made them negative
     blended: bool = False  # heads were mixed: the source is recorded, regardless of later changes
     part: bool = False  # some were removed: a sink's column, or all but some rows or heads
-
-
-class UsedPart:
-    """A part of weights that has multiplied values, to be recognized if it does so again."""
-
-    def __init__(self, one: Tensor) -> None:
-        self._tensor, self._place = weakref.ref(one), _place(one)
-
-    def is_in(self, one: Tensor) -> bool:
-        """Return whether these weights are the part, or the same view of the softmax's result once more."""
-        return self._tensor() is one or (self._place is not None and self._place == _place(one))
-
-
-def _place(one: Tensor) -> tuple[Any, ...] | None:
-    """Return where a view lies in memory, which the weights that it is a part of keep alive; None for a copy."""
-    place = one._base is not None and one.layout is torch.strided
-    return (storage_of(one), one.storage_offset(), one.shape, one.stride()) if place else None
 
 
 def source_of(weights: FollowedWeights, one: Tensor) -> Tensor:
@@ -214,8 +194,8 @@ def _suits(pair: Product, result: Tensor, known: WeakIdKeyDictionary) -> int:
 class Verdicts:
     """Reports softmaxes to `miss`, each once: immediately, or at the end if they are only suspected."""
 
-    def __init__(self, miss: Callable[[Caller, str], None]) -> None:
-        self._miss = miss
+    def __init__(self, miss: Callable[[Caller, str], None], take_back: Callable[[Any, str], None]) -> None:
+        self._miss, self._take_back = miss, take_back
         self._suspects: list[SoftmaxUse] = []
 
     def fail(self, softmaxes: Iterable[SoftmaxUse], reason: str) -> None:
@@ -224,6 +204,17 @@ class Verdicts:
             if not softmax.used and not softmax.missed:
                 softmax.missed = True
                 self._miss(softmax.caller, reason)
+
+    def use_again(self, weights: FollowedWeights, one: Tensor) -> None:
+        """Process weights on values after a part of them was recorded: that part is not all that was in use."""
+        for softmax in weights.softmaxes:
+            if softmax.part is not None and not softmax.part.is_in(one):
+                self._take_back(softmax.ticket, REARRANGED)
+
+    def doubt(self, weights: FollowedWeights, one: Tensor, reason: str) -> None:
+        """Process a use that cannot be shown: they are missing unless they are also used on values as a whole."""
+        self.use_again(weights, one)
+        self.suspect(weights.softmaxes, reason)
 
     def suspect(self, softmaxes: Iterable[SoftmaxUse], reason: str) -> None:
         """Store softmaxes whose weights were passed to a function that is not analyzed."""

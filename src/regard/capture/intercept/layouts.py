@@ -146,7 +146,8 @@ def reshaped(layout: Layout, before: Tensor, after: Tensor) -> Layout | None:
         single = other not in layout or before.shape[layout.index(other)] == 1
         if single and after.shape[-2] != 1:  # a single query without a dimension of positions
             return "b" * (after.ndim - 1) + layout[-1]
-        return "b" * (after.ndim - 2) + other + layout[-1]
+        rows = layout[-2] == other or single
+        return "b" * (after.ndim - 2) + other + layout[-1] if rows else None
     return None
 
 
@@ -185,11 +186,16 @@ def follows(layout: Layout | None, call: TorchCall, one: Tensor, result: Tensor)
 
 def moved(layout: Layout, call: TorchCall, one: Tensor, result: Tensor) -> Layout | None:
     """Return the layout of a result that follows, or None if it is unknown."""
+    found = _moved(layout, call, one, result) if len(layout) == one.ndim else None
+    return found if found is not None and len(found) == result.ndim else None
+
+
+def _moved(layout: Layout, call: TorchCall, one: Tensor, result: Tensor) -> Layout | None:
     name, first = call.name, bool(call.args) and call.args[0] is one
     if name in PERMUTES and first:
         return permuted(layout, call.func, call.args, call.kwargs)
     if name in REARRANGES:
-        return None
+        return layout if name == "pad" and first and len(call.args[1]) == 2 and layout[-1] in "qk" else None  # a sink
     if (product := read_product(call)) is not None and product.labels is not None:
         return product.relabelled(layout, one)
     if name in JOINS and name != "stack":

@@ -9,11 +9,13 @@ attention subtracts the outputs of two softmaxes; Nyström and agent attention u
 next, so that both are softmaxes over landmarks. Neither is attention from tokens to tokens.
 """
 
+import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -39,6 +41,7 @@ __all__ = [
     "Origin",
     "Origins",
     "Outputs",
+    "UsedPart",
     "crosses",
     "encoder_of",
     "storage_of",
@@ -273,3 +276,20 @@ def _are_spread(left: Tensor, right: Tensor) -> bool:
     labels = pair_labels(left, right)
     two_sided = labels is not None and bool(set(labels[0]) - set(labels[1])) and bool(set(labels[1]) - set(labels[0]))
     return two_sided or left.is_set_to(right)
+
+
+class UsedPart:
+    """A part of weights that has multiplied values, to be recognized if it does so again."""
+
+    def __init__(self, one: Tensor) -> None:
+        self._tensor, self._place = weakref.ref(one), _view_of(one)
+
+    def is_in(self, one: Tensor) -> bool:
+        """Return whether these weights are the part, or the same view of the softmax's result once more."""
+        return self._tensor() is one or (self._place is not None and self._place == _view_of(one))
+
+
+def _view_of(one: Tensor) -> tuple[Any, ...] | None:
+    """Return where a view lies in memory, which the weights that it is a part of keep alive; None for a copy."""
+    place = one._base is not None and one.layout is torch.strided
+    return (storage_of(one), one.storage_offset(), one.shape, one.stride()) if place else None
