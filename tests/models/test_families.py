@@ -327,6 +327,8 @@ HOSTILE = {
     "a part of the vectors": {"partial_rotary_factor": 0.5},
     "a part, in newer files": {"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}},
     "no width": {"hidden_size": None},
+    "both directions": {"is_causal": False},
+    "two rotations": {"rope_parameters": {"rope_theta": 1e4}, "rope_scaling": {"rope_type": "linear", "factor": 2.0}},
 }
 
 
@@ -351,6 +353,30 @@ def test_what_is_said_of_writing_changes_no_architecture(tmp_path):
         (4, 5),
         None,
     )
+
+
+def test_an_activation_beside_that_of_the_feed_forward_is_refused(tmp_path):
+    """T5Config takes `dense_act_fn` where a file has both, and we took the other."""
+    checkpoints.checkpoint("t5", tmp_path)
+    raw = json.loads((tmp_path / "config.json").read_text()) | {"dense_act_fn": "silu"}
+    (tmp_path / "config.json").write_text(json.dumps(raw))
+    with pytest.raises(InputError, match="dense_act_fn"):
+        Transformer.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize("rule", ["suppress_tokens", "forced_bos_token_id"])
+def test_rules_for_writing_are_those_of_transformers(tmp_path, rule):
+    """Suppressed tokens were written, and a first token was forced after a prompt of several."""
+    theirs = checkpoints.checkpoint("llama", tmp_path)
+    asked = {"max_new_tokens": 5, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
+    for prompt in ([[5]], [[5, 6, 7]]):
+        ids = torch.tensor(prompt)
+        first = int(theirs.generate(ids, **asked)[0, ids.shape[1]])
+        said = [first] if rule == "suppress_tokens" else first + 1
+        (tmp_path / "generation_config.json").write_text(json.dumps({rule: said, "eos_token_id": 3}))
+        expected = theirs.generate(ids, **asked, **{rule: said})
+        ours = Transformer.from_pretrained(tmp_path).eval().generate(ids, max_new_tokens=5, eos_token_id=())
+        assert ours.tolist() == expected.tolist(), prompt
 
 
 @pytest.mark.parametrize("pad", [0, 3])

@@ -25,7 +25,7 @@ PADDING = "regard.padding"  # config.json's own pad_token_id, from which RoBERTa
 # The keys of generation_config.json that are used; the others are decoding options, which the caller specifies.
 _TOKENS = (
     *("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id", "bad_words_ids"),
-    *("forced_bos_token_id", "forced_eos_token_id"),
+    *("forced_bos_token_id", "forced_eos_token_id", "suppress_tokens"),
 )
 _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
 

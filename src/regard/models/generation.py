@@ -209,7 +209,7 @@ class GenerationMixin:
             eos_token_id=ends,
             pad_token_id=own if own is not None else ends[0] if ends else 0,
             min_new_tokens=min_new_tokens if room is None else min(min_new_tokens, room),
-            forced_bos_token_id=known.forced_bos_token_id,
+            forced_bos_token_id=known.forced_bos_token_id if first.shape[1] == 1 else None,  # as in transformers
             forced_eos_token_id=known.forced_eos_token_id,
             suppress_tokens=tuple(known.suppress_tokens),
         )

@@ -42,7 +42,7 @@ class SpecialTokens:
         eos_token_id: Ends a text; one token, or several of which each does.
         decoder_start_token_id: The first token of the decoder of an encoder–decoder; `bos_token_id` by default.
         mask_token_id: Stands for a hidden token (BERT's [MASK]).
-        forced_bos_token_id: What is always generated first (BART).
+        forced_bos_token_id: What is always generated after a single start token (BART).
         forced_eos_token_id: What is generated at the maximum length (BART, Marian).
         suppress_tokens: What is never generated (Marian: its padding).
 

@@ -123,6 +123,7 @@ def tokens(raw: Raw) -> SpecialTokens:
     """The tokens that mean something; those for writing are read from generation_config.json, which is merged in."""
     stop = raw.get("eos_token_id")
     suppressed = [one[0] for one in raw.get("bad_words_ids") or () if len(one) == 1]
+    suppressed += [one for one in raw.get("suppress_tokens") or () if one not in suppressed]
     return SpecialTokens(
         pad_token_id=None if (pad := raw.get("pad_token_id")) is None or pad < 0 else pad,
         bos_token_id=raw.get("bos_token_id"),

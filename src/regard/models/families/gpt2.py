@@ -15,6 +15,7 @@ _PART = r"\.(weight|bias)"
 
 def _config(raw: Raw) -> TransformerConfig:
     refuse(raw, add_cross_attention=False, scale_attn_by_inverse_layer_idx=False, scale_attn_weights=True)
+    refuse(raw, is_causal=True)
     width = need(raw, "n_embd")
     heads = {
         "LMHeadModel": LanguageModel(tie_word_embeddings=raw.get("tie_word_embeddings", True)),

@@ -30,6 +30,9 @@ def _config(
 ) -> TransformerConfig:
     refuse(raw, hidden_act="silu", mlp_bias=False, partial_rotary_factor=1.0)
     refuse(raw.get("rope_parameters") or {}, partial_rotary_factor=1.0)  # transformers turns the whole head regardless
+    refuse(raw, is_causal=True)
+    if raw.get("rope_scaling") and raw.get("rope_parameters"):
+        refuse(raw, rope_scaling=raw["rope_parameters"])  # transformers takes the first, and not the second
     heads = {
         "ForCausalLM": LanguageModel(tie_word_embeddings=raw.get("tie_word_embeddings", False)),
         "ForSequenceClassification": SequenceClassification(

@@ -27,6 +27,8 @@ def _config(raw: Raw) -> TransformerConfig:
         raise InputError(
             f"the checkpoint's feed_forward_proj must be one of {', '.join(_FEED_FORWARD)}, got {feed_forward!r}"
         )
+    hidden_act, is_gated = _FEED_FORWARD[feed_forward]
+    refuse(raw, dense_act_fn=hidden_act, is_gated_act=is_gated)
     # Version 1.1 has an output layer of its own, and so no factor; that is what its config.json says by not tying.
     scaled = raw.get("scale_decoder_outputs", raw.get("tie_word_embeddings", True)) is not False
     scaled = scaled and raw.get("model_type") != "mt5"  # which never had it
@@ -45,8 +47,8 @@ def _config(raw: Raw) -> TransformerConfig:
         norm="rms",
         norm_first=True,
         layer_norm_eps=raw.get("layer_norm_epsilon", 1e-6),
-        hidden_act=_FEED_FORWARD[feed_forward][0],
-        is_gated_act=_FEED_FORWARD[feed_forward][1],
+        hidden_act=hidden_act,
+        is_gated_act=is_gated,
         position_bias="t5",
         relative_attention_num_buckets=raw.get("relative_attention_num_buckets", 32),
         relative_attention_max_distance=raw.get("relative_attention_max_distance", 128),
