@@ -177,7 +177,10 @@ class Observation(Answers):
         export(self.record, path, kind, layer=layer, head=head, batch_index=batch_index, stream=stream)
 
     def to_html(self, path: str | os.PathLike[str], *, token: str | None = None, title: str = "") -> None:
-        """Save a self-contained HTML page that needs no server; the tokens must be known."""
+        """Save a self-contained HTML page of the first sequence, which needs no server; its tokens must be known.
+
+        An atlas (`save`) has all sequences of a batch, and `regard open` shows them.
+        """
         record = self.record
         write_page(record, choose_focus(record, token=token), Path(path), title=title or record.model)
 

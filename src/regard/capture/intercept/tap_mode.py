@@ -350,6 +350,7 @@ class TapMode(Interception):
 
     def _settle(self) -> None:
         """Determine the order of the heads after the first step, and announce only the modules that have them."""
+        self._eager.finish()  # reports softmaxes that were not used otherwise
         try:
             self._sites.settle(self._recorder.missing, compiled=self._is_compiled)
         except BaseException:
