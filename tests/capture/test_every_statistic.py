@@ -147,9 +147,13 @@ class Model(nn.Module):
         self.decoder = nn.ModuleList(layers)
         self.case = case
         self.register_buffer("one", torch.ones(()))
+        self.register_buffer("table", torch.zeros(1000, 1))
 
     def forward(self, input_ids=None, decoder_input_ids=None, rows=slice(None), keys=slice(None)):
         case = self.case
+        for ids in (input_ids, decoder_input_ids):
+            if ids is not None:
+                nn.functional.embedding(ids, self.table)
         # Queries that the model makes itself, of which the keys are not made, look at another text.
         q = case.q * self.one if case.cross else case.q
         return [

@@ -139,8 +139,8 @@ class Heard:
         """Whether a call of the model is running."""
         return self._is_in_call
 
-    def run_compiled(self) -> None:
-        """Note that the running call is one of compiled code."""
+    def look_away(self) -> None:
+        """Note that the embeddings of the running call are not seen, as in compiled code or of other ranks."""
         self._looks = False
 
     def look_up(self, ids: Tensor, table: Tensor) -> bool:

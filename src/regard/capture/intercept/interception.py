@@ -46,6 +46,7 @@ from regard.capture.intercept.watching_mode import (
     HearsIds,
     WatchingMode,
     in_backward,
+    modes_above_watches,
     modes_here,
 )
 from regard.capture.missing_attention import KERNEL_REASON, SCRIPT_REASON, TRANSFORMED
@@ -92,7 +93,7 @@ class Interception(WatchingMode):
         self._scripts = contextlib.ExitStack()
         self._runs_compiled = False
         self._other_input: set[int] = set()  # roots of what the running call embeds or is given besides its own ids
-        self._own_input: set[int] = set()  # roots of its ids where they were embedded
+        self._own_input: set[int] = set()  # those of its ids where they were embedded
         self.image_grids: set[tuple[int, int]] = set()  # rows and columns that convolutions made of images
 
     def watches(self, module: nn.Module) -> bool:
@@ -133,13 +134,15 @@ class Interception(WatchingMode):
             with DisableTorchFunction():
                 given = [one for one in tensors_in((args, tuple(kwargs.values()))) if one.is_floating_point()]
             self._own_input = set()
+            if modes_above_watches():  # a rank embeds its own positions
+                self.hears.look_away()
             self._other_input = {root for one in given for root in self._origins.of(one).roots}
         if not here or self._runs_compiled or not runs_compiled(module):
             return hears
-        end = self._compiled_watch.begin(self, hears, self._ends_compiled)
+        end = self._compiled_watch.begin(self, hears, functools.partial(setattr, self, "_runs_compiled", False))
         self._runs_compiled = True
         if self.hears is not None:
-            self.hears.run_compiled()
+            self.hears.look_away()
         return end
 
     def _begin_encoder(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hears:
@@ -148,9 +151,6 @@ class Interception(WatchingMode):
         if self.hears is not None and alone:
             self.hears(self._model, args, kwargs)
         return EncoderCall(self._origins, self.hears if alone else None)
-
-    def _ends_compiled(self) -> None:
-        self._runs_compiled = False
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Any = None
@@ -204,11 +204,9 @@ class Interception(WatchingMode):
     def _hear(self, hears: HearsIds, call: TorchCall, result: Any) -> None:
         """Process an embedding: other ids than those of the model's call make another input."""
         found = read_lookup(call, result)
-        if found is None:
-            return
-        if hears.look_up(*found):
+        if found is not None and hears.look_up(*found):
             self._own_input |= self._origins.of(result).roots if result.is_floating_point() else set()
-        elif call.name == "embedding":
+        elif found is not None and call.name == "embedding":
             self._other_input |= self._origins.of(result).roots
 
     def _see_pair(self, read: Callable[[], WatchedCall], call: TorchCall, result: Any) -> None:

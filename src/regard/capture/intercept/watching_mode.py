@@ -66,8 +66,8 @@ class HearsIds(Hears, Protocol):
     def look_up(self, ids: Tensor, table: Tensor) -> bool:
         """Process an embedding inside a call, and return whether it is of the ids that the model was called with."""
 
-    def run_compiled(self) -> None:
-        """Process that the call is one of compiled code, whose embeddings are not seen."""
+    def look_away(self) -> None:
+        """Process that the embeddings of the running call are not seen."""
 
     def note_input(self, name: str, *, is_other: bool) -> None:
         """Process a call of a module, and whether its queries were made of other inputs than these ids."""
