@@ -246,7 +246,7 @@ def test_rejected_tokens_of_an_assistant_are_never_delivered(name: str) -> None:
 @pytest.mark.parametrize("stream", ["target", ("target", "source")])
 @pytest.mark.parametrize("name", ["T5", "BART"])
 def test_the_first_call_reads_the_prompt_with_what_an_assistant_proposes(name: str, stream: Any, helper: str) -> None:
-    """Models without `logits_to_keep` are not told how many tokens those are: the last of them had the prompt's row."""
+    """Models without `logits_to_keep` do not get the number of those tokens: the last of them had the prompt's row."""
     model, assistant = made(name), made(name)
     with torch.no_grad():
         for one in (*model.parameters(), *assistant.parameters()):

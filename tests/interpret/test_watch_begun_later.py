@@ -196,7 +196,7 @@ class WithFirst(nn.Module):
 
 
 def test_tokens_given_name_the_layers_that_have_them_all() -> None:
-    """A second layer with fewer rows took the names of the first, and the error asked for `tokens=`."""
+    """A second layer with fewer rows took the names of the first, and the error requested `tokens=`."""
     with torch.no_grad(), regard.watch(model := WithFirst(), tokens="the cat sat down".split()) as seen:
         model(torch.randn(1, 2, 4, 8))
     assert [one.text for one in seen.tokens["text"][0]] == "the cat sat down".split()

@@ -178,12 +178,10 @@ class Origins:
 
 def _vectors_of(tensor: Tensor) -> int:
     """Return the number of vectors that a tensor has in memory, before one is broadcast; 0 if it is unknown."""
+    if tensor.ndim < 2:
+        return 0
     try:
-        return (
-            0
-            if tensor.ndim < 2
-            else tensor.untyped_storage().nbytes() // max(1, tensor.shape[-1] * tensor.element_size())
-        )
+        return tensor.untyped_storage().nbytes() // max(1, tensor.shape[-1] * tensor.element_size())
     except (NotImplementedError, RuntimeError):  # sparse and sharded ones
         return 0
 
