@@ -117,3 +117,13 @@ def test_a_watched_model_runs_on_no_sequence_too(module, shape):
 def test_explain_counts_nothing_for_an_empty_call(backend):
     found = regard.explain(*_tensors("no sequence"), backend=backend)
     assert (found.flops, found.bytes, found.share) == (0, 0, 0.0)
+
+
+@pytest.mark.parametrize("heads", [1, 2])
+@pytest.mark.parametrize("backend", ["auto", *named()])
+def test_a_tensor_as_a_mask_may_have_no_sequence_either(backend: str, heads: int) -> None:
+    q, none = torch.randn(0, 2, 5, 8), torch.ones(0, heads, 5, 5, dtype=torch.bool)
+    for mask in (none, masks.Dense(none), ~masks.Dense(none), masks.Dense(none) & masks.Causal()):
+        assert regard.attention(q, q, q, mask=mask, backend=backend).shape == q.shape
+    q, none = torch.randn(2, 0, 5, 8), torch.ones(2, 0, 5, 5, dtype=torch.bool)
+    assert regard.attention(q, q, q, mask=none, backend=backend).shape == q.shape

@@ -17,7 +17,7 @@ from regard.normalizers import Normalizer, Softmax
 from regard.positions import Bias, DenseBias, Rotary
 from regard.positions.base import with_leading
 from regard.scores import Score
-from regard.tensors import has_numbers, human_bytes, tensors
+from regard.tensors import AUTOCAST_TYPES, has_numbers, human_bytes, is_autocast, tensors
 from regard.torch_private import is_batchedtensor
 
 if TYPE_CHECKING:
@@ -36,27 +36,25 @@ __all__ = [
 ]
 
 
-def check_kinds(q: Tensor, k: Tensor, v: Tensor) -> None:
-    """Raise unless q, k and v are dense floating-point tensors of one type on one device."""
+def check_kinds(q: Tensor, k: Tensor, v: Tensor) -> torch.dtype:
+    """Raise unless q, k and v are dense tensors of one type, under autocast of any, and return the widest."""
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         if not isinstance(tensor, Tensor):
             raise InputError(f"`{name}` must be a tensor, got {type(tensor).__name__}")
         if tensor.layout not in (torch.strided, torch.jagged):
-            raise InputError(
-                f"`{name}` must be dense, got the layout {tensor.layout}: convert it with {name}.to_dense()"
-            )
+            raise InputError(f"`{name}` must be dense, got the layout {tensor.layout}: call {name}.to_dense()")
     if any(one.is_nested for one in (q, k, v)):
         raise InputError("q, k and v must not be nested here: pass what q.values() gives, and masks.Document")
     if q.is_floating_point() and q.element_size() < 2:
         raise InputError(f"`q` must be float16, bfloat16 or wider, got {q.dtype}: convert it with q.to(torch.bfloat16)")
     if not q.is_floating_point():
         raise InputError(f"`q` must be of a floating-point type, got {q.dtype}: convert it with q.float()")
-    if not q.dtype == k.dtype == v.dtype:
+    kinds = {q.dtype, k.dtype, v.dtype}
+    if len(kinds) > 1 and not (kinds <= AUTOCAST_TYPES and is_autocast(q.device)):
         raise InputError(f"q, k and v must have one dtype, got {q.dtype}, {k.dtype} and {v.dtype}: convert with .to()")
     if not q.device == k.device == v.device:
-        raise InputError(
-            f"q, k and v must be on one device, got {q.device}, {k.device} and {v.device}: move with .to()"
-        )
+        raise InputError(f"q, k and v must be on one device, got {q.device}, {k.device}, {v.device}: move with .to()")
+    return q.dtype if len(kinds) == 1 else torch.float32
 
 
 def check_shapes(q: Tensor, k: Tensor, v: Tensor) -> None:

@@ -24,6 +24,7 @@ from regard.torch_private import (
 )
 
 __all__ = [
+    "AUTOCAST_TYPES",
     "Remembered",
     "are_in_memory",
     "are_sharded",
@@ -32,6 +33,7 @@ __all__ = [
     "has_numbers",
     "human_bytes",
     "in_forward_mode",
+    "is_autocast",
     "is_traced",
     "replace_tensors",
     "run_eagerly",
@@ -155,6 +157,7 @@ class Remembered(Generic[Value]):
             self._made.clear()
 
 
+AUTOCAST_TYPES = {torch.float32, torch.bfloat16, torch.float16}  # those that it leaves side by side
 _KINDS = ("cpu", "cuda", "mps", "xpu")
 
 
@@ -165,17 +168,17 @@ def autocast_dtype(q: Tensor) -> torch.dtype:
     ...     autocast_dtype(torch.zeros(2)), autocast_dtype(torch.zeros(2, dtype=torch.float64))
     (torch.bfloat16, torch.float64)
     """
-    kind = q.device.type
-    if q.dtype == torch.float64 or kind not in _KINDS or not torch.is_autocast_enabled(kind):
-        return q.dtype
-    return torch.get_autocast_dtype(kind)
+    return torch.get_autocast_dtype(q.device.type) if q.dtype != torch.float64 and is_autocast(q.device) else q.dtype
+
+
+def is_autocast(device: torch.device) -> bool:
+    """Return whether autocast is on for a device."""
+    return device.type in _KINDS and torch.is_autocast_enabled(device.type)
 
 
 def without_autocast(device: torch.device) -> AbstractContextManager[object]:
     """Switch autocast off, where it is on: products of float32 would have the digits of bfloat16."""
-    if device.type not in _KINDS or not torch.is_autocast_enabled(device.type):
-        return nullcontext()
-    return torch.autocast(device.type, enabled=False)
+    return torch.autocast(device.type, enabled=False) if is_autocast(device) else nullcontext()
 
 
 def has_numbers(*tensors: Tensor) -> bool:

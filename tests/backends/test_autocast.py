@@ -7,8 +7,9 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import regard
 from oracles import causal, dense, f64, window
-from regard import masks
+from regard import masks, nn
 from regard.backends import call_cache
+from regard.errors import InputError
 
 N = 300
 MASKS = {
@@ -90,3 +91,39 @@ def test_gradients_come_in_the_type_of_the_inputs(backend):
     for x, want in zip((q, k, v), (right.q, right.k, right.v), strict=True):
         assert x.grad.dtype == torch.float32
         np.testing.assert_allclose(f64(x.grad), want, atol=0.03)
+
+
+@pytest.mark.parametrize("kinds", [(0, 1, 1), (1, 0, 0), (1, 1, 0), (2, 1, 0)])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_products_that_autocast_narrowed_may_stand_beside_others(backend, kinds):
+    """As in PyTorch's kernel: a projection gives bfloat16, a state that was not projected is float32."""
+    dtypes = [(torch.float32, torch.bfloat16, torch.float16)[kind] for kind in kinds]
+    q, k, v = (one.to(dtype).requires_grad_() for one, dtype in zip(drawn(), dtypes, strict=True))
+    call_cache._KEPT.clear()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert scaled_dot_product_attention(q, k, v).dtype == torch.bfloat16
+        for _ in range(2):
+            found = regard.attention(q, k, v, mask=masks.Causal(), backend=backend)
+            assert found.dtype == torch.bfloat16
+    np.testing.assert_allclose(f64(found), dense(q, k, v, visible=causal(N, N)).output, atol=0.03)
+    found.float().sum().backward()
+    assert [one.grad.dtype for one in (q, k, v)] == dtypes
+    with pytest.raises(InputError, match="one dtype"):
+        regard.attention(q, k, v, backend=backend)  # without autocast it would be a mistake
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int64, torch.float8_e4m3fn])
+def test_other_types_beside_those_of_autocast_are_refused(dtype):
+    q, k, v = drawn()
+    with torch.autocast("cpu", torch.bfloat16), pytest.raises(InputError, match="one dtype"):
+        regard.attention(q, k.to(dtype), v)
+
+
+@pytest.mark.parametrize("keep", ["maps", "qk"])
+def test_a_watch_reads_calls_of_several_types(keep):
+    attend, memory = nn.AdditiveAttention(16, 16), torch.randn(2, 7, 16)
+    with torch.autocast("cpu", torch.bfloat16):
+        _, weights = attend(torch.nn.functional.linear(torch.ones(2, 3, 16), torch.eye(16)), memory, need_weights=True)
+        with regard.watch(attend, keep=keep) as seen:
+            attend(torch.nn.functional.linear(torch.ones(2, 3, 16), torch.eye(16)), memory)
+    np.testing.assert_allclose(seen.weights(layer=0)[:, 0], f64(weights), atol=1e-6)

@@ -467,3 +467,41 @@ def test_both_layers_of_a_resampler_are_of_one_kind() -> None:
     with torch.no_grad(), regard.watch(model := OwnLatents()) as seen:
         model(torch.randn(2, 5, 8))
     assert [one.kind for one in seen.record.layers] == ["self", "self"]
+
+
+class Memory(nn.Module):
+    """A memory network: a question looks at the sentences of a story, without a projection between."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.question, self.story = nn.Embedding(11, 8), nn.Embedding(11, 8)
+        self.how = how
+
+    def forward(self, question: Tensor, story: Tensor) -> Tensor:
+        q = self.question(question)
+        if self.how == "sum":
+            q = q.sum(1, keepdim=True)
+        k = self.story.weight[story] if self.how == "index" else self.story(story)
+        if self.how == "sdpa":
+            return nn.functional.scaled_dot_product_attention(q, k, k)
+        return torch.softmax(q @ k.mT, -1) @ k
+
+
+@pytest.mark.parametrize("how", ["hand", "sum", "index", "sdpa"])
+@pytest.mark.parametrize("sizes", [(4, 6), (6, 4), (5, 5)])
+def test_embeddings_of_two_texts_are_cross_attention_without_projections(how: str, sizes: tuple[int, int]) -> None:
+    ids = [torch.randint(0, 11, (2, size)) for size in sizes]
+    model = Memory(how)
+    with regard.watch(model) as seen:
+        model(*ids)
+    assert (seen.layer(0).kind, seen.layer(0).query_tokens, seen.layer(0).key_tokens) == ("cross", "target", "source")
+
+
+@pytest.mark.parametrize("how", ["hand", "index", "sdpa"])
+def test_embeddings_of_one_text_are_self_attention_without_projections(how: str) -> None:
+    """The last positions of a text are a part of it, in two tables too."""
+    model, text = Memory(how), torch.randint(0, 11, (2, 7))
+    for question in (text, text[:, -3:]):
+        with regard.watch(model) as seen:
+            model(question, text)
+        assert seen.layer(0).kind == "self"

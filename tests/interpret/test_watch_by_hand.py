@@ -274,3 +274,104 @@ def test_a_softmax_written_with_exp_is_not_seen_and_the_error_says_what_to_do() 
     message = r"no attention call of this Hand was seen .* let it call F.scaled_dot_product_attention"
     with pytest.raises(ObservationError, match=message), regard.watch(model):
         model(*inputs(2, 3))
+
+
+def complex_pairs(q, k):
+    return (torch.view_as_complex(one.unflatten(-1, (D // 2, 2))) for one in (q, k))
+
+
+COMPLEX: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "the real part of a product": lambda q, k: (q @ k.conj().mT).real,
+    "its absolute value": lambda q, k: (q @ k.conj().transpose(-2, -1)).abs(),
+    "einsum": lambda q, k: torch.einsum("...qd,...kd->...qk", q, k.conj()).real,
+}
+
+
+@pytest.mark.parametrize("form", COMPLEX)
+def test_scores_of_complex_queries_and_keys_are_seen(watched, far, form: str) -> None:
+    def attend(q, k, v):
+        weights = torch.softmax(COMPLEX[form](*complex_pairs(q, k)), -1)
+        return weights @ v, weights
+
+    q, k, v = inputs(2, 3)
+    model = Hand(attend)
+    assert far(watched(model, lambda: model(q, k, v)).layer(0).weights, four(attend(q, k, v)[1])) == 0
+
+
+def turned(x: Tensor) -> Tensor:
+    """Rotary embedding by complex numbers, as Llama's first code has it."""
+    angles = torch.outer(torch.arange(x.shape[-2]).float(), torch.ones(D // 2))
+    pairs = torch.view_as_complex(x.unflatten(-1, (D // 2, 2)))
+    return torch.view_as_real(pairs * torch.polar(torch.ones_like(angles), angles)).flatten(-2)
+
+
+def test_queries_and_keys_turned_as_complex_numbers_keep_their_origin(watched) -> None:
+    model = Projected(lambda q, k, v: plain(turned(q), turned(k), v))
+    x, y = torch.randn(2, 1, 5, D), torch.randn(2, 1, 7, D)
+    assert watched(model, lambda: model(x, x)).layer(0).kind == "self"
+    assert watched(model, lambda: model(x, y)).layer(0).kind == "cross"
+
+
+class Projected(Hand):
+    """Queries and keys are projected first, from two inputs."""
+
+    def __init__(self, attend: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]) -> None:
+        super().__init__(attend)
+        self.query, self.key = nn.Linear(D, D), nn.Linear(D, D)
+
+    def forward(self, x: Tensor, memory: Tensor) -> Tensor:
+        return self.attend(self.query(x), self.key(memory), memory)[0]
+
+
+def test_weights_on_complex_values_are_seen_as_they_are(watched, far) -> None:
+    def attend(q, k, v):
+        weights = torch.softmax(q @ k.mT, -1)
+        return (weights.to(torch.complex64) @ v.to(torch.complex64)).abs(), weights
+
+    q, k, v = inputs(2, 3)
+    model = Hand(attend)
+    assert far(watched(model, lambda: model(q, k, v)).layer(0).weights, four(attend(q, k, v)[1])) == 0
+
+
+def test_weights_with_a_complex_factor_are_missing() -> None:
+    def attend(q, k, v):
+        weights = torch.softmax(q @ k.mT, -1)
+        return (weights * torch.ones((), dtype=torch.complex64) @ v.to(torch.complex64)).real, weights
+
+    model = Hand(attend)
+    with pytest.raises(ObservationError, match=r"hands its weights, .* to mul,"), regard.watch(model):
+        model(*inputs(2, 3))
+
+
+def test_a_function_below_pytorchs_attention_is_missing_by_its_name() -> None:
+    def attend(q, k, v):
+        return torch._scaled_dot_product_attention_math(q, k, v)
+
+    model = Hand(attend)
+    with (
+        pytest.raises(ObservationError, match=r"kernel torch\._scaled_dot_product_attention_math directly"),
+        regard.watch(model),
+    ):
+        model(*inputs(2, 3))
+
+
+BROADCAST = [
+    ((2, 1), (2, 3), (2, 3)),  # one head of queries for three of keys
+    ((2, 3), (2, 1), (2, 1)),
+    ((1, 3), (2, 3), (2, 3)),
+    ((2, 1), (1, 3), (1, 3)),
+    ((1, 3), (1, 3), (2, 3)),  # values of a larger batch
+    ((1,), (1,), (2,)),
+    ((2, 1, 1), (1, 2, 3), (2, 2, 3)),
+]
+
+
+@pytest.mark.parametrize(("queries", "keys", "values"), BROADCAST)
+@pytest.mark.parametrize("keep", ["weights", "qk"])
+def test_sdpa_broadcasts_every_leading_dimension(watched, far, queries, keys, values, keep: str) -> None:
+    draw = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(*one, size, D, generator=draw) for one, size in ((queries, N), (keys, M), (values, M)))
+    model = Hand(lambda q, k, v: (nn.functional.scaled_dot_product_attention(q, k, v), torch.empty(0)))
+    seen = watched(model, lambda: model(q, k, v), keep=keep)
+    weights = plain(q, k, k)[1].expand(*torch.broadcast_shapes(queries, keys, values), N, M)
+    assert far(seen.weights(layer=0), four(weights)) < 1e-6

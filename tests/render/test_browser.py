@@ -8,7 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+import regard
+from regard.capture.highlight import Focus
+from regard.capture.tokens import Word
+from regard.capture.word_looks import Look
+from regard.nn import MultiHeadAttention
 from regard.render.page import write_page
 from render.conftest import Case, head_weights, make_layer
 
@@ -384,3 +390,18 @@ def test_heads_that_were_not_recorded_have_no_map_and_cannot_be_chosen(english, 
         tab.evaluate("location.hash = location.hash.replace(/head=4/, 'head=2')")  # an address of another record
         tab.wait_for_selector(f'html[data-ready="{before + 1}"]', timeout=20_000)
         assert tab.locator("#head-a").input_value() == "4"
+
+
+def test_a_row_that_was_not_recorded_is_named_instead_of_a_list_of_its_keys(opened) -> None:
+    torch.manual_seed(0)
+    attention = MultiHeadAttention(16, num_heads=2).eval()
+    with torch.no_grad(), regard.watch(attention, queries=[2]) as seen:
+        attention(torch.randn(1, 4, 16))
+    words = tuple(Word(word, (at,), special=False) for at, word in enumerate("abcd"))
+    with opened(Case(seen.record, Focus(words, words, 2, (Look(0, 0, 0, 0.5),)))) as tab:
+        hint = tab.locator("#weights-hint")
+        assert "strongest keys" in hint.inner_text()
+        assert len(shown(tab)) == 4
+        settled(tab, lambda: tab.evaluate("location.hash = location.hash.replace(/query=2/, 'query=1')"))
+        assert "was not recorded" in hint.inner_text()
+        assert not shown(tab)

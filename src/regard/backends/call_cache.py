@@ -66,6 +66,7 @@ def describe(q: object, k: object, v: object, backend: object, options: Options)
     if (
         type(backend) is not str
         or not (q.layout is k.layout is v.layout is torch.strided)
+        or not (q.dtype is k.dtype is v.dtype)
         or not (q.ndim == k.ndim == v.ndim == 4)
         or q.is_nested
         or k.is_nested

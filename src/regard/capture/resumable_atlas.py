@@ -172,5 +172,5 @@ class AtlasParts:
 
 
 def _short(value: Any) -> str:
-    said = repr(value)
+    said = "not given" if value is None else repr(value)
     return said if len(said) <= 40 else f"{said[:37]}…"

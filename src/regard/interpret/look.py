@@ -150,7 +150,6 @@ def look(
     if out is not None:
         settings = _settings(keep, layers, statistics, {"heads": heads, "queries": queries, "keys": keys})
         part = AtlasParts(out, prepared.identity | settings, resume=resume)
-    on_layer_end = _Telling(part, progress, count)
     with watch(
         loaded.model,
         keep=keep,
@@ -160,7 +159,7 @@ def look(
         keys=keys,
         statistics=statistics,
         max_bytes=max_bytes,
-        on_layer_end=on_layer_end,
+        on_layer_end=_Telling(part, progress, count),
         strict=strict,
         tokenizer=loaded.tokenizer if statistics else None,
     ) as seen:
@@ -173,7 +172,8 @@ def look(
         focus = choose_focus(record, token=token, layer=layer, head=head)
     except InputError as problem:
         if token is None and _is_wordless(prepared.tokens.get("target")):
-            raise InputError(f"what {loaded.name} generates has no word to show: give a longer `--target`") from problem
+            way = "what it is to write as" if target is None else "a longer"
+            raise InputError(f"what {loaded.name} generates has no word to show: give {way} `--target`") from problem
         raise
     warnings = [advice(loaded, text)]
     if seen.fallback_reasons:

@@ -30,7 +30,7 @@ from regard.interpret.vision_transformers import patch_tokens
 from regard.masks import BoundMask
 from regard.parallel.sequence_parallel import SequenceShards, attend_local, call_over_shards
 from regard.problem import DEFAULT_MAX_BYTES, Options, Problem, complete
-from regard.tensors import are_sharded
+from regard.tensors import are_sharded, without_autocast
 
 __all__ = ["check_tokens", "given_tokens", "read_attention", "watch"]
 
@@ -261,7 +261,8 @@ def read_attention(q: Tensor, k: Tensor, v: Tensor, *, backend: str = "auto", **
     if are_sharded(q, k, v):
         return CallFromShards.of(*read_dtensors(q, k, v, complete(_without_dropout(asked))))
     problem = Problem.of(q, k, v, **_without_dropout(asked))
-    return CallFromQK(problem, v=problem.v, is_bound=isinstance(asked.get("mask"), BoundMask))
+    with without_autocast(q.device):  # a score's projections are computed without it, as in the call
+        return CallFromQK(problem, v=problem.v, is_bound=isinstance(asked.get("mask"), BoundMask))
 
 
 def _read_local(q: Tensor, k: Tensor, v: Tensor, *, shards: SequenceShards, **asked: Any) -> WatchedCall:

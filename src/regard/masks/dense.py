@@ -76,8 +76,8 @@ class Dense(Mask):
         sizes = self._four.shape
         zero = torch.zeros_like(i)  # of what all sequences or heads share, one entry is the answer for all
         return self._four[
-            batch if sizes[0] > 1 else zero,
-            head if sizes[1] > 1 else zero,
+            batch if sizes[0] != 1 else zero,
+            head if sizes[1] != 1 else zero,
             i - self.q_offset if sizes[2] > 1 else zero,
             j if sizes[3] > 1 else torch.zeros_like(j),
         ]

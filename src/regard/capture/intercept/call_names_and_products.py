@@ -19,6 +19,7 @@ __all__ = [
     "Product",
     "TorchCall",
     "einsum_labels",
+    "is_inexact",
     "name_of",
     "pair_labels",
     "read_lookup",
@@ -71,6 +72,11 @@ def tensors_in(values: tuple[Any, ...]) -> Iterator[Tensor]:
                 yield value
         elif isinstance(value, (list, tuple)):
             yield from tensors_in(tuple(value))
+
+
+def is_inexact(one: Tensor) -> bool:
+    """Return whether a tensor holds floating-point or complex numbers, as activations do."""
+    return one.is_floating_point() or one.is_complex()
 
 
 def read_lookup(call: TorchCall, result: Tensor) -> tuple[Tensor, Tensor] | None:

@@ -16,16 +16,17 @@ pooling's weights are a single row.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 from regard.capture.intercept.call_names_and_products import Layout, TorchCall, pair_labels
+from regard.capture.intercept.copied_entries import Copies, Fold
 from regard.capture.intercept.layouts import dims_of, moved, product_layout
 from regard.capture.intercept.operation_kinds import (
     CASTS,
+    JOINS,
     KNOWN,
     LINEAR,
     MULTIPLIES,
@@ -33,6 +34,7 @@ from regard.capture.intercept.operation_kinds import (
     PRODUCTS,
     SPREADS,
     SUBTRACTS,
+    VIEWS,
 )
 from regard.capture.intercept.tensor_origins import Origin, Origins
 from regard.capture.weights_from_qk import HIDDEN
@@ -82,11 +84,30 @@ class _Spread:
     right: str
     layout: Layout
     ends: tuple[Origin, Origin]
+    folds: tuple[Fold, Fold] | None = None  # all pairs are in one dimension
 
     @property
     def two_sided(self) -> bool:
         """Whether each has a dimension that the other lacks, which means pairs and not a gate."""
-        return bool(set(self.left) - set(self.right)) and bool(set(self.right) - set(self.left))
+        left, right = set(self.left), set(self.right)
+        return self.folds is not None or bool(left - right and right - left)
+
+    @property
+    def folded(self) -> tuple[str, str]:
+        """The letter of the dimension of all pairs, and what it is in a layout of scores: "p" if the left one is the
+        outer one, else "P".
+        """
+        if self.folds is None:
+            return "", ""
+        left, _ = self.folds
+        return self.layout[left.at], "p" if left.copied_inside else "P"
+
+    def split(self) -> "_Spread":
+        """Return it with a dimension for each of the two."""
+        letter, order = self.folded
+        own, other = "YZ" if order == "p" else "ZY"
+        left, right = self.left.replace(letter, own), self.right.replace(letter, other)
+        return _Spread(left, right, self.layout.replace(letter, "YZ"), self.ends)
 
 
 class Spreads:
@@ -95,7 +116,7 @@ class Spreads:
     def __init__(self, origins: Origins) -> None:
         self._origins = origins
         self._known = WeakIdKeyDictionary()
-        self._new = WeakIdKeyDictionary()  # dimensions inserted by None or unsqueeze, as -1, -2, …
+        self._copies = Copies()
 
     def carry(
         self, call: TorchCall, tensors: list[Tensor], active: list[Tensor], result: Tensor
@@ -105,17 +126,22 @@ class Spreads:
         """
         one = next((one for one in tensors if one in self._known), None)
         if one is None:
-            self._put_in(call, result)
-            self._begin(call, active, result)
+            self._copies.carry(call, result)
+        began = (one is None or call.name in JOINS) and self._begin(call, active, result)
+        if began or one is None:
             return None
         spread: _Spread = self._known[one]
+        if spread.folds is not None and call.name in VIEWS and spread.folds[0].split(one, result):
+            self._known[result] = spread.split()
+            return None
         if call.name in _SUMS:
             return self._summed(spread, dims_of(call.dim(1 if call.name != "norm" else 2), one), result)
         if call.name in LINEAR or call.name in PRODUCTS:
             weighted = len(active) == 1 or self.are_weighted(active)  # by a learned vector, or one that was made now
             last = call.args and call.args[0] is one and weighted and spread.two_sided
             return self._summed(spread, [one.ndim - 1], result) if last else None
-        if sum(other.numel() == result.numel() for other in active) > 1 or one.numel() < result.numel():
+        others = sum(other.numel() == result.numel() for other in active)
+        if call.name not in JOINS and (others > 1 or one.numel() < result.numel()):
             return None  # another tensor that pairs were added to
         layout = moved(spread.layout, call, one, result)
         if layout is not None and len(layout) == result.ndim:
@@ -129,42 +155,28 @@ class Spreads:
         known = self._known.get(factors[0])
         return known is not None and known.two_sided and factors[1].numel() == factors[0].shape[-1]
 
-    def _put_in(self, call: TorchCall, result: Tensor) -> None:
-        """Record the dimensions that a call inserts or keeps: with one query and one key, sizes do not show them."""
-        one = call.args[0] if call.args else None
-        if not isinstance(one, Tensor) or len(call.tensors) != 1:
-            return
-        new = self._new.get(one, frozenset())
-        if call.name == "unsqueeze":
-            at = (call.dim() or 0) % result.ndim - result.ndim
-            self._new[result] = frozenset([at, *(old - (old <= at) for old in new)])
-        elif call.name == "__getitem__" and (inserted := _inserted_by(call.args[1], result.ndim)):
-            self._new[result] = frozenset(inserted)
-        elif new and result.ndim == one.ndim and call.name not in PERMUTES:
-            self._new[result] = new
-
-    def _new_of(self, pair: list[Tensor], result: Tensor) -> tuple[frozenset[int], frozenset[int]]:
-        """Return the dimensions inserted into either tensor, including those that broadcasting adds in front."""
-        known = any(one in self._new for one in pair)
-        left, right = (
-            self._new.get(one, frozenset()) | (frozenset(range(-result.ndim, -one.ndim)) if known else frozenset())
-            for one in pair
-        )
-        return left, right
-
-    def _begin(self, call: TorchCall, active: list[Tensor], result: Tensor) -> None:
-        if call.name not in SPREADS or len(active) != 2 or active[0] is active[1]:
-            return
-        labels = pair_labels(active[0], active[1], self._new_of(active, result))
-        if labels is None or len(labels[2]) != result.ndim or labels[0] == labels[1]:
-            return
-        ends = self._origins.of(active[0]), self._origins.of(active[1])
-        spread = _Spread(*labels, ends)
-        if spread.two_sided or call.name in MULTIPLIES:
-            self._known[result] = spread
+    def _begin(self, call: TorchCall, active: list[Tensor], result: Tensor) -> bool:
+        joins = call.name in JOINS and len(active) > 1
+        if not joins and (call.name not in SPREADS or len(active) != 2):
+            return False
+        left, right = pair = active[:2]
+        if left is right or max(left.ndim, right.ndim) > result.ndim:
+            return False
+        labels = pair_labels(left, right, self._copies.new_of(pair, result))
+        folds = self._copies.folds_of(pair)
+        if labels is None or len(labels[2]) != result.ndim or (labels[0] == labels[1] and folds is None):
+            return False
+        spread = _Spread(*labels, (self._origins.of(left), self._origins.of(right)), folds)
+        if not spread.two_sided and call.name not in MULTIPLIES:
+            return False
+        if joins and spread.layout[(call.dim() or 0) % result.ndim] not in set(labels[0]) & set(labels[1]):
+            return False  # not the features of each pair, but other positions
+        self._known[result] = spread
+        return True
 
     def _summed(self, spread: _Spread, dims: list[int], result: Tensor) -> FollowedScores | None:
-        shared = set(spread.left) & set(spread.right)
+        letter, folded = spread.folded
+        shared = set(spread.left) & set(spread.right) - {letter}
         if not dims or not all(spread.layout[at] in shared for at in dims):
             return None
         if not spread.two_sided and dims != [len(spread.layout) - 1]:
@@ -173,10 +185,11 @@ class Spreads:
         if result.ndim == len(spread.layout):
             kept = "".join(_NEW if at in dims else letter for at, letter in enumerate(spread.layout))
         layout = product_layout(result, (spread.left, spread.right, kept))
+        if letter:
+            layout = "".join(folded if one == letter else _NEW for one in kept)
         return None if layout is None else FollowedScores(layout, spread.ends, weak=not spread.two_sided)
 
 
-_CUTS = {"view", "reshape", "unflatten"}
 _SCALES = {"mul", "__mul__", "__rmul__", "div", "__truediv__", "mul_", "div_", "contiguous"} | CASTS
 
 
@@ -198,7 +211,7 @@ class Features:
         one = tensors[0]
         if call.name in PERMUTES:
             self._layouts[result] = moved(layout, call, one, result)
-        elif call.name in _CUTS and layout == "b" * (one.ndim - 1) + "f":
+        elif call.name in VIEWS and layout == "b" * (one.ndim - 1) + "f":
             self._layouts[result] = _cut(one.shape[-1], result)
         elif call.name in _SCALES and len(tensors) == 1:
             self._layouts[result] = layout
@@ -228,28 +241,13 @@ def both_ways(layout: Layout) -> tuple[Layout, Layout]:
     return layout, layout.translate(str.maketrans("qk", "kq"))
 
 
-def _inserted_by(index: Any, ndim: int) -> list[int]:
-    """Return the dimensions, counted from the end, that None in an index inserts into a result with `ndim` dimensions;
-    none next to tensors.
-
-    >>> _inserted_by((slice(None), None), 4), _inserted_by((..., None, slice(None)), 4), _inserted_by(0, 4)
-    ([-3], [-2], [])
-    """
-    items = index if isinstance(index, tuple) else (index,)
-    if not all(one is None or one is Ellipsis or type(one) in (int, slice) for one in items):
-        return []
-    kept = [one for one in items if type(one) is not int]
-    if Ellipsis in kept:
-        at = kept.index(Ellipsis)
-        kept[at : at + 1] = [slice(None)] * (ndim - len(kept) + 1)
-    return [at - ndim for at, one in enumerate(kept) if one is None]
-
-
 def blind_before(call: TorchCall) -> Tensor | None:
     """Return which rows of scores see no key, before a call subtracts their maximum; None for any other call."""
     if call.name not in SUBTRACTS or len(call.args) < 2 or not all(isinstance(one, Tensor) for one in call.args[:2]):
         return None
     scores, other = call.args[:2]
+    if scores.is_complex():
+        return None
     summed = [at for at, size in enumerate(scores.shape) if other.ndim == scores.ndim and other.shape[at] < size]
     return scores.detach().amax(summed[0], keepdim=True) <= HIDDEN if len(summed) == 1 else None
 

@@ -47,7 +47,7 @@ from regard.capture.intercept.eager_weights import (
     show,
 )
 from regard.capture.intercept.layouts import Transformed, follows, moved, product_layout, summed
-from regard.capture.intercept.operation_kinds import LINEAR, MIXES, REWEIGHTS, SOFTMAXES, SUBTRACTS
+from regard.capture.intercept.operation_kinds import CASTS, LINEAR, MIXES, REWEIGHTS, SHAPES, SOFTMAXES, SUBTRACTS
 from regard.capture.intercept.tensor_origins import LearnedTensors, Origins, Outputs, UsedPart, crosses
 from regard.capture.intercept.torch_attention_calls import is_transformed
 from regard.capture.missing_attention import Caller
@@ -192,6 +192,9 @@ class Eager:
         parts = [found for x in call.tensors if (found := self._weights.get(x)) is not None]
         forget_written(call, self._weights)
         others = [x for x in self._learned.activations(call) if x is not one and x not in self._weights]
+        if result.is_complex() and name not in CASTS and name not in SHAPES:
+            self._verdicts.fail(weights.softmaxes, missing.UNKNOWN.format(name))
+            return
         if others and may_multiply(call, [one, *others], result):
             self._verdicts.doubt(weights, one, missing.UNKNOWN.format(name))
         if self._multiplies_values(call, one, result):

@@ -254,7 +254,7 @@ class Merged:
 
 def show(matrix: Tensor, layout: Layout, merged: tuple[int, int] | None, values: Tensor, axis: int) -> CallFromWeights:
     """Return weights and the values they were multiplied by, whose dimension `axis` was summed, as a watched call."""
-    values = values.movedim(axis, -2)
+    values = (values.abs() if values.is_complex() else values).movedim(axis, -2)  # the norms are the same
     order = [at for letter in "bwhqk" for at, one in enumerate(layout) if one == letter]
     if "w" in layout:  # windows are batch entries, since each sees only itself
         matrix = matrix.permute(order).flatten(0, layout.count("w") - 1)

@@ -14,6 +14,7 @@ from torch.nn import functional
 from regard.capture.intercept.call_names_and_products import (
     OPERATORS,
     TorchCall,
+    is_inexact,
     name_of,
     read_lookup,
     tensors_in,
@@ -68,6 +69,7 @@ __all__ = ["Interception", "Reader", "is_traced"]
 
 
 _ATTENDS = re.compile(r"flash|attention|sdpa|attn_(func|fwd|forward|varlen)|mha_(fwd|forward)", re.IGNORECASE)
+_PRIVATE = "_scaled_dot_product"  # PyTorch's functions below F.scaled_dot_product_attention
 _COLOURS = (1, 3, 4)  # channels of an image
 _FAKE = TorchDispatchModeKey.FAKE
 Reader = Callable[..., WatchedCall]
@@ -172,7 +174,7 @@ class Interception(WatchingMode):
     def _look(self, call: TorchCall, result: Any) -> None:
         """Process a call that has returned, and follow its result."""
         func, args, kwargs = call.func, call.args, call.kwargs
-        if isinstance(func, OPERATORS) and _ATTENDS.search(str(func)):
+        if call.name.startswith(_PRIVATE) or (isinstance(func, OPERATORS) and _ATTENDS.search(str(func))):
             self._notice(call, result)
         elif func is KERNEL:
             self._see_pair(lambda: read_sdpa(self._recorder.module, sdpa_arguments(args, kwargs)), call, result)
@@ -190,7 +192,7 @@ class Interception(WatchingMode):
 
     def _follow(self, call: TorchCall, result: Any) -> None:
         """Follow the result of any other function on scores, weights or attention outputs."""
-        results = [one for one in tensors_in((result,)) if one.is_floating_point()]
+        results = list(filter(is_inexact, tensors_in((result,))))
         if self.hears is not None and call.name in LOOKUPS and not is_transformed():
             self._hear(self.hears, call, result)
         if call.func is functional.conv2d and call.tensors[0].shape[-3] in _COLOURS:
@@ -249,7 +251,7 @@ class Interception(WatchingMode):
         """Process an operator called by its name: PyTorch's kernel is recorded, any other with an attention's name is
         missing.
         """
-        name = str(call.func)
+        name = str(call.func) if isinstance(call.func, OPERATORS) else f"torch.{call.name}"
         if name.startswith("aten.scaled_dot_product_attention"):
             self._see_pair(
                 lambda: read_sdpa(self._recorder.module, sdpa_arguments(call.args, call.kwargs)), call, result

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
-from regard.capture.intercept.call_names_and_products import Layout, TorchCall, read_product
+from regard.capture.intercept.call_names_and_products import Layout, TorchCall, is_inexact, read_product
 from regard.capture.intercept.operation_kinds import (
     JOINS,
     LINEAR,
@@ -139,6 +139,10 @@ def reshaped(layout: Layout, before: Tensor, after: Tensor) -> Layout | None:
     """
     if before.shape == after.shape:
         return layout
+    if (at := layout.lower().find("p")) >= 0:  # of all pairs, as `eager_scores` has it
+        outer = list(before.shape[:at]) == list(after.shape[:at]) and after.ndim == before.ndim + 1
+        same = outer and before.shape[at + 1 :] == after.shape[at + 2 :]
+        return layout[:at] + ("qk" if layout[at] == "p" else "kq") + layout[at + 1 :] if same else None
     if after.ndim >= 2 and before.shape[-2:] == after.shape[-2:] and set(layout[:-2]) <= {"b"}:
         return "b" * (after.ndim - 2) + layout[-2:]
     if after.ndim >= 2 and before.shape[-1] == after.shape[-1] and layout[-1] in "qk":
@@ -172,7 +176,7 @@ _DIMENSIONS = {"stack", "unsqueeze", "squeeze", "unbind", "select"}
 
 def follows(layout: Layout | None, call: TorchCall, one: Tensor, result: Tensor) -> bool:
     """Return whether the result still contains the pairs of queries and keys in `one`."""
-    if not result.is_floating_point():
+    if not is_inexact(result):
         return False
     if call.name in LINEAR or call.name in PRODUCTS:
         axis = _contracted(call, one)

@@ -25,6 +25,7 @@ __all__ = [
     "SOFTMAXES",
     "SPREADS",
     "SUBTRACTS",
+    "VIEWS",
     "WRITES",
 ]
 
@@ -46,6 +47,7 @@ SHAPES = PERMUTES | {
 }
 CASTS = {"to", "type", "type_as", "float", "half", "bfloat16", "double", "clone", "detach", "_to_copy"}
 CASTS |= {"to_sparse", "to_sparse_coo", "to_sparse_csr", "to_sparse_csc", "to_dense"}
+VIEWS = {"view", "reshape", "unflatten"}
 REARRANGES = {"repeat", "pad", "as_strided", "roll", "repeat_interleave", "gather", "take_along_dim", "index_select"}
 REARRANGES |= {"unfold", "fold", "interpolate", "flip", "sort", "topk", "scatter", "scatter_", "scatter_add", "tile"}
 DROPOUTS = {"dropout", "dropout_", "alpha_dropout", "feature_dropout", "native_dropout"}
@@ -60,7 +62,7 @@ MIXES = {"add", "__add__", "__radd__", "add_", "__iadd__", "neg", "__neg__", "le
 SPREADS = MULTIPLIES | {"add", "__add__", "__radd__"} | {"sub", "subtract", "__sub__", "__rsub__", "rsub"}
 PARTS = {"chunk", "split", "unbind", "tensor_split", "hsplit", "vsplit", "dsplit", "split_with_sizes", "unsafe_split"}
 PARTS |= {"unsafe_chunk", "unsafe_split_with_sizes"}
-JOINS = {"stack", "cat", "concat", "hstack", "vstack"}
+JOINS = {"stack", "cat", "concat", "concatenate", "hstack", "vstack"}
 WRITES = {"__setitem__", "index_copy", "index_copy_", "copy_", "scatter", "scatter_", "index_put_", "masked_scatter"}
 WRITES |= {"index_add", "index_add_", "scatter_add_", "scatter_reduce", "scatter_reduce_"}
 REDUCES = {"sum", "mean", "amax", "amin", "max", "min", "prod", "logsumexp", "norm", "vector_norm", "var", "std"}

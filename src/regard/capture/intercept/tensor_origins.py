@@ -4,14 +4,14 @@ Each activation that is not computed inside the watch (an embedding's result, an
 results have the roots of their inputs. An attention's output has the roots of its queries but not of its keys, because
 its positions are those of the queries. That distinguishes self-attention from cross-attention.
 
-Outputs are followed up to the next projection, to detect those that are not sums of values over tokens: differential
-attention subtracts the outputs of two softmaxes; Nyström and agent attention use the output of one as the values of the
-next, so that both are softmaxes over landmarks. Neither is attention from tokens to tokens.
+Outputs are followed up to the next projection, to detect those that are not sums of values over tokens: differences of
+two softmaxes, and outputs that are the values of another softmax, so that both are over landmarks (Nyström, agents).
 """
 
+import functools
 import weakref
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
@@ -19,13 +19,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
-from regard.capture.intercept.call_names_and_products import TorchCall, pair_labels
+from regard.capture.intercept.call_names_and_products import TorchCall, is_inexact, pair_labels, read_lookup
 from regard.capture.intercept.operation_kinds import (
     ADDED,
     CARRIES_OUTPUT,
     DROPOUTS,
     JOINS,
     LINEAR,
+    LOOKUPS,
     NORMS,
     PRODUCTS,
     RECURRENT,
@@ -68,7 +69,7 @@ class LearnedTensors:
 
     def activations(self, call: TorchCall) -> list[Tensor]:
         """Return the activations among a call's arguments."""
-        return [one for one in call.tensors if one.is_floating_point() and not self.is_constant(one)]
+        return [one for one in call.tensors if is_inexact(one) and not self.is_constant(one)]
 
     def carry(self, call: TorchCall, results: list[Tensor]) -> bool:
         """Process one call that has returned, and return whether its result is learned."""
@@ -88,17 +89,24 @@ _MOST = 64  # maximum number of stored roots: the latest ones, since a cache add
 
 @dataclass(frozen=True)
 class Origin:
-    """The roots of a tensor, and whether learned parameters contributed to it."""
+    """The roots of a tensor, whether learned parameters contributed to it, and the roots of ids that it embeds."""
 
     roots: frozenset[int]
     learned: bool = False
+    ids: frozenset[int] = frozenset()
+
+    def joined(self, other: "Origin") -> "Origin":
+        """Return the origin of a tensor made of two."""
+        roots, ids = (frozenset(sorted(one)[-_MOST:]) for one in (self.roots | other.roots, self.ids | other.ids))
+        return Origin(roots, self.learned or other.learned, ids)
 
 
 def crosses(queries: Origin, keys: Origin) -> bool | None:
     """Return whether keys and queries have different origins; None if a function received both and computed neither."""
     if not queries.roots.isdisjoint(keys.roots):
         return False
-    return True if queries.learned or keys.learned else None
+    two_texts = bool(queries.ids and keys.ids) and queries.ids.isdisjoint(keys.ids)
+    return True if queries.learned or keys.learned or two_texts else None
 
 
 class Origins:
@@ -130,25 +138,30 @@ class Origins:
 
     def carry(self, call: TorchCall, results: Iterable[Tensor]) -> None:
         """Process one call that has returned."""
-        floating = [one for one in call.tensors if one.is_floating_point()]
+        floating = [one for one in call.tensors if is_inexact(one)]
         learned = [self._is_learned(one) for one in floating]
         sources = self._sources(call, floating, learned)
         if not sources:
+            self._look_up(call, results)
             return
         if call.name in RECURRENT:  # a state has no positions, even if it summarizes a text
             results = list(results)[:1]
-        origins = [self.of(one) for one in sources]
-        roots = origins[0].roots.union(*(one.roots for one in origins[1:]))
-        if len(roots) > _MOST:
-            roots = frozenset(sorted(roots)[-_MOST:])
-        joined = Origin(roots, any(learned) or any(one.learned for one in origins))
+        joined = functools.reduce(Origin.joined, map(self.of, sources))
+        joined = replace(joined, learned=any(learned) or joined.learned)
         for result in results:
-            if result.is_floating_point():
+            if is_inexact(result):
                 self._known[result] = joined
         if call.name in WRITES:
             for whole in self._parts_of(floating[0]):
-                of_whole = self.of(whole)
-                self._known[whole] = Origin(of_whole.roots | roots, of_whole.learned or joined.learned)
+                self._known[whole] = self.of(whole).joined(joined)
+
+    def _look_up(self, call: TorchCall, results: Iterable[Tensor]) -> None:
+        """Process rows that are looked up in a table: those of other ids are another text."""
+        for result in results if call.name in LOOKUPS else ():
+            found = read_lookup(call, result)
+            if found is not None and not found[0].is_inference() and not self._is_learned(found[0]):
+                ids = found[0] if found[0]._base is None else found[0]._base
+                self._known[result] = Origin(self.of(result).roots, ids=self.of(ids).roots)
 
     def _sources(self, call: TorchCall, floating: list[Tensor], learned: list[bool]) -> list[Tensor]:
         """Return the arguments whose origin the results of a call have."""
@@ -178,12 +191,9 @@ class Origins:
 
 def _vectors_of(tensor: Tensor) -> int:
     """Return the number of vectors that a tensor has in memory, before one is broadcast; 0 if it is unknown."""
-    if tensor.ndim < 2:
+    if tensor.ndim < 2 or storage_of(tensor) < 0:
         return 0
-    try:
-        return tensor.untyped_storage().nbytes() // max(1, tensor.shape[-1] * tensor.element_size())
-    except (NotImplementedError, RuntimeError):  # sparse and sharded ones
-        return 0
+    return tensor.untyped_storage().nbytes() // max(1, tensor.shape[-1] * tensor.element_size())
 
 
 class EncoderCall:
@@ -268,12 +278,9 @@ class Outputs:
 
 
 def _are_spread(left: Tensor, right: Tensor) -> bool:
-    """Return whether each output is subtracted from each, as for distances of positions, or a single position from
-    itself.
-    """
-    labels = pair_labels(left, right)
-    two_sided = labels is not None and bool(set(labels[0]) - set(labels[1])) and bool(set(labels[1]) - set(labels[0]))
-    return two_sided or left.is_set_to(right)
+    """Return whether each output is subtracted from each, as for distances, or a single position from itself."""
+    own, others, _ = map(set, pair_labels(left, right) or ("", "", ""))
+    return bool(own - others and others - own) or left.is_set_to(right)
 
 
 class UsedPart:

@@ -59,6 +59,8 @@ def read_sdpa(module: nn.Module | None, arguments: dict[str, Any]) -> CallFromQK
         mask = ~hidden.reshape(
             len(hidden), *(1,) * (k.ndim - 2), -1
         )  # PyTorch does not support masks with nested tensors
+    kept = 3 if q.ndim > 3 else 2  # values may have a larger batch
+    q = q.expand(*torch.broadcast_shapes(q.shape[:-kept], v.shape[:-kept]), *q.shape[-kept:])
     q, mask = unpack_groups(groups_of(module), q, k, mask)
     problem = problem_of_sdpa(q, k, mask, is_causal=arguments.get("is_causal", False), scale=arguments.get("scale"))
     return CallFromQK(problem, v=_values(problem, v.detach()))
@@ -98,7 +100,8 @@ def problem_of_sdpa(
         attend = attend[:, None] if attend is not None and attend.ndim == 3 else attend
     elif q.ndim == 2:
         q, k = q[None], k[None]
-    q = q.expand(*leading, *q.shape[-3:]).reshape(math.prod(leading), *q.shape[-3:])
+    heads = k.shape[-3] if q.shape[-3] == 1 else q.shape[-3]  # one head of queries is broadcast over those of keys
+    q = q.expand(*leading, heads, *q.shape[-2:]).reshape(math.prod(leading), heads, *q.shape[-2:])
     k = k.expand(*leading, *k.shape[-3:]).reshape(math.prod(leading), *k.shape[-3:])
     if attend is not None:
         attend = attend.detach()

@@ -140,14 +140,18 @@ const makeItem = (query, { unit, weight }, tabIndex) => {
   return item;
 };
 
+const hintOf = (row) => {
+  if (!row || row.some(Number.isNaN)) return "weightsFew";
+  return row.some((weight) => weight > 0) ? "weightsAll" : "weightsNone"; // a row that was not recorded is 0
+};
+
 const listWeights = () => {
   const query = active === null ? null : textUnits("query").list[active];
   for (const slot of ["a", "b"]) {
     const items = best(rows[slot], LISTED).map((one, at) => makeItem(query, one, at ? -1 : 0));
     byId(`weights-${slot}`).replaceChildren(...items);
   }
-  const exact = rows.a && !rows.a.some(Number.isNaN);
-  byId("weights-hint").textContent = query ? say(exact ? "weightsAll" : "weightsFew") : say("none");
+  byId("weights-hint").textContent = say(query ? hintOf(rows.a) : "none");
   byId("active-word").hidden = !query;
   if (query)
     byId("active-word").replaceChildren(...sayWith("looksAt", { token: isolated(query.text), query: query.start }));

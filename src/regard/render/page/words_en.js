@@ -83,6 +83,7 @@ export const ENGLISH = {
   looksAt: "{token} (row {query}) looks at",
   weightsAll: "Its strongest keys; the text is shaded by all weights of its row.",
   weightsFew: "Its strongest keys: others were not kept.",
+  weightsNone: "No weights: this row was not recorded, or it sees no key.",
   wordsShown: "words {from} to {to} of {count}",
   tokensShown: "tokens {from} to {to} of {count}",
   generated:

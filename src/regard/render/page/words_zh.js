@@ -71,6 +71,7 @@ export const CHINESE = {
   looksAt: "{token}（行 {query}）关注",
   weightsAll: "它权重最大的键；文本底色是这一行的所有权重。",
   weightsFew: "它权重最大的键：其余没有保存。",
+  weightsNone: "没有权重：这一行没有记录，或它看不到任何键。",
   wordsShown: "第 {from} 到 {to} 个词，共 {count} 个",
   tokensShown: "第 {from} 到 {to} 个词元，共 {count} 个",
   generated: "带点下划线的是模型自己生成的部分（提示 {prompt} 个，然后生成 {count} 个）。",

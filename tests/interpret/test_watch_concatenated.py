@@ -1,0 +1,152 @@
+"""Additive scores from concatenated queries and keys: v · tanh(W [q; k]), as Luong's "concat", BiDAF and graph
+attention have them, against the weights that the code computes itself.
+"""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import regard
+
+D = 4
+
+
+def expanded(q: Tensor, k: Tensor) -> Tensor:
+    n, m = q.shape[1], k.shape[1]
+    return torch.cat([q.unsqueeze(2).expand(-1, -1, m, -1), k.unsqueeze(1).expand(-1, n, -1, -1)], -1)
+
+
+def repeated(q: Tensor, k: Tensor) -> Tensor:
+    n, m = q.shape[1], k.shape[1]
+    return torch.concatenate([q[:, :, None].repeat(1, 1, m, 1), k[:, None].repeat(1, n, 1, 1)], dim=3)
+
+
+def keys_first(q: Tensor, k: Tensor) -> Tensor:
+    n, m = q.shape[1], k.shape[1]
+    return torch.cat((k[:, None].expand(-1, n, -1, -1), q[:, :, None].expand(-1, -1, m, -1)), dim=-1)
+
+
+def interleaved(q: Tensor, k: Tensor) -> Tensor:
+    n, m = q.shape[1], k.shape[1]
+    return torch.cat([q.repeat_interleave(m, 1), k.repeat(1, n, 1)], -1).view(len(q), n, m, 2 * D)
+
+
+def views_first(q: Tensor, k: Tensor) -> Tensor:
+    n, m = q.shape[1], k.shape[1]
+    left = q.repeat_interleave(m, dim=1).view(-1, n, m, D)
+    return torch.cat([left, k.repeat(1, n, 1).unflatten(1, (n, m))], -1)
+
+
+def three(q: Tensor, k: Tensor) -> Tensor:
+    n, m = q.shape[1], k.shape[1]
+    left, right = q.unsqueeze(2).expand(-1, -1, m, -1), k.unsqueeze(1).expand(-1, n, -1, -1)
+    return torch.cat([left, right, left * right], -1)
+
+
+def compared(q: Tensor, k: Tensor) -> Tensor:
+    left, right = q[:, :, None], k[:, None]
+    return torch.cat([left * right, (left - right).abs()], -1)
+
+
+PAIRS: list[Callable[[Tensor, Tensor], Tensor]] = [
+    expanded,
+    repeated,
+    keys_first,
+    interleaved,
+    views_first,
+    three,
+    compared,
+]
+
+
+class Concatenated(nn.Module):
+    def __init__(self, pairs: Callable[[Tensor, Tensor], Tensor], keys_before: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.pairs, self.keys_before = pairs, keys_before
+        self.query, self.key = nn.Linear(D, D), nn.Linear(D, D)
+        self.energy, self.v = nn.LazyLinear(6), nn.Linear(6, 1, bias=False)
+        self.weights = torch.empty(0)
+
+    def scores(self, q: Tensor, k: Tensor) -> Tensor:
+        return self.v(torch.tanh(self.energy(self.pairs(self.query(q), self.key(k))))).squeeze(-1)
+
+    def forward(self, q: Tensor, k: Tensor) -> Tensor:
+        self.weights = torch.softmax(self.scores(q, k), -1)
+        return self.weights @ k
+
+
+class Flat(Concatenated):
+    """The scores of all pairs in one dimension, which becomes two after the layers."""
+
+    def scores(self, q: Tensor, k: Tensor) -> Tensor:
+        n, m = q.shape[1], k.shape[1]
+        if self.keys_before:
+            q, k = self.query(q), self.key(k)
+            both = torch.cat([k.repeat_interleave(n, 1), q.repeat(1, m, 1)], -1)
+            return self.v(torch.tanh(self.energy(both))).squeeze(-1).view(len(q), m, n).mT
+        both = torch.cat([self.query(q).repeat_interleave(m, 1), self.key(k).repeat(1, n, 1)], -1)
+        return self.v(torch.tanh(self.energy(both))).squeeze(-1).view(len(q), n, m)
+
+
+SIZES = [(3, 5), (5, 3), (4, 4), (1, 4), (4, 1), (1, 1)]
+inputs = torch.Generator().manual_seed(1)
+
+
+def checked(model: Concatenated, sizes: tuple[int, int], watched, far) -> None:
+    q, k = (torch.randn(2, size, D, generator=inputs) for size in sizes)
+    model(q, k)  # the width of the lazy layer
+    seen = watched(model, lambda: model(q, k))
+    layer = seen.layer(0)
+    assert (layer.kind, len(seen.record)) == ("cross", 1)
+    assert far(layer.weights, model.weights[:, None]) == 0
+
+
+FOLDED = (interleaved, views_first)  # with one query, nothing but a pooling's layers is left of them
+
+
+@pytest.mark.parametrize(
+    ("pairs", "sizes"), [(pairs, sizes) for pairs in PAIRS for sizes in SIZES if pairs not in FOLDED or min(sizes) > 1]
+)
+def test_scores_of_concatenated_pairs_are_seen(pairs, sizes, watched, far) -> None:
+    checked(Concatenated(pairs), sizes, watched, far)
+
+
+@pytest.mark.parametrize("sizes", [(3, 5), (5, 3), (4, 4)])
+@pytest.mark.parametrize("keys_before", [False, True])
+def test_scores_of_pairs_in_one_dimension_are_seen_where_it_becomes_two(keys_before, sizes, watched, far) -> None:
+    checked(Flat(expanded, keys_before), sizes, watched, far)
+
+
+def test_queries_and_keys_of_one_input_are_self_attention() -> None:
+    model, x = Concatenated(interleaved), torch.randn(2, 4, D)
+    model(x, x)
+    with regard.watch(model) as seen:
+        model(x, x)
+    assert seen.layer(0).kind == "self"
+
+
+class Relations(nn.Module):
+    """Pairs without attention between them: their sum, a vote on labels, a mixture of experts of each pair."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self.what, self.pair, self.out = what, nn.Linear(2 * D, 3), nn.Linear(3, D)
+        self.inner = nn.MultiheadAttention(D, 1, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.inner(x, x, x, need_weights=False)[0]
+        scores = self.pair(expanded(x, x))
+        if self.what == "sum":
+            return self.out(scores.sum((1, 2)))
+        if self.what == "labels":
+            return torch.softmax(scores, -1)
+        return self.out(torch.softmax(scores, -1))
+
+
+@pytest.mark.parametrize("what", ["sum", "labels", "experts"])
+def test_pairs_without_attention_between_them_are_neither_recorded_nor_missing(what: str, watched) -> None:
+    model, x = Relations(what), torch.randn(2, 4, D)
+    assert len(watched(model, lambda: model(x)).record) == 1
