@@ -53,7 +53,8 @@ def check_kinds(q: Tensor, k: Tensor, v: Tensor) -> torch.dtype:
     if len(kinds) > 1 and not (kinds <= AUTOCAST_TYPES and is_autocast(q.device)):
         raise InputError(f"q, k and v must have one dtype, got {q.dtype}, {k.dtype} and {v.dtype}: convert with .to()")
     if not q.device == k.device == v.device:
-        raise InputError(f"q, k and v must be on one device, got {q.device}, {k.device}, {v.device}: move with .to()")
+        devices = f"{q.device}, {k.device} and {v.device}"
+        raise InputError(f"q, k and v must be on one device, got {devices}: move with .to()")
     return q.dtype if len(kinds) == 1 else torch.float32
 
 

@@ -127,3 +127,19 @@ def test_a_watch_reads_calls_of_several_types(keep):
         with regard.watch(attend, keep=keep) as seen:
             attend(torch.nn.functional.linear(torch.ones(2, 3, 16), torch.eye(16)), memory)
     np.testing.assert_allclose(seen.weights(layer=0)[:, 0], f64(weights), atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("keep", ["weights", "qk"])
+def test_a_watch_reads_pytorchs_kernel_with_what_autocast_made_of_its_arguments(keep, dtype):
+    class Model(torch.nn.Module):
+        def forward(self, q, k, v, mask):
+            return scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+    q, k, v = drawn()
+    model, mask = Model(), torch.linspace(-3, 3, N)[None, None, None]
+    with torch.autocast("cpu", dtype), regard.watch(model, keep=keep) as seen:
+        model(q * 3, k, v, mask)
+    given = [f64(one.to(dtype)) for one in (q * 3, k, v)]
+    right = dense(*map(torch.from_numpy, given), bias=f64(mask.to(dtype)))
+    np.testing.assert_allclose(seen.weights(layer=0), right.weights, atol=1e-6)

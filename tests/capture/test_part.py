@@ -2,6 +2,7 @@
 
 import json
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -293,3 +294,19 @@ def test_killed_at_any_moment_it_leaves_no_broken_file(tmp_path):
     same(read_atlas(out)[0], expected)
     assert not list(tmp_path.glob("*.part"))
     assert max(counts) > 0
+
+
+def test_what_tells_whose_layers_they_are_goes_last(tmp_path, monkeypatch):
+    """A kill while the folder is removed leaves layers that are known, or none."""
+    left, remove = [], shutil.rmtree
+
+    def looked_at(folder, **how):
+        left.append(sorted(one.name for one in Path(folder).iterdir()))
+        remove(folder, **how)
+
+    monkeypatch.setattr(shutil, "rmtree", looked_at)
+    part = AtlasParts(tmp_path / "it.atlas", RUN)
+    part.finish(watched(part))
+    assert "run.json" in left[-1]
+    assert not [name for name in left[-1] if name.endswith(".layer")]
+    assert not list(tmp_path.glob("*.part"))

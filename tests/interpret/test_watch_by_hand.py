@@ -284,18 +284,33 @@ COMPLEX: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "the real part of a product": lambda q, k: (q @ k.conj().mT).real,
     "its absolute value": lambda q, k: (q @ k.conj().transpose(-2, -1)).abs(),
     "einsum": lambda q, k: torch.einsum("...qd,...kd->...qk", q, k.conj()).real,
+    "both parts": lambda q, k: (q @ k.mH).real + (q @ k.mH).imag,
+    "four products": lambda q, k: q.real @ k.real.mT + torch.imag(q) @ torch.imag(k).mT,
+    "products one by one": lambda q, k: (q[..., :, None, :] * k[..., None, :, :].conj()).sum(-1).real,
+    "the first of two numbers": lambda q, k: torch.view_as_real(q @ k.mH)[..., 0],
 }
 
 
 @pytest.mark.parametrize("form", COMPLEX)
-def test_scores_of_complex_queries_and_keys_are_seen(watched, far, form: str) -> None:
+@pytest.mark.parametrize("size", [N, 2])
+def test_scores_of_complex_queries_and_keys_are_seen(watched, far, form: str, size: int) -> None:
     def attend(q, k, v):
         weights = torch.softmax(COMPLEX[form](*complex_pairs(q, k)), -1)
         return weights @ v, weights
 
-    q, k, v = inputs(2, 3)
+    q, k, v = (one[..., :size, :] for one in inputs(2, 3))
     model = Hand(attend)
-    assert far(watched(model, lambda: model(q, k, v)).layer(0).weights, four(attend(q, k, v)[1])) == 0
+    assert far(watched(model, lambda: model(q, k, v)).layer(0).weights, attend(q, k, v)[1]) == 0
+
+
+def test_complex_numbers_that_are_no_scores_are_neither_recorded_nor_in_the_way(watched) -> None:
+    def attend(q, k, v):
+        pairs = torch.complex(q, q)[..., :, None, :] * torch.complex(k, k)[..., None, :, :].conj()
+        spectrum = torch.fft.rfft(q, dim=-1)
+        return plain(q, k, v)[0] + pairs.imag.sum() + torch.atan2(spectrum.imag, spectrum.real).sum(), q
+
+    model = Hand(attend)
+    assert len(watched(model, lambda: model(*inputs(2, 3))).record) == 1
 
 
 def turned(x: Tensor) -> Tensor:
@@ -363,6 +378,12 @@ BROADCAST = [
     ((1, 3), (1, 3), (2, 3)),  # values of a larger batch
     ((1,), (1,), (2,)),
     ((2, 1, 1), (1, 2, 3), (2, 2, 3)),
+    ((2, 3), (), ()),  # one memory without a batch
+    ((2,), (), ()),
+    ((1,), (), (1,)),
+    ((), (2,), (2,)),
+    ((3,), (2, 3), (2, 3)),
+    ((2, 3), (3,), (3,)),
 ]
 
 
@@ -375,3 +396,24 @@ def test_sdpa_broadcasts_every_leading_dimension(watched, far, queries, keys, va
     seen = watched(model, lambda: model(q, k, v), keep=keep)
     weights = plain(q, k, k)[1].expand(*torch.broadcast_shapes(queries, keys, values), N, M)
     assert far(seen.weights(layer=0), four(weights)) < 1e-6
+
+
+def test_heads_without_a_batch_may_share_keys(watched, far) -> None:
+    q, k = torch.randn(4, N, D), torch.randn(2, M, D)
+    model = Hand(lambda q, k, v: (nn.functional.scaled_dot_product_attention(q, k, v, enable_gqa=True), q))
+    seen = watched(model, lambda: model(q, k, k))
+    assert far(seen.layer(0).weights, plain(q, *[k.repeat_interleave(2, 0)] * 2)[1][None]) < 1e-6
+
+
+@pytest.mark.parametrize("shape", [(N, M), (3, 1, N, M), (3, 4, N, M), (1, 4, N, M), (2, 1, 1, N, M)])
+@pytest.mark.parametrize("boolean", [True, False])
+def test_a_mask_of_windows_is_broadcast_from_its_last_dimension(watched, far, shape, boolean: bool) -> None:
+    draw = torch.Generator().manual_seed(0)
+    q, k = torch.randn(2, 3, 4, N, D, generator=draw), torch.randn(2, 3, 4, M, D, generator=draw)
+    mask = torch.randn(shape, generator=draw)
+    mask = mask > -1 if boolean else mask
+    model = Hand(lambda q, k, v: (nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask), q))
+    seen = watched(model, lambda: model(q, k, k))
+    scores = q @ k.mT / math.sqrt(D)
+    weights = torch.softmax(scores.masked_fill(~mask, -math.inf) if boolean else scores + mask, -1)
+    assert far(seen.layer(0).weights, weights.flatten(0, 1)) < 1e-6

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 import regard
 
@@ -50,6 +51,26 @@ def compared(q: Tensor, k: Tensor) -> Tensor:
     return torch.cat([left * right, (left - right).abs()], -1)
 
 
+def rows(q: Tensor, k: Tensor) -> Tensor:
+    """As the first code of graph attention networks for PyTorch has it."""
+    b, n, m = len(q), q.shape[1], k.shape[1]
+    return torch.cat([q.repeat(1, 1, m).view(b, n * m, -1), k.repeat(1, n, 1)], dim=2).view(b, n, -1, 2 * D)
+
+
+def stacked(q: Tensor, k: Tensor) -> Tensor:
+    n, m = q.shape[1], k.shape[1]
+    return torch.cat([torch.stack([q] * m, 2), torch.cat([k[:, None]] * n, 1)], -1)
+
+
+def broadcast(q: Tensor, k: Tensor) -> Tensor:
+    return torch.cat(torch.broadcast_tensors(q[:, :, None], k[:, None]), -1)
+
+
+def expanded_as(q: Tensor, k: Tensor) -> Tensor:
+    left = q[:, :, None].expand(-1, -1, k.shape[1], -1)
+    return torch.cat([left, k[:, None].expand_as(left)], -1)
+
+
 PAIRS: list[Callable[[Tensor, Tensor], Tensor]] = [
     expanded,
     repeated,
@@ -58,6 +79,10 @@ PAIRS: list[Callable[[Tensor, Tensor], Tensor]] = [
     views_first,
     three,
     compared,
+    rows,
+    stacked,
+    broadcast,
+    expanded_as,
 ]
 
 
@@ -104,7 +129,7 @@ def checked(model: Concatenated, sizes: tuple[int, int], watched, far) -> None:
     assert far(layer.weights, model.weights[:, None]) == 0
 
 
-FOLDED = (interleaved, views_first)  # with one query, nothing but a pooling's layers is left of them
+FOLDED = (interleaved, views_first, rows)  # with one query, nothing but a pooling's layers is left of them
 
 
 @pytest.mark.parametrize(
@@ -118,6 +143,65 @@ def test_scores_of_concatenated_pairs_are_seen(pairs, sizes, watched, far) -> No
 @pytest.mark.parametrize("keys_before", [False, True])
 def test_scores_of_pairs_in_one_dimension_are_seen_where_it_becomes_two(keys_before, sizes, watched, far) -> None:
     checked(Flat(expanded, keys_before), sizes, watched, far)
+
+
+LAST: dict[str, Callable[[Concatenated, Tensor, tuple[int, ...]], Tensor]] = {
+    "view": lambda model, pairs, size: model.v(torch.tanh(model.energy(pairs))).view(size),
+    "flatten": lambda model, pairs, _: model.v(torch.tanh(model.energy(pairs))).flatten(2),
+    "pairs in one dimension": lambda model, pairs, size: model.v(
+        torch.tanh(model.energy(pairs.view(size[0], -1, pairs.shape[-1])))
+    ).view(size),
+    "pairs of all texts": lambda model, pairs, size: model.v(
+        torch.tanh(model.energy(pairs.reshape(-1, pairs.shape[-1])))
+    ).view(size),
+    "convolution": lambda model, pairs, _: functional.conv2d(
+        torch.tanh(functional.conv2d(pairs.permute(0, 3, 1, 2), model.energy.weight[..., None, None])),
+        model.v.weight[..., None, None],
+    ).squeeze(1),
+    "sum": lambda model, pairs, _: torch.tanh(model.energy(pairs)).sum(-1),
+}
+
+
+class Ending(Concatenated):
+    def __init__(self, last: str, pairs: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__(pairs)
+        self.last = LAST[last]
+
+    def scores(self, q: Tensor, k: Tensor) -> Tensor:
+        pairs = self.pairs(self.query(q), self.key(k))
+        if isinstance(self.energy, nn.LazyLinear):
+            self.energy(pairs)
+        return self.last(self, pairs, (len(q), q.shape[1], k.shape[1]))
+
+
+@pytest.mark.parametrize("sizes", [(3, 5), (5, 3), (4, 4), (1, 4)])
+@pytest.mark.parametrize("pairs", [expanded, repeated])
+@pytest.mark.parametrize("last", LAST)
+def test_whatever_makes_a_score_of_each_pair(last, pairs, sizes, watched, far) -> None:
+    checked(Ending(last, pairs), sizes, watched, far)
+
+
+@pytest.mark.parametrize("product", ["dot", "additive"])
+@pytest.mark.parametrize("how", ["broadcast_tensors", "expand_as"])
+def test_a_tensor_that_gives_a_shape_gives_no_origin(how: str, product: str) -> None:
+    class Model(Concatenated):
+        def scores(self, q: Tensor, k: Tensor) -> Tensor:
+            left, right = self.query(q)[:, :, None], self.key(k)[:, None]
+            if how == "expand_as":
+                left = left.expand(-1, -1, k.shape[1], -1)
+                right = right.expand_as(left)
+            else:
+                left, right = torch.broadcast_tensors(left, right)
+            if product == "dot":
+                return (left * right).sum(-1)
+            return self.v(torch.tanh(self.energy(left + right))).squeeze(-1)
+
+    model, x, y = Model(expanded), torch.randn(2, 5, D), torch.randn(2, 4, D)
+    model(x, y)
+    for memory, kind in ((y, "cross"), (x, "self")):
+        with regard.watch(model) as seen:
+            model(x, memory)
+        assert seen.layer(0).kind == kind
 
 
 def test_queries_and_keys_of_one_input_are_self_attention() -> None:

@@ -106,6 +106,7 @@ SOFTMAXES = {
     "aten.softmax": softmax_by(lambda scores: aten.softmax.int(scores, -1)),
     "aten._softmax": softmax_by(lambda scores: aten._softmax.default(scores, -1, False)),
     "torch._softmax": softmax_by(lambda scores: torch._softmax(scores, -1, False)),
+    "torch.special.log_softmax": softmax_by(lambda scores: torch.special.log_softmax(scores, -1).exp()),
     "torch._masked_softmax": softmax_by(hidden),
     "aten.native_dropout": softmax_by(lambda scores: aten.native_dropout(scores.softmax(-1), 0.0, False)[0]),
 }

@@ -185,7 +185,6 @@ SOFTMAXES_BY_HAND: dict[str, Callable[[Tensor], Tensor]] = {
     "exp and sum": lambda scores: scores.exp() / scores.exp().sum(-1, keepdim=True),
     "logsumexp": lambda scores: (scores - scores.logsumexp(-1, keepdim=True)).exp(),
     "normalize": lambda scores: functional.normalize(scores.exp(), p=1, dim=-1),
-    "special.log_softmax": lambda scores: torch.special.log_softmax(scores, -1).exp(),
 }
 DROPOUTS: dict[str, Callable[[Tensor], Tensor]] = {
     "nn.Dropout": nn.Dropout(P),

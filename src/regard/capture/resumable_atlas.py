@@ -8,6 +8,7 @@ which to resume. Layers of another run whose process has ended are removed when 
 finished.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -139,7 +140,7 @@ class AtlasParts:
         """Combine all layers in one atlas and remove the folder."""
         self._make_folder()
         save_atlas((record,), self.out, by_way_of=self.folder)
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self._remove()
         if self._release is not None:
             self._release()
 
@@ -153,12 +154,19 @@ class AtlasParts:
     def _begin(self) -> None:
         """Reserve the folder, unless another run has started there in the meantime."""
         if self._abandoned and self._is_abandoned():
-            shutil.rmtree(self.folder, ignore_errors=True)
+            self._remove()
         self._make_folder()
         if self.finished:
             raise InputError(self._taken)
         self._begun = True
         write_atomically(self.folder / _RUN, json.dumps(self._run).encode())
+
+    def _remove(self) -> None:
+        """Remove the folder: what tells whose layers they are after the layers, so that a kill leaves none unknown."""
+        with contextlib.suppress(OSError):
+            for layer in self.folder.glob("*.layer"):
+                layer.unlink()
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def _make_folder(self) -> None:
         try:

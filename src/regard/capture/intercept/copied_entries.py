@@ -1,4 +1,4 @@
-"""Dimensions in which the entries of a tensor are copies of each other, as queries are copied for each key.
+"""Pairs of queries and keys, and the dimensions in which a tensor holds copies, which tell that it is made of pairs.
 
     q[:, :, None].expand(-1, -1, m, -1)             inserted: the dimension of the keys holds copies
     q.repeat_interleave(m, 1), k.repeat(1, n, 1)    folded: all pairs in one dimension, until a view splits it
@@ -6,16 +6,21 @@
 Sizes do not show them: with one query and one key all are 1, and the copies of `repeat` have memory of their own.
 """
 
+import weakref
 from dataclasses import dataclass
+from itertools import pairwise
+from math import prod
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
-from regard.capture.intercept.call_names_and_products import TorchCall
+from regard.capture.intercept.call_names_and_products import Layout, TorchCall
 from regard.capture.intercept.operation_kinds import PERMUTES, VIEWS
+from regard.capture.intercept.tensor_origins import Origin, storage_of
 
-__all__ = ["Copies", "Fold"]
+__all__ = ["Copies", "Spread", "UsedPart"]
 
 
 @dataclass(frozen=True)
@@ -27,10 +32,80 @@ class Fold:
     inner: int
     copied_inside: bool  # as `repeat_interleave` copies; `repeat` copies the whole
 
-    def split(self, one: Tensor, result: Tensor) -> bool:
-        """Return whether a view of the tensor has the dimension as two, and all others as they were."""
-        at, sizes = one.ndim + self.at, list(one.shape)
-        return list(result.shape) == [*sizes[:at], self.outer, self.inner, *sizes[at + 1 :]]
+    def split(self, one: Tensor, result: Tensor) -> int:
+        """Return into how many dimensions a view of the tensor splits the outer entries, with all others as they were;
+        0 if it does something else.
+        """
+        at, more = one.ndim + self.at, result.ndim - one.ndim
+        outer, inner = result.shape[at : at + more], result.shape[at + more :]
+        kept = result.shape[:at] == one.shape[:at] and inner == (self.inner, *one.shape[at + 1 :])
+        return more if more > 0 and kept and prod(outer) == self.outer else 0
+
+    def as_rows(self, one: Tensor, result: Tensor) -> "Fold | None":
+        """Return the copies of each row's width after a view has made rows of them, or None."""
+        if self.at != -1 or self.copied_inside or one.ndim < 2:
+            return None
+        rows = Fold(-2, one.shape[-2], self.outer, copied_inside=True)
+        return rows if result.shape == (*one.shape[:-2], rows.outer * rows.inner, self.inner) else None
+
+
+@dataclass(frozen=True, eq=False)
+class Spread:
+    """Two activations broadcast against each other; the layout has a letter for each dimension of the result."""
+
+    left: str
+    right: str
+    layout: Layout
+    ends: tuple[Origin, Origin]
+    folds: tuple[Fold, Fold] | None = None  # all pairs are in one dimension
+
+    @property
+    def two_sided(self) -> bool:
+        """Whether each has a dimension that the other lacks, which means pairs and not a gate."""
+        left, right = set(self.left), set(self.right)
+        return self.folds is not None or bool(left - right and right - left)
+
+    @property
+    def folded(self) -> tuple[str, str]:
+        """The letter of the dimension of all pairs, and what it is in a layout of scores: "p" if the left one is the
+        outer one, else "P".
+        """
+        if self.folds is None:
+            return "", ""
+        left, _ = self.folds
+        return self.layout[left.at], "p" if left.copied_inside else "P"
+
+    def viewed(self, one: Tensor, result: Tensor) -> "Spread | None":
+        """Return pairs after a view that makes one dimension of all, or splits it, or None."""
+        if self.folds is None:
+            return self._merged(one, result) if self.two_sided and result.ndim < one.ndim else None
+        more = self.folds[0].split(one, result)
+        return self._split(more) if more else None
+
+    def _split(self, more: int) -> "Spread":
+        """Return pairs with a dimension for each of the two, and the outer one in `more` parts."""
+        letter, order = self.folded
+        batch, left, right = "0123456789"[: more - 1], *(("Y", "Z") if order == "p" else ("Z", "Y"))
+        sides = self.left.replace(letter, batch + left), self.right.replace(letter, batch + right)
+        return Spread(*sides, self.layout.replace(letter, f"{batch}YZ"), self.ends)
+
+    def _merged(self, one: Tensor, result: Tensor) -> "Spread | None":
+        """Return pairs after both dimensions became one, alone or with all before them."""
+        own, others = set(self.left) - set(self.right), set(self.right) - set(self.left)
+        for at, (outer, inner) in enumerate(pairwise(self.layout)):
+            begin, end = at + 1 - (one.ndim - result.ndim), at + 2
+            paired = (outer in own and inner in others) or (outer in others and inner in own)
+            kept = (
+                result.shape[: max(begin, 0)] + result.shape[begin + 1 :]
+                == one.shape[: max(begin, 0)] + one.shape[end:]
+            )
+            if begin < 0 or not paired or not kept:
+                continue
+            sizes, ours = (prod(one.shape[begin : at + 1]), one.shape[at + 1]), outer in own
+            folds = Fold(end - one.ndim - 1, *sizes, ours), Fold(end - one.ndim - 1, *sizes, not ours)
+            layout = f"{self.layout[:begin]}Y{self.layout[end:]}"
+            return Spread(layout, layout, layout, self.ends, folds)
+        return None
 
 
 class Copies:
@@ -42,20 +117,23 @@ class Copies:
 
     def carry(self, call: TorchCall, result: Tensor) -> None:
         """Process one call."""
-        one = call.args[0] if call.args else None
-        if not isinstance(one, Tensor) or len(call.tensors) != 1:
+        tensors = call.tensors[:1] if call.name == "expand_as" else call.tensors
+        if not tensors or not call.args or any(one is not tensors[0] for one in tensors):
             return
+        one = tensors[0]
         new, fold = self._new.get(one, frozenset()), self._folds.get(one)
-        if call.name == "unsqueeze":
+        if call.name in ("unsqueeze", "stack"):  # of one tensor, several times
             at = (call.dim() or 0) % result.ndim - result.ndim
             self._new[result] = frozenset([at, *(old - (old <= at) for old in new)])
         elif call.name == "__getitem__" and (inserted := _inserted_by(call.args[1], result.ndim)):
             self._new[result] = frozenset(inserted)
         elif call.name in _REPEATS:
             self._repeat(call, one, new, result)
-        elif fold is not None and call.name in VIEWS and fold.split(one, result):
+        elif fold is not None and call.name in VIEWS and fold.split(one, result) == 1:
             at = fold.at if fold.copied_inside else fold.at - 1
             self._new[result] = frozenset([at, *(old - (old < fold.at) for old in new)])
+        elif fold is not None and call.name in VIEWS and (rows := fold.as_rows(one, result)) is not None:
+            self._folds[result] = rows
         elif result.ndim == one.ndim and call.name not in PERMUTES:
             if new:
                 self._new[result] = new
@@ -94,7 +172,7 @@ class Copies:
             self._folds[result] = Fold(at, size, copies, True) if inside else Fold(at, copies, size, False)
 
 
-_REPEATS = {"repeat", "tile", "repeat_interleave"}
+_REPEATS = {"repeat", "tile", "repeat_interleave", "cat", "concat", "concatenate"}
 
 
 def _inserted_by(index: Any, ndim: int) -> list[int]:
@@ -112,3 +190,20 @@ def _inserted_by(index: Any, ndim: int) -> list[int]:
         at = kept.index(Ellipsis)
         kept[at : at + 1] = [slice(None)] * (ndim - len(kept) + 1)
     return [at - ndim for at, one in enumerate(kept) if one is None]
+
+
+class UsedPart:
+    """A part of weights that has multiplied values, to be recognized if it does so again."""
+
+    def __init__(self, one: Tensor) -> None:
+        self._tensor, self._place = weakref.ref(one), _view_of(one)
+
+    def is_in(self, one: Tensor) -> bool:
+        """Return whether these weights are the part, or the same view of the softmax's result once more."""
+        return self._tensor() is one or (self._place is not None and self._place == _view_of(one))
+
+
+def _view_of(one: Tensor) -> tuple[Any, ...] | None:
+    """Return where a view lies in memory, which the weights that it is a part of keep alive; None for a copy."""
+    place = one._base is not None and one.layout is torch.strided
+    return (storage_of(one), one.storage_offset(), one.shape, one.stride()) if place else None

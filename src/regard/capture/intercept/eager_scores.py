@@ -15,15 +15,16 @@ pooling's weights are a single row.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 from regard.capture.intercept.call_names_and_products import Layout, TorchCall, pair_labels
-from regard.capture.intercept.copied_entries import Copies, Fold
-from regard.capture.intercept.layouts import dims_of, moved, product_layout
+from regard.capture.intercept.copied_entries import Copies, Spread
+from regard.capture.intercept.layouts import contracted, dims_of, is_transformed, moved, product_layout
 from regard.capture.intercept.operation_kinds import (
     CASTS,
     JOINS,
@@ -36,13 +37,15 @@ from regard.capture.intercept.operation_kinds import (
     SUBTRACTS,
     VIEWS,
 )
-from regard.capture.intercept.tensor_origins import Origin, Origins
+from regard.capture.intercept.tensor_origins import Origin, Origins, storage_of
 from regard.capture.weights_from_qk import HIDDEN
+from regard.tensors import unwrapped
 
 __all__ = [
     "Features",
     "FollowedScores",
     "Spreads",
+    "Transformed",
     "blind_before",
     "blind_rows",
     "both_ways",
@@ -76,40 +79,6 @@ _SUMS = {"sum", "mean", "nansum", "nanmean", "norm", "vector_norm", "linalg_norm
 _NEW = "b"  # a dimension that neither of the two had, in the notation of `moved`
 
 
-@dataclass(frozen=True, eq=False)
-class _Spread:
-    """Two activations broadcast against each other; the layout has a letter for each dimension of the result."""
-
-    left: str
-    right: str
-    layout: Layout
-    ends: tuple[Origin, Origin]
-    folds: tuple[Fold, Fold] | None = None  # all pairs are in one dimension
-
-    @property
-    def two_sided(self) -> bool:
-        """Whether each has a dimension that the other lacks, which means pairs and not a gate."""
-        left, right = set(self.left), set(self.right)
-        return self.folds is not None or bool(left - right and right - left)
-
-    @property
-    def folded(self) -> tuple[str, str]:
-        """The letter of the dimension of all pairs, and what it is in a layout of scores: "p" if the left one is the
-        outer one, else "P".
-        """
-        if self.folds is None:
-            return "", ""
-        left, _ = self.folds
-        return self.layout[left.at], "p" if left.copied_inside else "P"
-
-    def split(self) -> "_Spread":
-        """Return it with a dimension for each of the two."""
-        letter, order = self.folded
-        own, other = "YZ" if order == "p" else "ZY"
-        left, right = self.left.replace(letter, own), self.right.replace(letter, other)
-        return _Spread(left, right, self.layout.replace(letter, "YZ"), self.ends)
-
-
 class Spreads:
     """Tracks broadcast activations up to their sum."""
 
@@ -124,28 +93,31 @@ class Spreads:
         """Process one call on tensors, some of which are activations, and return the scores that it computes,
         or None.
         """
+        self._copies.carry(call, result)
         one = next((one for one in tensors if one in self._known), None)
-        if one is None:
-            self._copies.carry(call, result)
-        began = (one is None or call.name in JOINS) and self._begin(call, active, result)
-        if began or one is None:
+        spread: Spread | None = None if one is None else self._known[one]
+        began = (spread is None or call.name in JOINS or not spread.two_sided) and self._begin(
+            call, active, result, spread
+        )
+        if began or one is None or spread is None:
             return None
-        spread: _Spread = self._known[one]
-        if spread.folds is not None and call.name in VIEWS and spread.folds[0].split(one, result):
-            self._known[result] = spread.split()
+        if call.name in VIEWS and (viewed := spread.viewed(one, result)) is not None:
+            self._known[result] = viewed
             return None
         if call.name in _SUMS:
             return self._summed(spread, dims_of(call.dim(1 if call.name != "norm" else 2), one), result)
         if call.name in LINEAR or call.name in PRODUCTS:
             weighted = len(active) == 1 or self.are_weighted(active)  # by a learned vector, or one that was made now
             last = call.args and call.args[0] is one and weighted and spread.two_sided
-            return self._summed(spread, [one.ndim - 1], result) if last else None
+            at = contracted(call, one) if call.name in LINEAR else one.ndim - 1
+            return self._summed(spread, [at], result) if last and at is not None else None
         others = sum(other.numel() == result.numel() for other in active)
         if call.name not in JOINS and (others > 1 or one.numel() < result.numel()):
             return None  # another tensor that pairs were added to
         layout = moved(spread.layout, call, one, result)
         if layout is not None and len(layout) == result.ndim:
-            self._known[result] = _Spread(spread.left, spread.right, layout, spread.ends)
+            still = result.ndim == one.ndim and call.name not in PERMUTES
+            self._known[result] = replace(spread, layout=layout, folds=spread.folds if still else None)
         return None
 
     def are_weighted(self, factors: Sequence[Tensor]) -> bool:
@@ -155,7 +127,7 @@ class Spreads:
         known = self._known.get(factors[0])
         return known is not None and known.two_sided and factors[1].numel() == factors[0].shape[-1]
 
-    def _begin(self, call: TorchCall, active: list[Tensor], result: Tensor) -> bool:
+    def _begin(self, call: TorchCall, active: list[Tensor], result: Tensor, before: Spread | None) -> bool:
         joins = call.name in JOINS and len(active) > 1
         if not joins and (call.name not in SPREADS or len(active) != 2):
             return False
@@ -166,15 +138,15 @@ class Spreads:
         folds = self._copies.folds_of(pair)
         if labels is None or len(labels[2]) != result.ndim or (labels[0] == labels[1] and folds is None):
             return False
-        spread = _Spread(*labels, (self._origins.of(left), self._origins.of(right)), folds)
-        if not spread.two_sided and call.name not in MULTIPLIES:
+        spread = Spread(*labels, (self._origins.of(left), self._origins.of(right)), folds)
+        if not spread.two_sided and (call.name not in MULTIPLIES or before is not None):
             return False
         if joins and spread.layout[(call.dim() or 0) % result.ndim] not in set(labels[0]) & set(labels[1]):
             return False  # not the features of each pair, but other positions
         self._known[result] = spread
         return True
 
-    def _summed(self, spread: _Spread, dims: list[int], result: Tensor) -> FollowedScores | None:
+    def _summed(self, spread: Spread, dims: list[int], result: Tensor) -> FollowedScores | None:
         letter, folded = spread.folded
         shared = set(spread.left) & set(spread.right) - {letter}
         if not dims or not all(spread.layout[at] in shared for at in dims):
@@ -283,3 +255,31 @@ def may_multiply(call: TorchCall, tensors: list[Tensor], result: Tensor) -> bool
         return bool(torch.broadcast_shapes(*(one.shape for one in tensors)) != result.shape)
     except RuntimeError:
         return True
+
+
+class Transformed:
+    """Tracks scores and weights into transforms of torch.func (vmap, grad), whose tensors are wrapped, and scores out
+    of them, which are views of what was wrapped. Their layout is unknown on the other side.
+    """
+
+    def __init__(self) -> None:
+        self._inside: dict[tuple[int, int], Any] = {}  # by place in memory, which leaving does not change
+
+    def carry(self, call: TorchCall, scores: WeakIdKeyDictionary, weights: WeakIdKeyDictionary) -> list[Any]:
+        """Process the arguments of one call, and return the softmaxes whose weights were passed into a transform."""
+        if not is_transformed() and not self._inside:
+            return []
+        used: list[Any] = []
+        for one in call.tensors:
+            inner = unwrapped(one)
+            known = self._inside.get((storage_of(one), one.numel())) if inner is one else scores.get(inner)
+            if inner is not one and inner in weights:
+                used += weights[inner].softmaxes
+            if known is not None and one not in scores:
+                scores[one] = replace(known, layout=None)
+        return used
+
+    def begin(self, result: Tensor, scores: Any) -> None:
+        """Process new scores."""
+        if (inner := unwrapped(result)) is not result:
+            self._inside[storage_of(inner), inner.numel()] = scores

@@ -22,10 +22,12 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from regard.capture import missing_attention as missing
 from regard.capture.intercept.call_names_and_products import Product, TorchCall, read_product
+from regard.capture.intercept.copied_entries import UsedPart
 from regard.capture.intercept.eager_scores import (
     Features,
     FollowedScores,
     Spreads,
+    Transformed,
     blind_before,
     blind_rows,
     both_ways,
@@ -46,10 +48,9 @@ from regard.capture.intercept.eager_weights import (
     reweighted,
     show,
 )
-from regard.capture.intercept.layouts import Transformed, follows, moved, product_layout, summed
+from regard.capture.intercept.layouts import follows, is_transformed, moved, product_layout, summed
 from regard.capture.intercept.operation_kinds import CASTS, LINEAR, MIXES, REWEIGHTS, SHAPES, SOFTMAXES, SUBTRACTS
-from regard.capture.intercept.tensor_origins import LearnedTensors, Origins, Outputs, UsedPart, crosses
-from regard.capture.intercept.torch_attention_calls import is_transformed
+from regard.capture.intercept.tensor_origins import LearnedTensors, Origins, Outputs, crosses
 from regard.capture.missing_attention import Caller
 from regard.capture.watched_call import WatchedCall
 
@@ -92,7 +93,7 @@ class Eager:
             self._softmax(scores, dim, result)
         else:
             self._pass_on(call, results)
-            if call.name == "log_softmax" and call.tensors[0] in self._scores:
+            if call.name in ("log_softmax", "special_log_softmax") and call.tensors[0] in self._scores:
                 self._logs[result] = call.tensors[0], call.dim()
         return None
 
@@ -174,7 +175,7 @@ class Eager:
 
     def _scored(self, tensors: list[Tensor], result: Tensor) -> Tensor | None:
         """Return the scores among some tensors; of several, those whose layout is known and preserved."""
-        found = [one for one in tensors if one in self._scores]
+        found = (one for one in tensors if one in self._scores)
         return max(found, key=lambda one: self._scores[one].rank(one, result), default=None)
 
     def _pass_scores(self, call: TorchCall, one: Tensor, result: Tensor) -> None:
@@ -248,7 +249,7 @@ class Eager:
         return self._used(weights, pair.factors[at], other, axis, plain, result)
 
     def _chain(self, weights: FollowedWeights, other: Tensor, result: Tensor) -> None:
-        """Process weights on other weights, or on the output of attention: softmaxes over landmarks."""
+        """Process weights on other weights, or on an attention's output: softmaxes over landmarks."""
         chained = self._weights.get(other)
         softmaxes = weights.softmaxes + (() if chained is None else chained.softmaxes)
         (self._verdicts.suspect if len(set(softmaxes)) == 1 else self._verdicts.fail)(softmaxes, missing.LANDMARKS)
@@ -260,7 +261,7 @@ class Eager:
     def _used(
         self, weights: FollowedWeights, one: Tensor, values: Tensor, axis: int, plain: Tensor | None, result: Tensor
     ) -> WatchedCall | None:
-        """Process weights on values, the result to find, unless the weights can be negative."""
+        """Process weights on values, unless the weights can be negative."""
         if weights.altered and bool(((one if weights.source is None else weights.source) < 0).any()):
             self._verdicts.fail(weights.softmaxes, missing.NEGATIVE)
             return None

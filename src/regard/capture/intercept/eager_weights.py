@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 from regard.capture.intercept.call_names_and_products import Layout, Product, TorchCall
+from regard.capture.intercept.copied_entries import UsedPart
 from regard.capture.intercept.layouts import follows, moved, product_layout, summed
 from regard.capture.intercept.operation_kinds import (
     CASTS,
@@ -24,7 +25,7 @@ from regard.capture.intercept.operation_kinds import (
     SHAPES,
     WRITES,
 )
-from regard.capture.intercept.tensor_origins import LearnedTensors, Origin, UsedPart
+from regard.capture.intercept.tensor_origins import LearnedTensors, Origin
 from regard.capture.missing_attention import REARRANGED, Caller
 from regard.capture.weights_from_qk import CallFromWeights
 from regard.torch_private import DisableTorchFunction

@@ -22,6 +22,7 @@ from regard.capture.intercept.call_names_and_products import (
 from regard.capture.intercept.compiled_code import runs_compiled
 from regard.capture.intercept.eager_softmax import Eager
 from regard.capture.intercept.exchanged_functions import attends, graph_of, has_softmax, showing_scripts
+from regard.capture.intercept.layouts import is_transformed
 from regard.capture.intercept.operation_kinds import LOOKUPS
 from regard.capture.intercept.tensor_origins import (
     EncoderCall,
@@ -35,7 +36,6 @@ from regard.capture.intercept.tensor_origins import (
 )
 from regard.capture.intercept.torch_attention_calls import (
     KERNEL,
-    is_transformed,
     read_encoder_layer,
     read_functional,
     read_native,

@@ -10,13 +10,11 @@ tensor that descends from scores with an unknown layout.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.weak import WeakIdKeyDictionary
 
 from regard.capture.intercept.call_names_and_products import Layout, TorchCall, is_inexact, read_product
 from regard.capture.intercept.operation_kinds import (
@@ -29,17 +27,15 @@ from regard.capture.intercept.operation_kinds import (
     REDUCES,
     SHAPES,
 )
-from regard.capture.intercept.tensor_origins import storage_of
-from regard.capture.intercept.torch_attention_calls import is_transformed
-from regard.tensors import unwrapped
-from regard.torch_private import DisableTorchFunction, is_functorch_wrapped_tensor
+from regard.torch_private import DisableTorchFunction, is_functorch_wrapped_tensor, maybe_current_level
 
 __all__ = [
-    "Transformed",
+    "contracted",
     "dims_of",
     "follows",
     "indexed",
     "is_plain_index",
+    "is_transformed",
     "moved",
     "permuted",
     "placed",
@@ -76,7 +72,7 @@ def product_layout(result: Tensor, labels: tuple[str, ...] | None) -> Layout | N
 
 def permuted(layout: Layout, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Layout | None:
     """Return the layout after a transpose, by applying the same call to a tensor whose sizes encode its dimensions."""
-    probe = torch.empty([1 + at for at in range(len(layout))], device="meta")
+    probe = torch.empty([1 + at for at in range(len(layout))], dtype=args[0].dtype, device="meta")  # `.imag` needs it
     with DisableTorchFunction():
         moved = func(probe, *args[1:], **kwargs)
     same = isinstance(moved, Tensor) and moved.ndim == len(layout)
@@ -140,9 +136,20 @@ def reshaped(layout: Layout, before: Tensor, after: Tensor) -> Layout | None:
     if before.shape == after.shape:
         return layout
     if (at := layout.lower().find("p")) >= 0:  # of all pairs, as `eager_scores` has it
-        outer = list(before.shape[:at]) == list(after.shape[:at]) and after.ndim == before.ndim + 1
-        same = outer and before.shape[at + 1 :] == after.shape[at + 2 :]
-        return layout[:at] + ("qk" if layout[at] == "p" else "kq") + layout[at + 1 :] if same else None
+        rest = layout[at + 1 :] if before.shape[at + 1 :].numel() > 1 else ""  # one score of each pair
+        more = after.ndim - at - len(rest) - 1
+        same = (
+            before.shape[:at] == after.shape[:at]
+            and before.shape[at + 1 :][: len(rest)] == after.shape[at + more + 1 :]
+        )
+        return (
+            f"{layout[:at]}{'b' * (more - 1)}{'qk' if layout[at] == 'p' else 'kq'}{rest}" if same and more > 0 else None
+        )
+    wide = [(size, letter) for size, letter in zip(before.shape, layout, strict=True) if size > 1 or letter != "b"]
+    for ones in (True, False):  # only dimensions of one were added or removed
+        if [size for size, _ in wide] == [size for size in after.shape if ones or size > 1]:
+            letters = iter(letter for _, letter in wide)
+            return "".join(next(letters) if ones or size > 1 else "b" for size in after.shape)
     if after.ndim >= 2 and before.shape[-2:] == after.shape[-2:] and set(layout[:-2]) <= {"b"}:
         return "b" * (after.ndim - 2) + layout[-2:]
     if after.ndim >= 2 and before.shape[-1] == after.shape[-1] and layout[-1] in "qk":
@@ -171,6 +178,11 @@ def summed(layout: Layout, at: int, other: Tensor, labels: tuple[str, ...] | Non
     return other.ndim - 1 if keys == len(layout) - 2 else None
 
 
+def is_transformed() -> bool:
+    """Return whether the code runs under torch.func, whose tensors have no values of their own."""
+    return maybe_current_level() is not None
+
+
 _DIMENSIONS = {"stack", "unsqueeze", "squeeze", "unbind", "select"}
 
 
@@ -179,7 +191,7 @@ def follows(layout: Layout | None, call: TorchCall, one: Tensor, result: Tensor)
     if not is_inexact(result):
         return False
     if call.name in LINEAR or call.name in PRODUCTS:
-        axis = _contracted(call, one)
+        axis = contracted(call, one)
         # A layer over queries or keys computes features, as every classifier does.
         return layout is not None and axis is not None and layout[axis] == "b"
     if call.name in REDUCES and len(call.tensors) == 1:
@@ -198,6 +210,8 @@ def _moved(layout: Layout, call: TorchCall, one: Tensor, result: Tensor) -> Layo
     name, first = call.name, bool(call.args) and call.args[0] is one
     if name in PERMUTES and first:
         return permuted(layout, call.func, call.args, call.kwargs)
+    if name in ("view_as_real", "view_as_complex"):  # the last dimension is a number's two parts
+        return f"{layout}b" if name == "view_as_real" else layout[:-1]
     if name in REARRANGES:
         return layout if name == "pad" and first and len(call.args[1]) == 2 and layout[-1] in "qk" else None  # a sink
     if (product := read_product(call)) is not None and product.labels is not None:
@@ -249,7 +263,7 @@ def _as_wide(layout: Layout, one: Tensor, result: Tensor, *, parts: bool) -> Lay
     return "b" * more + layout if same else None
 
 
-def _contracted(call: TorchCall, one: Tensor) -> int | None:
+def contracted(call: TorchCall, one: Tensor) -> int | None:
     """Return the dimension of scores or weights over which a layer sums, or None if they are not its input."""
     product = read_product(call)
     if product is not None and product.labels is not None:
@@ -266,31 +280,3 @@ def dims_of(dim: Any, one: Tensor) -> list[int]:
     if dim is None:
         return []
     return [at % one.ndim for at in (dim if isinstance(dim, list | tuple) else [dim]) if isinstance(at, int)]
-
-
-class Transformed:
-    """Tracks scores and weights into transforms of torch.func (vmap, grad), whose tensors are wrapped, and scores out
-    of them, which are views of what was wrapped. Their layout is unknown on the other side.
-    """
-
-    def __init__(self) -> None:
-        self._inside: dict[tuple[int, int], Any] = {}  # by place in memory, which leaving does not change
-
-    def carry(self, call: TorchCall, scores: WeakIdKeyDictionary, weights: WeakIdKeyDictionary) -> list[Any]:
-        """Process the arguments of one call, and return the softmaxes whose weights were passed into a transform."""
-        if not is_transformed() and not self._inside:
-            return []
-        used: list[Any] = []
-        for one in call.tensors:
-            inner = unwrapped(one)
-            known = self._inside.get((storage_of(one), one.numel())) if inner is one else scores.get(inner)
-            if inner is not one and inner in weights:
-                used += weights[inner].softmaxes
-            if known is not None and one not in scores:
-                scores[one] = replace(known, layout=None)
-        return used
-
-    def begin(self, result: Tensor, scores: Any) -> None:
-        """Process new scores."""
-        if (inner := unwrapped(result)) is not result:
-            self._inside[storage_of(inner), inner.numel()] = scores

@@ -20,10 +20,10 @@ from regard.capture.intercept.compiled_code import following_compiled_code, runs
 from regard.capture.intercept.exchanged_functions import patched, showing_scripts
 from regard.capture.intercept.interception import Interception, Reader, is_traced
 from regard.capture.intercept.kernel_calls import listen, unlisten
+from regard.capture.intercept.layouts import is_transformed
 from regard.capture.intercept.tapped_layers import TappedLayer, TappedSites, name_in
 from regard.capture.intercept.torch_attention_calls import (
     KERNEL,
-    is_transformed,
     read_sdpa,
     sdpa_arguments,
     unpack_groups,

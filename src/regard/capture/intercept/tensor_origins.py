@@ -9,13 +9,11 @@ two softmaxes, and outputs that are the values of another softmax, so that both 
 """
 
 import functools
-import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -42,7 +40,6 @@ __all__ = [
     "Origin",
     "Origins",
     "Outputs",
-    "UsedPart",
     "crosses",
     "encoder_of",
     "storage_of",
@@ -139,6 +136,10 @@ class Origins:
     def carry(self, call: TorchCall, results: Iterable[Tensor]) -> None:
         """Process one call that has returned."""
         floating = [one for one in call.tensors if is_inexact(one)]
+        if call.name == "broadcast_tensors":
+            for one, result in zip(floating, results, strict=True):
+                self._known[result] = self.of(one)
+            return
         learned = [self._is_learned(one) for one in floating]
         sources = self._sources(call, floating, learned)
         if not sources:
@@ -165,6 +166,8 @@ class Origins:
 
     def _sources(self, call: TorchCall, floating: list[Tensor], learned: list[bool]) -> list[Tensor]:
         """Return the arguments whose origin the results of a call have."""
+        if call.name in SHAPES:  # the second of `expand_as` gives a shape
+            floating, learned = floating[:1], learned[:1]
         sources = [one for one, constant in zip(floating, learned, strict=True) if not constant]
         if not sources:
             return floating[:1] if call.name in _CARRIES_LATENTS else []
@@ -281,20 +284,3 @@ def _are_spread(left: Tensor, right: Tensor) -> bool:
     """Return whether each output is subtracted from each, as for distances, or a single position from itself."""
     own, others, _ = map(set, pair_labels(left, right) or ("", "", ""))
     return bool(own - others and others - own) or left.is_set_to(right)
-
-
-class UsedPart:
-    """A part of weights that has multiplied values, to be recognized if it does so again."""
-
-    def __init__(self, one: Tensor) -> None:
-        self._tensor, self._place = weakref.ref(one), _view_of(one)
-
-    def is_in(self, one: Tensor) -> bool:
-        """Return whether these weights are the part, or the same view of the softmax's result once more."""
-        return self._tensor() is one or (self._place is not None and self._place == _view_of(one))
-
-
-def _view_of(one: Tensor) -> tuple[Any, ...] | None:
-    """Return where a view lies in memory, which the weights that it is a part of keep alive; None for a copy."""
-    place = one._base is not None and one.layout is torch.strided
-    return (storage_of(one), one.storage_offset(), one.shape, one.stride()) if place else None

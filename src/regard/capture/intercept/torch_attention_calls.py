@@ -17,12 +17,11 @@ from regard.capture.weights_from_qk import CallFromQK
 from regard.masks import Causal, Dense
 from regard.positions import DenseBias
 from regard.problem import Problem
-from regard.torch_private import maybe_current_level, scaled_dot_product_attention
+from regard.torch_private import scaled_dot_product_attention
 
 __all__ = [
     "KERNEL",
     "groups_of",
-    "is_transformed",
     "padded",
     "problem_of_sdpa",
     "read_encoder_layer",
@@ -41,11 +40,6 @@ KERNEL = scaled_dot_product_attention
 _SDPA = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
 
 
-def is_transformed() -> bool:
-    """Return whether the code runs under torch.func, whose tensors have no values of their own."""
-    return maybe_current_level() is not None
-
-
 def sdpa_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of PyTorch's kernel by name."""
     return dict(zip(_SDPA, args, strict=False)) | kwargs
@@ -56,14 +50,21 @@ def read_sdpa(module: nn.Module | None, arguments: dict[str, Any]) -> CallFromQK
     q, k, v, mask = *(arguments[name] for name in ("query", "key", "value")), arguments.get("attn_mask")
     if q.is_nested:
         (q, _), (k, hidden), (v, _) = map(padded, (q, k, v))
-        mask = ~hidden.reshape(
-            len(hidden), *(1,) * (k.ndim - 2), -1
-        )  # PyTorch does not support masks with nested tensors
-    kept = 3 if q.ndim > 3 else 2  # values may have a larger batch
+        mask = ~hidden.reshape(len(hidden), *(1,) * (k.ndim - 2), -1)  # PyTorch has no other for nested tensors
+    ndim = max(q.ndim, k.ndim, v.ndim, 4 if arguments.get("enable_gqa") else 2)  # without a batch, three are heads
+    q, k, v = (_narrowed(one[(None,) * (ndim - one.ndim)]) for one in (q, k, v))
+    mask = None if mask is None else _narrowed(mask)
+    kept = 3 if ndim > 3 else 2  # values may have a larger batch
     q = q.expand(*torch.broadcast_shapes(q.shape[:-kept], v.shape[:-kept]), *q.shape[-kept:])
     q, mask = unpack_groups(groups_of(module), q, k, mask)
     problem = problem_of_sdpa(q, k, mask, is_causal=arguments.get("is_causal", False), scale=arguments.get("scale"))
     return CallFromQK(problem, v=_values(problem, v.detach()))
+
+
+def _narrowed(one: Tensor) -> Tensor:
+    """Return a tensor in the type to which autocast casts it for the kernel."""
+    narrow = _autocast_type(one.device.type) if one.is_floating_point() and one.dtype != torch.float64 else None
+    return one.to(narrow or one.dtype)
 
 
 def padded(nested: Tensor) -> tuple[Tensor, Tensor]:
@@ -104,8 +105,7 @@ def problem_of_sdpa(
     q = q.expand(*leading, heads, *q.shape[-2:]).reshape(math.prod(leading), heads, *q.shape[-2:])
     k = k.expand(*leading, *k.shape[-3:]).reshape(math.prod(leading), *k.shape[-3:])
     if attend is not None:
-        attend = attend.detach()
-        attend = attend.reshape((1,) * max(0, 4 - attend.ndim) + tuple(attend.shape))
+        attend = attend.detach()[(None,) * (max(4, len(leading) + 3) - attend.ndim)]
         if attend.ndim > 4:
             attend = attend.expand(*leading, *attend.shape[-3:]).reshape(math.prod(leading), *attend.shape[-3:])
     mask, bias = _mask_and_bias(q, k, attend, is_causal)
@@ -208,10 +208,8 @@ def read_encoder_layer(args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallFro
     """
     given = dict(zip(_LAYER, args, strict=False)) | kwargs
     if given["norm_first"]:
-        x = given["src"]
-        given["src"] = functional.layer_norm(
-            x, (given["embed_dim"],), given["norm_weight_1"], given["norm_bias_1"], given["eps"]
-        )
+        norm = given["norm_weight_1"], given["norm_bias_1"], given["eps"]
+        given["src"] = functional.layer_norm(given["src"], (given["embed_dim"],), *norm)
     return _of_kernel(given, "src")
 
 
@@ -244,16 +242,19 @@ def _seen(
     attend = _attend(masks, batch=len(q), heads=made.num_heads, queries=q.shape[2], keys=k.shape[2])
     problem = problem_of_sdpa(q, k, attend)
 
-    kind = q.device.type
-    casts = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
-    narrow = torch.get_autocast_dtype(kind) if casts else None
+    kind, narrow = q.device.type, _autocast_type(q.device.type)
 
     def project() -> Tensor:
         # Under the model's autocast, if enabled, since otherwise inputs and weights may differ in dtype.
-        with torch.autocast(kind, dtype=narrow) if casts else contextlib.nullcontext():
+        with contextlib.nullcontext() if narrow is None else torch.autocast(kind, dtype=narrow):
             return _heads(made, _appended(made, functional.linear(inputs[2], weights[2], biases[2]), made.bias_v))
 
     return CallFromQK(problem, cross=cross, project=project)
+
+
+def _autocast_type(kind: str) -> torch.dtype | None:
+    casts = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+    return torch.get_autocast_dtype(kind) if casts else None
 
 
 def _heads(made: _Attention, x: Tensor) -> Tensor:
