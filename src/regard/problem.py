@@ -241,7 +241,8 @@ class Problem:
         rotary, factor = asked["rotary"], asked["weight_factor"]
         mask, bias, scale, p = asked["mask"], asked["bias"], asked["scale"], asked["dropout"]
         wide = check_kinds(q, k, v)
-        q, k, v = q.to(wide), k.to(wide), v.to(wide)
+        if not q.dtype == k.dtype == v.dtype:
+            q, k, v = q.to(wide), k.to(wide), v.to(wide)
         single = q.ndim == 1 and k.ndim == v.ndim == 2
         if single:
             # One query over a bag of vectors; what is said of its keys is one row.
