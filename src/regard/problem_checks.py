@@ -37,7 +37,7 @@ __all__ = [
 
 
 def check_kinds(q: Tensor, k: Tensor, v: Tensor) -> torch.dtype:
-    """Raise unless q, k and v are dense tensors of one type, under autocast of any, and return the widest."""
+    """Raise unless q, k and v are dense, on one device and of one type, or types of autocast; return the widest."""
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         if not isinstance(tensor, Tensor):
             raise InputError(f"`{name}` must be a tensor, got {type(tensor).__name__}")

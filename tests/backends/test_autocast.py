@@ -10,6 +10,7 @@ from oracles import causal, dense, f64, window
 from regard import masks, nn
 from regard.backends import call_cache
 from regard.errors import InputError
+from regard.models import RecurrentConfig, RecurrentSeq2Seq
 
 N = 300
 MASKS = {
@@ -122,11 +123,30 @@ def test_other_types_beside_those_of_autocast_are_refused(dtype):
 @pytest.mark.parametrize("keep", ["maps", "qk"])
 def test_a_watch_reads_calls_of_several_types(keep):
     attend, memory = nn.AdditiveAttention(16, 16), torch.randn(2, 7, 16)
+    with torch.autocast("cpu", torch.bfloat16), regard.watch(attend, keep=keep) as seen:
+        query = torch.nn.functional.linear(torch.randn(2, 3, 16), torch.eye(16))
+        attend(query, memory)
+    assert query.dtype == torch.bfloat16
+    w, u, v = (f64(one) for one in (attend.query_proj.weight, attend.key_proj.weight, attend.vector))
+    scores = np.tanh((f64(query) @ w.T)[:, :, None] + (f64(memory) @ u.T)[:, None]) @ v
+    weights = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
+    np.testing.assert_allclose(seen.weights(layer=0)[:, 0], weights, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["bahdanau", "general", "concat", "local-p"])
+def test_a_recurrent_model_takes_a_step(kind):
+    """Its states stay in float32 where its projections are narrower; the output is near that without autocast."""
+    torch.manual_seed(0)
+    config = RecurrentConfig(src_vocab_size=20, tgt_vocab_size=15, embedding_dim=8, hidden_size=16, attention=kind)
+    model = RecurrentSeq2Seq(config)
+    ids, written = torch.randint(4, 20, (2, 7)), torch.randint(4, 15, (2, 5))
+    plain = model(ids, decoder_input_ids=written).logits
     with torch.autocast("cpu", torch.bfloat16):
-        _, weights = attend(torch.nn.functional.linear(torch.ones(2, 3, 16), torch.eye(16)), memory, need_weights=True)
-        with regard.watch(attend, keep=keep) as seen:
-            attend(torch.nn.functional.linear(torch.ones(2, 3, 16), torch.eye(16)), memory)
-    np.testing.assert_allclose(seen.weights(layer=0)[:, 0], f64(weights), atol=1e-6)
+        logits = model(ids, decoder_input_ids=written).logits
+    np.testing.assert_allclose(f64(logits), f64(plain), atol=0.03)
+    logits.float().sum().backward()
+    assert all(one.grad is None or bool(one.grad.isfinite().all()) for one in model.parameters())
+    assert sum(one.grad is not None for one in model.parameters()) > 5
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

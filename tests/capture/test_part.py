@@ -296,8 +296,8 @@ def test_killed_at_any_moment_it_leaves_no_broken_file(tmp_path):
     assert max(counts) > 0
 
 
-def test_what_tells_whose_layers_they_are_goes_last(tmp_path, monkeypatch):
-    """A kill while the folder is removed leaves layers that are known, or none."""
+def test_the_file_that_identifies_a_run_is_removed_last(tmp_path, monkeypatch):
+    """A kill while the folder is removed leaves layers of a known run, or none."""
     left, remove = [], shutil.rmtree
 
     def looked_at(folder, **how):

@@ -162,7 +162,7 @@ class AtlasParts:
         write_atomically(self.folder / _RUN, json.dumps(self._run).encode())
 
     def _remove(self) -> None:
-        """Remove the folder: what tells whose layers they are after the layers, so that a kill leaves none unknown."""
+        """Remove the folder, the layers first: a kill leaves no layer without the file that identifies its run."""
         with contextlib.suppress(OSError):
             for layer in self.folder.glob("*.layer"):
                 layer.unlink()
@@ -180,5 +180,5 @@ class AtlasParts:
 
 
 def _short(value: Any) -> str:
-    said = "not given" if value is None else repr(value)
-    return said if len(said) <= 40 else f"{said[:37]}…"
+    text = "not given" if value is None else repr(value)
+    return text if len(text) <= 40 else f"{text[:37]}…"

@@ -283,5 +283,5 @@ def _draft(folder: Path, name: str, suffix: str = "") -> Iterator[Path]:
 
 
 def _short(value: Any) -> str:
-    said = "not given" if value is None else repr(value)
-    return said if len(said) <= 40 else f"{said[:37]}…"
+    text = "not given" if value is None else repr(value)
+    return text if len(text) <= 40 else f"{text[:37]}…"

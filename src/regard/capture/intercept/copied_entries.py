@@ -95,11 +95,9 @@ class Spread:
         for at, (outer, inner) in enumerate(pairwise(self.layout)):
             begin, end = at + 1 - (one.ndim - result.ndim), at + 2
             paired = (outer in own and inner in others) or (outer in others and inner in own)
-            kept = (
-                result.shape[: max(begin, 0)] + result.shape[begin + 1 :]
-                == one.shape[: max(begin, 0)] + one.shape[end:]
-            )
-            if begin < 0 or not paired or not kept:
+            if begin < 0 or not paired:
+                continue
+            if result.shape[:begin] != one.shape[:begin] or result.shape[begin + 1 :] != one.shape[end:]:
                 continue
             sizes, ours = (prod(one.shape[begin : at + 1]), one.shape[at + 1]), outer in own
             folds = Fold(end - one.ndim - 1, *sizes, ours), Fold(end - one.ndim - 1, *sizes, not ours)
