@@ -1,5 +1,6 @@
 """The documentation is true: its code runs, its tables are what the code checks, its links lead somewhere."""
 
+import importlib
 import re
 import subprocess
 import sys
@@ -58,6 +59,7 @@ def test_code_of_the_documentation_runs(name, number, tmp_path, monkeypatch):
     if "# needs: transformers" in code and util.find_spec("transformers") is None:
         pytest.skip("transformers is not installed: pip install 'regard[models]'")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(importlib.import_module("regard.interpret.find_heads")._COUNT, "induction", 10)  # 32 by default
     exec(compile(code, name, "exec"), {"__name__": "documentation"})
 
 

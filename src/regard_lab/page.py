@@ -3,6 +3,7 @@
 import html
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from regard_lab.document import document, figure, made_on
@@ -69,7 +70,7 @@ def _section(result: Result, about: Mapping[str, Any]) -> str:
     if finding is None:
         lines.append(f"<p class=warning>This could not be run: {html.escape(result.problem)}</p>")
     else:
-        lines += _found(claim.number, finding)
+        lines += _found(finding, _figures(result))
     quick = " --quick" if about["quick"] else ""
     lines.append(
         f"<p class=again>{result.seconds:,.1f} s. Again: <code>regard lab {claim.name}{quick} "
@@ -78,14 +79,20 @@ def _section(result: Result, about: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _found(number: int, finding: Finding) -> Iterator[str]:
+@lru_cache(maxsize=32)
+def _figures(result: Result) -> tuple[str, ...]:
+    """Draw the charts of one result, once: the page is written again after every claim that follows."""
+    charts = () if result.finding is None else result.finding.charts
+    return tuple(figure(chart, f"n{result.claim.number}f{at}") for at, chart in enumerate(charts))
+
+
+def _found(finding: Finding, figures: Sequence[str]) -> Iterator[str]:
     yield f"<p class=found>{html.escape(finding.text)}</p><ul class=parts>"
     for part in finding.parts:
         sign = f'<span class="sign {_CLASSES[part.verdict]}" title="{part.verdict}">{_SIGNS[part.verdict]}</span>'
         yield f"<li>{sign}<span>{html.escape(part.text)}</span></li>"
     yield "</ul>"
-    for at, chart in enumerate(finding.charts):
-        yield figure(chart, f"n{number}f{at}")
+    yield from figures
     yield f"<p class=limits><strong>Limits.</strong> {html.escape(finding.limits)}</p>"
     yield "<details><summary>All numbers</summary><table>"
     yield from _rows(finding.numbers)

@@ -14,8 +14,10 @@ from torch.nn import functional
 
 from regard.errors import InputError, ObservationError
 from regard.heads import JOBS
+from regard.interpret.bundled.load import Loaded
 from regard.interpret.find_heads import find_heads, fingerprint
 from regard.interpret.source_readout import nonnegative_ridge
+from regard.interpret.sources import sources
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed (the extra `models`)")
 
@@ -331,6 +333,22 @@ def test_a_job_that_a_model_cannot_have_is_refused_by_name(tmp_path: Path) -> No
     idle = Planted([["even", "sink"]], causal=True)
     with pytest.raises(ObservationError, match=r"no head of Planted does previous: .* above 0\.5, .* of 0\."):
         find_heads(idle, tokenizer(), "previous", examples=texts(tmp_path / "texts.jsonl"))
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+def test_a_job_in_the_place_of_the_tokenizer_is_refused(loaded: bool) -> None:
+    model = Loaded("small", Planted(LAYERS, causal=True), tokenizer(), "decoder") if loaded else "smollm2"
+    with pytest.raises(InputError, match=r"`tokenizer` goes with a module, .* by name \(job=, .* got str 'induction'"):
+        find_heads(model, "induction")
+    with pytest.raises(InputError, match=r"`tokenizer` goes with a module, .* by name \(.* got str 'Where is it\?'"):
+        sources(model, "Where is it?", "Here.")
+    with pytest.raises(InputError, match="`tokenizer` must be that of the model, got 'induction'"):
+        find_heads(Planted(LAYERS, causal=True), "induction")
+
+
+def test_a_loaded_model_may_come_with_its_own_tokenizer() -> None:
+    loaded = Loaded("small", Planted(LAYERS, causal=True), tokenizer(), "encoder")
+    assert find_heads(loaded, loaded.tokenizer, "previous") == find_heads(loaded, job="previous")
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,16 @@ def test_the_lede_counts_verdicts_failures_and_what_was_not_reached():
     ) in text
 
 
+def test_the_figures_of_a_claim_are_drawn_once_though_the_page_is_written_after_every_claim(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr("regard_lab.page.figure", lambda chart, name: drawn.append(name) or f"<figure>{name}</figure>")
+    results = [result(1, charts=CHARTS), result(2, charts=CHARTS[:1])]
+    for number in (0, 1, 2):
+        write(tmp_path, results[:number], SETTING, planned=2)
+    assert drawn == ["n1f0", "n1f1", "n1f2", "n2f0"]
+    assert (tmp_path / "index.html").read_text("utf-8").count("<figure>") == 4
+
+
 @pytest.fixture(scope="module")
 def browser():
     if not CHROMIUM.exists():

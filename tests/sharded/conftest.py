@@ -11,7 +11,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import trained_runs
-from processes import RANKS, launch
+from processes import RANKS, launch, marked
 
 from shared_folders import make_once
 
@@ -38,7 +38,7 @@ def trained(tmp_path_factory):
     return make_once(tmp_path_factory, "trained", make)
 
 
-@pytest.fixture(scope="session", params=[pytest.param(one, marks=[pytest.mark.slow] * (one > 2)) for one in RANKS])
+@pytest.fixture(scope="session", params=marked(RANKS))
 def computed(request, trained, tmp_path_factory):
     """What so many ranks find for all calls, in one launch."""
 

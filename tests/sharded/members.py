@@ -206,9 +206,12 @@ def decoded():
 
 @cache
 def calls(ranks: int = 2) -> dict[str, Call]:
-    """The calls of so many ranks by their names: all examples of each member on 2 and 3, its first on 4 and 8."""
+    """The calls of so many ranks by their names: all examples of each member on 2 and 3, its first on 4, and on 8 those
+    that combine them.
+    """
     named = {}
-    for module, make in ((test_masks, _of_mask), (test_scores, _of_score), (test_biases, _of_bias)):
+    modules = () if ranks >= 8 else ((test_masks, _of_mask), (test_scores, _of_score), (test_biases, _of_bias))
+    for module, make in modules:
         for name, many in module.EXAMPLES.items():
             named |= {f"{name}-{at}": make(*one) for at, one in enumerate(many[: 1 if ranks >= 4 else None])}
     return named | {name: _of_case(case) for name, case in CASES.items()}

@@ -12,17 +12,23 @@ from pathlib import Path
 import pytest
 
 RANKS = (2, 3, 4, 8)
+FEW_RANKS = RANKS[:-1]  # eight compute calls alone: what is watched and trained is the same as on four
 LOST_CONNECTION = re.compile(  # the second stops the process: gloo cannot answer a call
     r"gloo/transport/\S+\] .*(Connection (closed|reset) by peer|Broken pipe)|gloo/transport/tcp/listener\S+\] .*accept:"
 )
 WORKER = Path(__file__).resolve().parent / "worker.py"
 
 
-def on_ranks(names):
+def marked(ranks):
+    """Parameters for the fixture `computed`, of which the fast tier has two ranks."""
+    return [pytest.param(one, marks=[pytest.mark.slow] * (one > 2)) for one in ranks]
+
+
+def on_ranks(names, among=RANKS):
     """Parameters for the fixture `computed` and a name: each number of ranks with the names that it has."""
     return [
         pytest.param(ranks, name, marks=[pytest.mark.slow] * (ranks > 2), id=f"{ranks}-{name}")
-        for ranks in RANKS
+        for ranks in among
         for name in names(ranks)
     ]
 

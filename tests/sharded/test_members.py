@@ -1,7 +1,7 @@
 """Several processes compute what one does: every exported mask, score and bias, forward and backward.
 
 Expected is a dense formula in numpy for masks and biases, whose rules are written once more in numpy, and one process
-with the reference backend for all else. One launch computes all members (2 ranks: 20 s, 8 ranks: a minute).
+with the reference backend for all else. One launch computes all members; 8 ranks compute fewer of them.
 """
 
 import sys

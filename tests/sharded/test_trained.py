@@ -4,10 +4,12 @@ import json
 
 import pytest
 import trained_runs
+from processes import FEW_RANKS, marked
 from safetensors.torch import load_file
 
 from regard.train import read_log
 
+on_few = pytest.mark.parametrize("computed", marked(FEW_RANKS), indirect=True)
 # A key's bias moves all scores of a row alike: its gradient is 0 but for rounding, which Adam makes large.
 IGNORED = "k_proj.bias"
 
@@ -53,6 +55,7 @@ def on_one_process(tmp_path_factory):
     return folder
 
 
+@on_few
 def test_the_steps_are_those_of_one_process_also_after_another_number_of_ranks(computed, on_one_process):
     """A run that one process began is resumed on two ranks and on three."""
     for into, name, changes in trained_runs.runs_on(computed.ranks):
@@ -60,6 +63,7 @@ def test_the_steps_are_those_of_one_process_also_after_another_number_of_ranks(c
         compare(on_one_process(name, **also), computed.folder / "trained" / into)
 
 
+@on_few
 def test_the_first_rank_alone_writes(computed, on_one_process):
     """As many lines and files as one process writes, and its record but for the key that differs."""
     into, name, _ = trained_runs.runs_on(computed.ranks)[0]

@@ -16,13 +16,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import tiny_llama
 import watched_calls
-from processes import on_ranks
+from processes import FEW_RANKS, marked, on_ranks
 from watched_calls import AXES, CASES, FIELDS, ORDERS, REPLICATED
 
 import regard
 from oracles import dense
 from regard.capture.layers import Layer
 
+on_few = pytest.mark.parametrize("computed", marked(FEW_RANKS), indirect=True)
 SAME = {**{name: name for name in CASES}, **{name: of for name, (of, _) in AXES.items()}, "replicated": REPLICATED}
 
 
@@ -87,10 +88,10 @@ def _on_one_process(name):
 
 
 def _same(ranks):
-    return [*watched_calls.cases(ranks), *watched_calls.axes(ranks), "replicated"]
+    return [*CASES, *watched_calls.axes(ranks), "replicated"]
 
 
-@pytest.mark.parametrize(("computed", "name"), on_ranks(_same), indirect=["computed"])
+@pytest.mark.parametrize(("computed", "name"), on_ranks(_same, FEW_RANKS), indirect=["computed"])
 def test_ranks_together_see_what_one_process_does(computed, name):
     seen, unchanged = _on_one_process(SAME[name])
     assert unchanged
@@ -98,6 +99,7 @@ def test_ranks_together_see_what_one_process_does(computed, name):
     _check(found, seen.layers[0], bound=_bound(CASES[SAME[name]]))
 
 
+@on_few
 @pytest.mark.parametrize("name", ORDERS)
 def test_rows_and_keys_are_in_the_order_of_the_text(computed, name):
     seen, _ = _on_one_process(name)
@@ -133,10 +135,10 @@ def _of_dense(weights, bins):
 
 
 def _with_rule(ranks):
-    return [name for name in watched_calls.cases(ranks) if CASES[name].rule is not None]
+    return [name for name in CASES if CASES[name].rule is not None]
 
 
-@pytest.mark.parametrize(("computed", "name"), on_ranks(_with_rule), indirect=["computed"])
+@pytest.mark.parametrize(("computed", "name"), on_ranks(_with_rule, FEW_RANKS), indirect=["computed"])
 def test_what_ranks_see_are_the_statistics_of_dense_weights(computed, name):
     case = CASES[name]
     weights = dense(*case.tensors(), visible=case.visible(), **case.dense).weights
@@ -157,6 +159,7 @@ def test_what_ranks_see_are_the_statistics_of_dense_weights(computed, name):
             _near(ours, want, what, _bound(case))
 
 
+@on_few
 def test_any_rectangle_of_weights_is_computed_from_the_kept_queries_and_keys(computed):
     case = CASES["queries and keys"]
     i, j = np.ogrid[:45, :45]
@@ -165,6 +168,7 @@ def test_any_rectangle_of_weights_is_computed_from_the_kept_queries_and_keys(com
     np.testing.assert_allclose(found.qk.whole(1, 3, 45, 45), weights[1, 3], atol=1e-12)
 
 
+@on_few
 def test_values_of_heads_on_several_ranks_are_refused(computed):
     if computed.ranks % 2:
         return  # two ranks for the other axis
@@ -175,6 +179,7 @@ def test_values_of_heads_on_several_ranks_are_refused(computed):
         )
 
 
+@on_few
 @pytest.mark.parametrize("name", ["watch inside", "watch outside", "second pass"])
 def test_a_model_that_calls_the_function_of_pytorch_is_seen_as_by_one_process(computed, name):
     model = watched_calls.CallsPyTorch().double()

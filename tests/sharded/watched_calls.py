@@ -155,11 +155,6 @@ CASES = {
     ),
 }
 
-# Calls whose rows are divided as those of another: 2, 3 and 4 ranks compute them, and 8 do not.
-_ALIKE = {
-    "none", "float32", "sink, softcap", "tokens", "bias, factor", "sigmoid", "values", "queries and keys of bfloat16",
-}  # fmt: skip
-
 # In the order that makes work even: in zig-zag, and in blocks.
 ORDERS = {
     "order: causal": Watched(_sizes(45), lambda: {"mask": masks.Causal(), "bias": positions.ALiBi(4)}),
@@ -173,11 +168,6 @@ ORDERS = {
 # Sequences (0) or heads (1) are sharded along another axis of the mesh too; and queries that every rank has whole.
 AXES = {"axis 0": ("causal", 0), "axis 1": ("sink, softcap", 1), "axis 1, chosen": ("chosen", 1)}
 REPLICATED = "fewer queries"
-
-
-def cases(ranks):
-    """The names of the calls that so many ranks observe, without other axes."""
-    return [name for name in CASES if ranks < 8 or name not in _ALIKE]
 
 
 def axes(ranks):

@@ -164,12 +164,17 @@ def fingerprint(model: nn.Module) -> str:
 
 def as_loaded(model: nn.Module | Loaded | str, tokenizer: Any) -> Loaded:
     """Return a model given as a module with its tokenizer, loaded, or by name, as a loaded one."""
-    if isinstance(model, str):
-        return load_model(model)
     if not isinstance(model, nn.Module):
-        return model
-    if tokenizer is None:
-        raise InputError("`tokenizer` must be that of the model: find_heads(model, tokenizer, job)")
+        if tokenizer is not None and tokenizer is not getattr(model, "tokenizer", None):
+            raise InputError(
+                f"`tokenizer` goes with a module, and {getattr(model, 'name', model)} has its own: leave it out, and "
+                f"give what follows by name (job=, prompt=); got {type(tokenizer).__name__} {tokenizer!r:.60}"
+            )
+        return load_model(model) if isinstance(model, str) else model
+    if tokenizer is None or isinstance(tokenizer, str):
+        raise InputError(
+            f"`tokenizer` must be that of the model, got {tokenizer!r:.60}: find_heads(model, tokenizer, job)"
+        )
     config = getattr(model, "config", None)
     if config is None:
         raise InputError(
