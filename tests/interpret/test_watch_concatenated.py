@@ -71,6 +71,24 @@ def expanded_as(q: Tensor, k: Tensor) -> Tensor:
     return torch.cat([left, k[:, None].expand_as(left)], -1)
 
 
+def merged(q: Tensor, k: Tensor) -> Tensor:
+    """Copies whose dimensions are merged before they are joined."""
+    b, n, m = len(q), q.shape[1], k.shape[1]
+    left = q[:, :, None].expand(-1, -1, m, -1).reshape(b, n * m, D)
+    right = k[:, None].repeat(1, n, 1, 1).view(b, n * m, D)
+    return torch.cat([left, right], -1).view(b, n, m, 2 * D)
+
+
+def contiguous(q: Tensor, k: Tensor) -> Tensor:
+    return torch.cat([one.contiguous() for one in torch.broadcast_tensors(q[:, :, None], k[:, None])], -1)
+
+
+def viewed(q: Tensor, k: Tensor) -> Tensor:
+    b, n, m = len(q), q.shape[1], k.shape[1]
+    left = q.view(b, n, 1, D).expand(b, n, m, D).contiguous()
+    return torch.cat([left, k.view(b, 1, m, D).expand(b, n, m, D).clone()], -1)
+
+
 PAIRS: list[Callable[[Tensor, Tensor], Tensor]] = [
     expanded,
     repeated,
@@ -83,6 +101,9 @@ PAIRS: list[Callable[[Tensor, Tensor], Tensor]] = [
     stacked,
     broadcast,
     expanded_as,
+    merged,
+    contiguous,
+    viewed,
 ]
 
 
@@ -129,7 +150,8 @@ def checked(model: Concatenated, sizes: tuple[int, int], watched, far) -> None:
     assert far(layer.weights, model.weights[:, None]) == 0
 
 
-FOLDED = (interleaved, views_first, rows)  # with one query, nothing but a pooling's layers is left of them
+# With one query or one key nothing but a pooling's layers is left of them, or the place of the other is not known.
+FOLDED = (interleaved, views_first, rows, merged, viewed)
 
 
 @pytest.mark.parametrize(

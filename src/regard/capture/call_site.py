@@ -69,7 +69,7 @@ class Site:
         if not self._is_as_large(call):
             return False
         if self._cross:
-            return self._cross_keys.are_keys_of(call, any_queries=is_certain)
+            return call.cross is not False and self._cross_keys.are_keys_of(call, any_queries=is_certain)
         if is_certain:
             return self._keys.precede(call)
         return self._keys.are_old_keys_of(call, cache, self._filled + call.queries, same_cache=same_cache)

@@ -9,6 +9,7 @@ __all__ = [
     "BLOCKED",
     "BLOCKS",
     "BY_HAND",
+    "CHANNELS",
     "DIFFERENCE",
     "KERNEL_REASON",
     "LANDMARKS",
@@ -16,6 +17,7 @@ __all__ = [
     "ONE_BY_ONE",
     "OTHER_KEYS",
     "OTHER_SUM",
+    "OWN_KEYS",
     "REARRANGED",
     "SCRIPT_REASON",
     "TRANSFORMED",
@@ -47,6 +49,11 @@ OTHER_KEYS = (
     "one text: run the finished text through the model once"
 )
 OTHER_SUM = "sums its weights over another dimension than its softmax runs over, so they are no weights of each query"
+OWN_KEYS = (
+    "has keys of its own for each query (a neighbourhood, chosen blocks, keys with relative positions added), so its "
+    "rows do not say which positions they are for"
+)
+CHANNELS = "attends between channels, whose product sums over positions, so its weights are not those of positions"
 UNKNOWN = (
     "hands its weights, together with other activations, to {}, which is not looked into: let it multiply them by "
     "torch.matmul"

@@ -7,7 +7,8 @@ Sizes do not show them: with one query and one key all are 1, and the copies of 
 """
 
 import weakref
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from itertools import pairwise
 from math import prod
 from typing import Any
@@ -17,6 +18,7 @@ from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 from regard.capture.intercept.call_names_and_products import Layout, TorchCall
+from regard.capture.intercept.layouts import permuted
 from regard.capture.intercept.operation_kinds import PERMUTES, VIEWS
 from regard.capture.intercept.tensor_origins import Origin, storage_of
 
@@ -58,6 +60,7 @@ class Spread:
     layout: Layout
     ends: tuple[Origin, Origin]
     folds: tuple[Fold, Fold] | None = None  # all pairs are in one dimension
+    letters: Mapping[str, str] = field(default_factory=dict)  # what `Heads` knows of the dimensions
 
     @property
     def two_sided(self) -> bool:
@@ -119,7 +122,7 @@ class Copies:
         if not tensors or not call.args or any(one is not tensors[0] for one in tensors):
             return
         one = tensors[0]
-        new, fold = self._new.get(one, frozenset()), self._folds.get(one)
+        new, fold = self._new.get(one, frozenset()) | _repeated_in_memory(call, one), self._folds.get(one)
         if call.name in ("unsqueeze", "stack"):  # of one tensor, several times
             at = (call.dim() or 0) % result.ndim - result.ndim
             self._new[result] = frozenset([at, *(old - (old <= at) for old in new)])
@@ -127,16 +130,32 @@ class Copies:
             self._new[result] = frozenset(inserted)
         elif call.name in _REPEATS:
             self._repeat(call, one, new, result)
-        elif fold is not None and call.name in VIEWS and fold.split(one, result) == 1:
-            at = fold.at if fold.copied_inside else fold.at - 1
-            self._new[result] = frozenset([at, *(old - (old < fold.at) for old in new)])
-        elif fold is not None and call.name in VIEWS and (rows := fold.as_rows(one, result)) is not None:
-            self._folds[result] = rows
-        elif result.ndim == one.ndim and call.name not in PERMUTES:
+        elif call.name in PERMUTES:
+            marked = "".join("n" if at in new else "b" for at in range(-one.ndim, 0))
+            moved = permuted(marked, call.func, call.args, call.kwargs) if new and call.args[0] is one else None
+            self._new[result] = frozenset(at - result.ndim for at, letter in enumerate(moved or "") if letter == "n")
+        elif call.name in VIEWS and self._view(one, new, fold, result):
+            return
+        elif result.ndim == one.ndim:
             if new:
                 self._new[result] = new
             if fold is not None and result.shape[fold.at] == one.shape[fold.at]:
                 self._folds[result] = fold
+
+    def _view(self, one: Tensor, new: frozenset[int], fold: Fold | None, result: Tensor) -> bool:
+        """Process a view, and return whether it is one that adds, merges or splits dimensions of copies."""
+        if (places := _places_of(one, result)) is not None:
+            self._new[result] = frozenset(range(-result.ndim, 0)) - set(places.values()) | {places[at] for at in new}
+        elif (merged := _fold_of(new, one, result)) is not None:
+            self._folds[result] = merged
+        elif fold is not None and fold.split(one, result) == 1:
+            at = fold.at if fold.copied_inside else fold.at - 1
+            self._new[result] = frozenset([at, *(old - (old < fold.at) for old in new)])
+        elif fold is not None and (rows := fold.as_rows(one, result)) is not None:
+            self._folds[result] = rows
+        else:
+            return False
+        return True
 
     def new_of(self, pair: list[Tensor], result: Tensor) -> tuple[frozenset[int], frozenset[int]]:
         """Return the dimensions inserted into either tensor, including those that broadcasting adds in front."""
@@ -168,6 +187,36 @@ class Copies:
             at, size = folded[0], one.shape[folded[0]]
             copies = result.shape[at] // size
             self._folds[result] = Fold(at, size, copies, True) if inside else Fold(at, copies, size, False)
+
+
+def _repeated_in_memory(call: TorchCall, one: Tensor) -> set[int]:
+    """Return the dimensions in which a tensor that is about to be copied or viewed holds one entry several times."""
+    if one.layout is not torch.strided or not (call.name in VIEWS or call.name in ("contiguous", "clone")):
+        return set()
+    return {at for at in range(-one.ndim, 0) if one.shape[at] > 1 and not one.stride(at)}
+
+
+def _places_of(one: Tensor, result: Tensor) -> dict[int, int] | None:
+    """Return where a view has put each dimension, if it has only added some of size one, all counted from the end."""
+    if result.ndim <= one.ndim or result.numel() != one.numel():
+        return None
+    places, at = {}, 0
+    for place, size in enumerate(result.shape, -result.ndim):
+        if at < one.ndim and size == one.shape[at]:
+            places[at - one.ndim], at = place, at + 1
+        elif size != 1:
+            return None
+    return places if at == one.ndim else None
+
+
+def _fold_of(new: Collection[int], one: Tensor, result: Tensor) -> Fold | None:
+    """Return what a view has made of two adjacent dimensions, of which one holds copies, or None."""
+    for at in range(-one.ndim, -1) if result.ndim == one.ndim - 1 else ():
+        outer, inner = one.shape[at], one.shape[at + 1]
+        rest = one.shape[:at] + one.shape[at:][2:]
+        if (at in new) != (at + 1 in new) and result.shape == (*one.shape[:at], outer * inner, *one.shape[at:][2:]):
+            return Fold(at + 1, outer, inner, copied_inside=at + 1 in new) if rest else None
+    return None
 
 
 _REPEATS = {"repeat", "tile", "repeat_interleave", "cat", "concat", "concatenate"}

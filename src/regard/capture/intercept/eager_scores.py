@@ -7,14 +7,9 @@ Additive scores are pairs of broadcast activations, each query with each key, wh
 Such a result counts as scores only after a dimension that both have was summed, which excludes masks, decays and
 gates. One of the two may have no position dimension, as the only query of a recurrent decoder. Such scores are weak,
 because a gate over features looks the same until a softmax runs over the positions of the other.
-
-In outlook attention, which has no queries and keys, a linear layer computes weights for each position: its features are
-reshaped to square matrices, and a softmax over these gives the weights of the values in a window around the position.
-Each position is thus a window of its own, with several heads. A router's features are not reshaped to matrices, and a
-pooling's weights are a single row.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,11 +17,11 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
-from regard.capture.intercept.call_names_and_products import Layout, TorchCall, pair_labels
+from regard.capture.intercept.call_names_and_products import Layout, Product, TorchCall, pair_labels, read_product
 from regard.capture.intercept.copied_entries import Copies, Spread
-from regard.capture.intercept.layouts import contracted, dims_of, is_transformed, moved, product_layout
+from regard.capture.intercept.head_dimensions import Heads, place
+from regard.capture.intercept.layouts import contracted, dims_of, is_transformed, moved
 from regard.capture.intercept.operation_kinds import (
-    CASTS,
     JOINS,
     KNOWN,
     LINEAR,
@@ -42,7 +37,6 @@ from regard.capture.weights_from_qk import HIDDEN
 from regard.tensors import unwrapped
 
 __all__ = [
-    "Features",
     "FollowedScores",
     "Spreads",
     "Transformed",
@@ -66,6 +60,7 @@ class FollowedScores:
         False  # possibly a sum over positions: only a softmax over the other letter proves that they are scores
     )
     blind: Tensor | None = None  # rows without a visible key, if their maximum was subtracted
+    odd: str | None = None  # why they cannot be shown
 
     def rank(self, one: Tensor, result: Tensor) -> tuple[bool, ...]:
         """Return a rank among several tensors to follow: certain ones with a known and preserved layout are first."""
@@ -82,18 +77,26 @@ _NEW = "b"  # a dimension that neither of the two had, in the notation of `moved
 class Spreads:
     """Tracks broadcast activations up to their sum."""
 
-    def __init__(self, origins: Origins) -> None:
+    def __init__(self, origins: Origins, is_learned: Callable[[Tensor], bool]) -> None:
         self._origins = origins
         self._known = WeakIdKeyDictionary()
-        self._copies = Copies()
+        self._copies, self._heads = Copies(), Heads(is_learned)
+
+    def of_product(self, product: Product, result: Tensor) -> FollowedScores:
+        """Return the scores that a product of two activations is."""
+        layout, odd = self._heads.scores(product, self._copies.new_of(list(product.factors), result), result)
+        left, right = map(self._origins.of, product.factors)
+        return FollowedScores(layout, (left, right), odd=odd)
 
     def carry(
-        self, call: TorchCall, tensors: list[Tensor], active: list[Tensor], result: Tensor
+        self, call: TorchCall, tensors: list[Tensor], active: list[Tensor], results: list[Tensor]
     ) -> FollowedScores | None:
         """Process one call on tensors, some of which are activations, and return the scores that it computes,
         or None.
         """
+        result = results[0]
         self._copies.carry(call, result)
+        self._heads.carry(call, tensors, results)
         one = next((one for one in tensors if one in self._known), None)
         spread: Spread | None = None if one is None else self._known[one]
         began = (spread is None or call.name in JOINS or not spread.two_sided) and self._begin(
@@ -108,11 +111,10 @@ class Spreads:
             return self._summed(spread, dims_of(call.dim(1 if call.name != "norm" else 2), one), result)
         if call.name in LINEAR or call.name in PRODUCTS:
             weighted = len(active) == 1 or self.are_weighted(active)  # by a learned vector, or one that was made now
-            last = call.args and call.args[0] is one and weighted and spread.two_sided
-            at = contracted(call, one) if call.name in LINEAR else one.ndim - 1
-            return self._summed(spread, [at], result) if last and at is not None else None
+            return self._weighted(spread, call, one, result) if weighted and spread.two_sided else None
         others = sum(other.numel() == result.numel() for other in active)
-        if call.name not in JOINS and (others > 1 or one.numel() < result.numel()):
+        edges = call.name in SPREADS and others == 2 and spread.two_sided and one.shape == result.shape
+        if call.name not in JOINS and not edges and (others > 1 or one.numel() < result.numel()):
             return None  # another tensor that pairs were added to
         layout = moved(spread.layout, call, one, result)
         if layout is not None and len(layout) == result.ndim:
@@ -138,7 +140,11 @@ class Spreads:
         folds = self._copies.folds_of(pair)
         if labels is None or len(labels[2]) != result.ndim or (labels[0] == labels[1] and folds is None):
             return False
-        spread = Spread(*labels, (self._origins.of(left), self._origins.of(right)), folds)
+        letters: dict[str, str] = {}
+        for one in pair:  # what either knows
+            known = zip(labels[2][result.ndim - one.ndim :], self._heads.of(one), strict=True)
+            letters |= {name: letter for name, letter in known if letter != "b"}
+        spread = Spread(*labels, (self._origins.of(left), self._origins.of(right)), folds, letters)
         if not spread.two_sided and (call.name not in MULTIPLIES or before is not None):
             return False
         if joins and spread.layout[(call.dim() or 0) % result.ndim] not in set(labels[0]) & set(labels[1]):
@@ -146,66 +152,34 @@ class Spreads:
         self._known[result] = spread
         return True
 
-    def _summed(self, spread: Spread, dims: list[int], result: Tensor) -> FollowedScores | None:
+    def _weighted(self, spread: Spread, call: TorchCall, one: Tensor, result: Tensor) -> FollowedScores | None:
+        """Return the scores that a layer, or a product with a vector, makes of pairs."""
+        product = read_product(call) if call.name == "einsum" else None
+        if product is not None and product.labels is not None:
+            names = dict(zip(product.labels[0 if product.factors[0] is one else 1], spread.layout, strict=False))
+            kept = "".join(names.get(label, _NEW) for label in product.labels[-1])
+            return self._summed(spread, product.summed(one), result, kept)
+        at = contracted(call, one) if call.name in LINEAR else one.ndim - 1
+        first = bool(call.args) and call.args[0] is one
+        return self._summed(spread, [at], result) if first and at is not None else None
+
+    def _summed(
+        self, spread: Spread, dims: list[int], result: Tensor, kept: str | None = None
+    ) -> FollowedScores | None:
         letter, folded = spread.folded
         shared = set(spread.left) & set(spread.right) - {letter}
         if not dims or not all(spread.layout[at] in shared for at in dims):
             return None
         if not spread.two_sided and dims != [len(spread.layout) - 1]:
             return None  # a mean over positions, with a mask as weights; the last dimension is the width
-        kept = "".join(letter for at, letter in enumerate(spread.layout) if at not in dims)
+        if kept is None:
+            kept = "".join(letter for at, letter in enumerate(spread.layout) if at not in dims)
         if result.ndim == len(spread.layout):
             kept = "".join(_NEW if at in dims else letter for at, letter in enumerate(spread.layout))
-        layout = product_layout(result, (spread.left, spread.right, kept))
+        layout, odd = place((spread.left, spread.right, kept), spread.letters, result)
         if letter:
             layout = "".join(folded if one == letter else _NEW for one in kept)
-        return None if layout is None else FollowedScores(layout, spread.ends, weak=not spread.two_sided)
-
-
-_SCALES = {"mul", "__mul__", "__rmul__", "div", "__truediv__", "mul_", "div_", "contiguous"} | CASTS
-
-
-class Features:
-    """Tracks the features of linear layers: in a layout "f" is a dimension cut from them, "b" any other."""
-
-    def __init__(self) -> None:
-        self._layouts = WeakIdKeyDictionary()
-
-    def carry(self, call: TorchCall, tensors: list[Tensor], result: Tensor, *, learned: bool) -> None:
-        """Process one call."""
-        if call.name == "linear":
-            if learned and result.ndim > 1:
-                self._layouts[result] = "b" * (result.ndim - 1) + "f"
-            return
-        layout = self._layouts.get(tensors[0]) if tensors else None
-        if layout is None:
-            return
-        one = tensors[0]
-        if call.name in PERMUTES:
-            self._layouts[result] = moved(layout, call, one, result)
-        elif call.name in VIEWS and layout == "b" * (one.ndim - 1) + "f":
-            self._layouts[result] = _cut(one.shape[-1], result)
-        elif call.name in _SCALES and len(tensors) == 1:
-            self._layouts[result] = layout
-
-    def window(self, scores: Tensor, dim: object) -> Layout | None:
-        """Return the layout of weights for a softmax over these features, if they are square matrices, else None."""
-        layout: Layout | None = self._layouts.get(scores)
-        last = scores.ndim - 1
-        if layout is None or not layout.endswith("ff") or dim not in (-1, last) or scores.shape[-1] < 2:
-            return None
-        if scores.shape[-1] != scores.shape[-2] or "b" not in layout:
-            return None
-        return layout[:-2].replace("b", "w").replace("f", "h") + "qk"
-
-
-def _cut(width: int, result: Tensor) -> Layout | None:
-    """Return which of the last dimensions the features were reshaped to, or None if their sizes do not match."""
-    size, at = 1, result.ndim
-    while size < width and at:
-        at -= 1
-        size *= result.shape[at]
-    return "b" * at + "f" * (result.ndim - at) if size == width and at else None
+        return None if layout is None else FollowedScores(layout, spread.ends, weak=not spread.two_sided, odd=odd)
 
 
 def both_ways(layout: Layout) -> tuple[Layout, Layout]:

@@ -24,7 +24,6 @@ from regard.capture import missing_attention as missing
 from regard.capture.intercept.call_names_and_products import Product, TorchCall, read_product
 from regard.capture.intercept.copied_entries import UsedPart
 from regard.capture.intercept.eager_scores import (
-    Features,
     FollowedScores,
     Spreads,
     Transformed,
@@ -48,7 +47,8 @@ from regard.capture.intercept.eager_weights import (
     reweighted,
     show,
 )
-from regard.capture.intercept.layouts import follows, is_transformed, moved, product_layout, summed
+from regard.capture.intercept.head_dimensions import Features
+from regard.capture.intercept.layouts import follows, is_transformed, moved, summed
 from regard.capture.intercept.operation_kinds import CASTS, LINEAR, MIXES, REWEIGHTS, SHAPES, SOFTMAXES, SUBTRACTS
 from regard.capture.intercept.tensor_origins import LearnedTensors, Origins, Outputs, crosses
 from regard.capture.missing_attention import Caller
@@ -73,7 +73,7 @@ class Eager:
         self._blind: Tensor | None = None  # rows of the scores of the running call
         self._latest: tuple[SoftmaxUse, ...] = ()
         self._verdicts, self._features = Verdicts(miss, outputs.take_back), Features()
-        self._spreads, self._transformed, self._merged = Spreads(origins), Transformed(), Merged()
+        self._spreads, self._transformed, self._merged = Spreads(origins, learned.holds), Transformed(), Merged()
 
     def after(self, call: TorchCall, results: list[Tensor]) -> WatchedCall | None:
         """Process one call that has returned, and return the attention call if this was its last step."""
@@ -139,7 +139,7 @@ class Eager:
         # In a fully masked row the model has even weights or NaN; the recorded weights are 0.
         blind = blind_rows(scores, dim, known.blind if isinstance(known, FollowedScores) else None)
         source = result.detach().masked_fill(blind, 0.0) if bool(blind.any()) else None
-        self._weights[result] = FollowedWeights(source, (softmax,), layout, ends)
+        self._weights[result] = FollowedWeights(source, (softmax,), layout, ends, odd=getattr(known, "odd", None))
         self._merged.carry([scores], result)
         self._origins.give(result, ends[0])
 
@@ -154,7 +154,7 @@ class Eager:
         if weighted is None and scored is None:
             learned = name in LINEAR and len(tensors) > 1 and self._learned.holds(tensors[1])
             self._features.carry(call, tensors, results[0], learned=learned)
-            self._begin_scores(call, results[0])
+            self._begin_scores(call, results)
             return
         for result in (one for one in results if one.ndim):  # a loss holds no weights
             if weighted is not None:
@@ -162,12 +162,12 @@ class Eager:
             elif scored is not None:
                 self._pass_scores(call, scored, result)
 
-    def _begin_scores(self, call: TorchCall, result: Tensor) -> None:
+    def _begin_scores(self, call: TorchCall, results: list[Tensor]) -> None:
         """Process a sum over broadcast tensors, or an unknown function that may be a product of two activations."""
-        if result in self._scores:
+        if (result := results[0]) in self._scores:
             return  # a known product
         active = self._learned.activations(call)
-        scores = self._spreads.carry(call, call.tensors, active, result)
+        scores = self._spreads.carry(call, call.tensors, active, results)
         if scores is None and len(active) > 1 and may_multiply(call, active, result):
             scores = FollowedScores(None, (self._origins.of(active[0]), self._origins.of(active[1])))
         if scores is not None:
@@ -265,8 +265,9 @@ class Eager:
         if weights.altered and bool(((one if weights.source is None else weights.source) < 0).any()):
             self._verdicts.fail(weights.softmaxes, missing.NEGATIVE)
             return None
-        if weights.part and (doubts := [one.suspect for one in weights.softmaxes if one.suspect]):
-            self._verdicts.fail(weights.softmaxes, doubts[0])
+        doubts = [one.suspect for one in weights.softmaxes if one.suspect and weights.part]
+        if weights.odd or doubts:
+            self._verdicts.fail(weights.softmaxes, weights.odd or str(doubts[0]))
             return None
         for softmax in weights.softmaxes:
             softmax.used, softmax.part = True, UsedPart(one) if weights.part else None
@@ -290,8 +291,7 @@ class Eager:
             if any(summed(layout, at, pair.factors[1 - at], pair.labels) is not None for layout in layouts):
                 self._miss_by_hand()
                 return
-        ends = self._origins.of(pair.factors[0]), self._origins.of(pair.factors[1])
-        self._scores[result] = FollowedScores(product_layout(result, pair.labels), ends)
+        self._scores[result] = self._spreads.of_product(pair, result)
         self._transformed.begin(result, self._scores[result])
         self._merged.carry(list(pair.factors), result)
 

@@ -72,6 +72,7 @@ class FollowedWeights:
     altered: bool = False  # by a function that may have made them negative
     blended: bool = False  # heads were mixed: the source is recorded, regardless of later changes
     part: bool = False  # some were removed: a sink's column, or all but some rows or heads
+    odd: str | None = None  # why the scores cannot be shown
 
 
 def source_of(weights: FollowedWeights, one: Tensor) -> Tensor:
@@ -132,7 +133,7 @@ def reweighted(
     softmaxes = tuple(dict.fromkeys(softmax for part in (weights, *parts) for softmax in part.softmaxes))
     source = _still_blind(weights, layout, result)
     part = weights.part or result.numel() < one.numel()
-    return FollowedWeights(source, softmaxes, layout, weights.ends, altered=True, part=part)
+    return FollowedWeights(source, softmaxes, layout, weights.ends, altered=True, part=part, odd=weights.odd)
 
 
 def _still_blind(weights: FollowedWeights, layout: Layout | None, result: Tensor) -> Tensor | None:

@@ -9,7 +9,7 @@ over queries or keys ends it, because the result is a feature; a function that r
 tensor that descends from scores with an unknown layout.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
@@ -45,11 +45,12 @@ __all__ = [
 ]
 
 
-def product_layout(result: Tensor, labels: tuple[str, ...] | None) -> Layout | None:
+def product_layout(result: Tensor, labels: tuple[str, ...] | None, cut: Collection[str] = ()) -> Layout | None:
     """Return the layout of a product: a matmul's last two dimensions, or an einsum's labels; None if it is not a
     matrix of pairs.
 
-    With a single query without a dimension of positions, the scores have only one of the two letters.
+    With a single query without a dimension of positions, the scores have only one of the two letters. `cut` are labels
+    of dimensions that are no positions, such as heads that only the queries have.
 
     >>> product_layout(torch.empty(2, 4, 5, 5), None)
     'bbqk'
@@ -57,6 +58,8 @@ def product_layout(result: Tensor, labels: tuple[str, ...] | None) -> Layout | N
     'bqkb'
     >>> product_layout(torch.empty(2, 7), ("bd", "bnd", "bn"))
     'bk'
+    >>> product_layout(torch.empty(2, 5, 4, 5), ("bshc", "btc", "bsht"), cut="h")
+    'bqbk'
     """
     if labels is None:
         return "b" * (result.ndim - 2) + "qk" if result.ndim >= 2 else None
@@ -65,8 +68,9 @@ def product_layout(result: Tensor, labels: tuple[str, ...] | None) -> Layout | N
         "q" if one in left and one not in right else "k" if one in right and one not in left else "b" for one in out
     )
     for letter in "qk":  # of several, as with the groups of grouped queries, the last is that of positions
-        head, _, tail = layout.rpartition(letter)
-        layout = head.replace(letter, "b") + letter + tail if letter in layout else layout
+        every = [at for at, one in enumerate(layout) if one == letter]
+        kept = next((at for at in reversed(every) if out[at] not in cut), max(every, default=0))
+        layout = "".join("b" if at in every and at != kept else one for at, one in enumerate(layout))
     return layout if len(layout) == result.ndim and ("q" in layout or "k" in layout) else None
 
 

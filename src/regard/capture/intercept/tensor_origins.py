@@ -102,8 +102,8 @@ def crosses(queries: Origin, keys: Origin) -> bool | None:
     """Return whether keys and queries have different origins; None if a function received both and computed neither."""
     if not queries.roots.isdisjoint(keys.roots):
         return False
-    two_texts = bool(queries.ids and keys.ids) and queries.ids.isdisjoint(keys.ids)
-    return True if queries.learned or keys.learned or two_texts else None
+    embedded = bool(queries.ids or keys.ids) and queries.ids.isdisjoint(keys.ids)  # other ids, or none
+    return True if queries.learned or keys.learned or embedded else None
 
 
 class Origins:
