@@ -87,6 +87,13 @@ def without_layer(own: Own, x: Tensor) -> Tensor:
     return torch.einsum("bnhm,bmd->bnhd", weights, own.kv(x)).flatten(2)
 
 
+def of_a_norm(own: Own, x: Tensor) -> Tensor:
+    q, k = functional.layer_norm(x, (WIDE,)).view(*x.shape[:2], H, D), own.kv(x)
+    weights = torch.einsum("bnhd,bmd->bnhm", q, k).softmax(-1)
+    own.weights = weights.transpose(1, 2)
+    return torch.einsum("bnhm,bmd->bnhd", weights, k).flatten(2)
+
+
 def additive(own: Own, x: Tensor) -> Tensor:
     q, k = own.q(x).view(*x.shape[:2], H, 1, D), own.kv(x)[:, None, None]
     weights = own.energy(torch.tanh(q + k)).squeeze(-1).softmax(-1)
@@ -94,7 +101,7 @@ def additive(own: Own, x: Tensor) -> Tensor:
     return (weights @ own.kv(x)[:, None]).flatten(2)
 
 
-KEYS_WITHOUT_HEADS = [absorbed, rotary, complex_rotary, matmul, of_qkv, without_layer, additive]
+KEYS_WITHOUT_HEADS = [absorbed, rotary, complex_rotary, matmul, of_qkv, without_layer, of_a_norm, additive]
 
 
 @pytest.mark.parametrize("batch", [1, B])

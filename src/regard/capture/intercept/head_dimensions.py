@@ -77,11 +77,13 @@ class Heads:
 
     def carry(self, call: TorchCall, tensors: list[Tensor], results: list[Tensor]) -> None:
         """Process one call."""
-        if call.name in LINEAR or call.name in PRODUCTS:
+        if call.name in PRODUCTS or (call.name in LINEAR and call.name != "embedding"):
             self._project(call, results[0])
             return
         one = next((one for one in tensors if one in self._layouts), None)
         if one is None:
+            if call.name in _GIVES_FEATURES and results[0].ndim > 1:
+                self._layouts[results[0]] = "b" * (results[0].ndim - 1) + "f"
             return
         for result in results:
             layout = self._moved(self.of(one), call, one, result)
@@ -143,6 +145,7 @@ def matmul_labels(
     return f"{sides[0]}YX", f"{sides[1]}XZ", f"{_LETTERS[:ndim]}YZ"
 
 
+_GIVES_FEATURES = {"embedding", "layer_norm", "rms_norm"}  # in the last dimension, as layers do
 _SCALES = {"mul", "__mul__", "__rmul__", "div", "__truediv__", "mul_", "div_", "contiguous"} | CASTS
 
 
