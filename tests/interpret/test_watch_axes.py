@@ -94,6 +94,14 @@ def of_a_norm(own: Own, x: Tensor) -> Tensor:
     return torch.einsum("bnhm,bmd->bnhd", weights, k).flatten(2)
 
 
+def stacked(own: Own, x: Tensor) -> Tensor:
+    """Heads cut by `chunk` and put together by `stack`."""
+    q, k = torch.stack(own.q(x).chunk(H, -1), 2), own.kv(x)
+    weights = torch.einsum("bnhd,bmd->bnhm", q, k).softmax(-1)
+    own.weights = weights.transpose(1, 2)
+    return torch.einsum("bnhm,bmd->bnhd", weights, k).flatten(2)
+
+
 def additive(own: Own, x: Tensor) -> Tensor:
     q, k = own.q(x).view(*x.shape[:2], H, 1, D), own.kv(x)[:, None, None]
     weights = own.energy(torch.tanh(q + k)).squeeze(-1).softmax(-1)
@@ -101,7 +109,7 @@ def additive(own: Own, x: Tensor) -> Tensor:
     return (weights @ own.kv(x)[:, None]).flatten(2)
 
 
-KEYS_WITHOUT_HEADS = [absorbed, rotary, complex_rotary, matmul, of_qkv, without_layer, of_a_norm, additive]
+KEYS_WITHOUT_HEADS = [absorbed, rotary, complex_rotary, matmul, of_qkv, without_layer, of_a_norm, stacked, additive]
 
 
 @pytest.mark.parametrize("batch", [1, B])
@@ -178,11 +186,91 @@ def a_layer_of_each_head(own: Own, x: Tensor) -> Tensor:
     return (own.weights @ k).flatten(1)
 
 
-@pytest.mark.parametrize("attend", [one_query, one_query_inserted, a_layer_of_each_head], ids=lambda one: one.__name__)
+def stacked_heads_of_one_query(own: Own, x: Tensor) -> Tensor:
+    q = torch.stack(own.q(x[:, -1]).chunk(H, -1), 1)
+    k = torch.stack(own.k(x).chunk(H, -1), 1)
+    own.weights = torch.einsum("bhd,bhnd->bhn", q, k).softmax(-1)[:, :, None]
+    return (own.weights @ k).flatten(1)
+
+
+ONE_QUERY = [one_query, one_query_inserted, a_layer_of_each_head, stacked_heads_of_one_query]
+
+
+@pytest.mark.parametrize("attend", ONE_QUERY, ids=lambda one: one.__name__)
 def test_heads_of_one_query_are_not_queries_with_keys_of_their_own(attend):
     model = Own(attend).eval()
     with torch.no_grad(), regard.watch(model) as seen:
         model(torch.randn(B, 6, WIDE))
+    torch.testing.assert_close(torch.from_numpy(seen.layers[0].exact.copy()), model.weights, rtol=0, atol=1e-6)
+
+
+def one_head_stacked(own: Own, x: Tensor) -> Tensor:
+    q, k = torch.stack([own.kv(x)], 2), own.kv(x)
+    weights = torch.einsum("bnhd,bmd->bnhm", q, k).softmax(-1)
+    own.weights = weights.transpose(1, 2)
+    return torch.einsum("bnhm,bmd->bnhd", weights, k).flatten(2)
+
+
+@pytest.mark.parametrize("length", [1, 5])
+def test_a_single_head_that_was_inserted_is_one(length):
+    model = Own(one_head_stacked).eval()
+    with torch.no_grad(), regard.watch(model) as seen:
+        model(torch.randn(B, length, WIDE))
+    torch.testing.assert_close(torch.from_numpy(seen.layers[0].exact.copy()), model.weights, rtol=0, atol=1e-6)
+
+
+def batch_and_heads_in_one_view(own: Own, x: Tensor) -> Tensor:
+    """As fairseq has it, positions first: `view(n, batch * heads, width).transpose(0, 1)`."""
+    b, n, _ = x.shape
+    q, k, v = (one.contiguous().view(n, b * H, D).transpose(0, 1) for one in own.qkv(x.transpose(0, 1)).chunk(3, -1))
+    weights = torch.bmm(q, k.mT).softmax(-1)
+    own.weights = weights.view(b, H, n, n)
+    return torch.bmm(weights, v)
+
+
+def batch_and_heads_of_qkv(own: Own, x: Tensor) -> Tensor:
+    """As SAM and ViTDet have it."""
+    b, n, _ = x.shape
+    q, k, v = own.qkv(x).reshape(b, n, 3, H, D).permute(2, 0, 3, 1, 4).reshape(3, b * H, n, D).unbind(0)
+    weights = (q @ k.transpose(-2, -1)).softmax(-1)
+    own.weights = weights.view(b, H, n, n)
+    return weights @ v
+
+
+@pytest.mark.parametrize("length", [1, 5, B * H])  # with B · H, positions are as many as heads of all texts
+@pytest.mark.parametrize("attend", [batch_and_heads_in_one_view, batch_and_heads_of_qkv], ids=lambda one: one.__name__)
+def test_batch_and_heads_that_one_view_merged_are_told_apart(attend, length):
+    model = Own(attend).eval()
+    with torch.no_grad(), regard.watch(model) as seen:
+        model(torch.randn(B, length, WIDE))
+    torch.testing.assert_close(torch.from_numpy(seen.layers[0].exact.copy()), model.weights, rtol=0, atol=1e-6)
+
+
+GATES: dict[str, Callable[[Own, Tensor], Tensor]] = {
+    "none": lambda own, x: x.new_ones(()),
+    "of each position, with the mean": lambda own, x: (own.q(x) * x.mean(1, keepdim=True)).sum(-1).sigmoid()[..., None],
+    "of each position, with the first": lambda own, x: (own.q(x) * x[:, :1]).sum(-1)[..., None],
+    "by a product": lambda own, x: (own.q(x) @ x.mean(1, keepdim=True).mT).sigmoid(),
+    "by einsum": lambda own, x: torch.einsum("bnd,bd->bn", x, own.q(x.mean(1))).sigmoid()[..., None],
+    "of each text": lambda own, x: own.q(x.mean(1)).tanh()[:, :1, None],
+    "of channels": lambda own, x: own.q(x.mean(1)).sigmoid()[:, None],
+    "of maxima and means": lambda own, x: (x.mean(-1) + x.amax(-1)).sigmoid()[..., None],
+}
+
+
+@pytest.mark.parametrize("heads", [1, H])
+@pytest.mark.parametrize("length", [1, 5])
+@pytest.mark.parametrize("gate", GATES)
+def test_attention_of_gated_positions_is_recorded(gate, length, heads):
+    def attend(own: Own, x: Tensor) -> Tensor:
+        gated = x * GATES[gate](own, x)
+        q, k, v = (layer(gated).unflatten(-1, (heads, -1)).transpose(1, 2) for layer in (own.q, own.k, own.v))
+        own.weights = (q @ k.mT).softmax(-1)
+        return own.weights @ v
+
+    model = Own(attend).eval()
+    with torch.no_grad(), regard.watch(model) as seen:
+        model(torch.randn(B, length, WIDE))
     torch.testing.assert_close(torch.from_numpy(seen.layers[0].exact.copy()), model.weights, rtol=0, atol=1e-6)
 
 

@@ -66,6 +66,12 @@ class FollowedScores:
         """Return a rank among several tensors to follow: certain ones with a known and preserved layout are first."""
         return not self.weak, bool(self.layout), one.shape == result.shape
 
+    def is_gate(self, tensors: Sequence[Tensor], result: Tensor) -> bool:
+        """Return whether a product of tensors that descend from these scores is not one of them: a number of each
+        position, which gates activations, is not one of each pair.
+        """
+        return all(one is not result for one in tensors) and not {"q", "k"} <= set(self.layout or "qk")
+
 
 _EXPONENTIALS = {f"{name}{end}" for name in ("exp", "exp2", "expm1") for end in ("", "_")}
 _EXPONENTIALS |= {"special_exp2", "special_expm1"}

@@ -36,7 +36,6 @@ from regard.capture.intercept.eager_scores import (
 )
 from regard.capture.intercept.eager_weights import (
     FollowedWeights,
-    Merged,
     SoftmaxUse,
     Verdicts,
     drops_in_place,
@@ -47,7 +46,7 @@ from regard.capture.intercept.eager_weights import (
     reweighted,
     show,
 )
-from regard.capture.intercept.head_dimensions import Features
+from regard.capture.intercept.head_dimensions import Features, Merged
 from regard.capture.intercept.layouts import follows, is_transformed, moved, summed
 from regard.capture.intercept.operation_kinds import CASTS, LINEAR, MIXES, REWEIGHTS, SHAPES, SOFTMAXES, SUBTRACTS
 from regard.capture.intercept.tensor_origins import LearnedTensors, Origins, Outputs, crosses
@@ -140,13 +139,13 @@ class Eager:
         blind = blind_rows(scores, dim, known.blind if isinstance(known, FollowedScores) else None)
         source = result.detach().masked_fill(blind, 0.0) if bool(blind.any()) else None
         self._weights[result] = FollowedWeights(source, (softmax,), layout, ends, odd=getattr(known, "odd", None))
-        self._merged.carry([scores], result)
+        self._merged.carry([scores], [result])
         self._origins.give(result, ends[0])
 
     def _pass_on(self, call: TorchCall, results: list[Tensor]) -> None:
         """Mark results of scores as scores, and results of weights as weights."""
         name, tensors = call.name, call.tensors
-        self._merged.carry(tensors, results[0])
+        self._merged.carry(tensors, results, call)
         if self._learned.carry(call, results):
             return
         weighted = next((one for one in tensors if one in self._weights), None)
@@ -175,7 +174,8 @@ class Eager:
 
     def _scored(self, tensors: list[Tensor], result: Tensor) -> Tensor | None:
         """Return the scores among some tensors; of several, those whose layout is known and preserved."""
-        found = (one for one in tensors if one in self._scores)
+        known = [one for one in tensors if one in self._scores]
+        found = (one for one in known if result not in self._scores or not self._scores[one].is_gate(tensors, result))
         return max(found, key=lambda one: self._scores[one].rank(one, result), default=None)
 
     def _pass_scores(self, call: TorchCall, one: Tensor, result: Tensor) -> None:
@@ -293,7 +293,7 @@ class Eager:
                 return
         self._scores[result] = self._spreads.of_product(pair, result)
         self._transformed.begin(result, self._scores[result])
-        self._merged.carry(list(pair.factors), result)
+        self._merged.carry(pair.factors, [result])
 
     def _miss_by_hand(self) -> None:
         if (caller := self._find_caller()) is not None:

@@ -32,7 +32,6 @@ from regard.torch_private import DisableTorchFunction
 
 __all__ = [
     "FollowedWeights",
-    "Merged",
     "SoftmaxUse",
     "Verdicts",
     "drops_in_place",
@@ -229,29 +228,6 @@ class Verdicts:
         """Report the suspected softmaxes whose weights were used nowhere else."""
         for softmax in self._suspects:
             self.fail((softmax,), softmax.suspect or "")
-
-
-class Merged:
-    """Records which (batch, heads) were merged to one dimension, as bmm requires."""
-
-    def __init__(self) -> None:
-        self._whole = WeakIdKeyDictionary()
-
-    def carry(self, tensors: list[Tensor], result: Tensor) -> None:
-        """Process the result of one call on these tensors."""
-        if result.ndim != 3:
-            return
-        for one in tensors:
-            whole = tuple(one.shape)
-            if one.ndim == 4 and tuple(result.shape) == (whole[0] * whole[1], *whole[2:]):
-                self._whole[result] = whole[:2]
-            elif one in self._whole and one.shape[0] == result.shape[0]:
-                self._whole[result] = self._whole[one]
-
-    def get(self, one: Tensor) -> tuple[int, int] | None:
-        """Return the batch and heads of a tensor whose first dimension is both, or None."""
-        found: tuple[int, int] | None = self._whole.get(one)
-        return found if one.ndim == 3 else None
 
 
 def show(matrix: Tensor, layout: Layout, merged: tuple[int, int] | None, values: Tensor, axis: int) -> CallFromWeights:

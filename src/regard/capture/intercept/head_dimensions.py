@@ -11,17 +11,17 @@ Each position is thus a window of its own, with several heads. A router's featur
 pooling's weights are a single row.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 from regard.capture.intercept.call_names_and_products import Layout, Product, TorchCall, read_product
-from regard.capture.intercept.layouts import moved, product_layout
+from regard.capture.intercept.layouts import moved, permuted, product_layout
 from regard.capture.intercept.operation_kinds import CASTS, JOINS, LINEAR, PARTS, PERMUTES, PRODUCTS, VIEWS
 from regard.capture.missing_attention import CHANNELS, OWN_KEYS
 
-__all__ = ["Features", "Heads", "place"]
+__all__ = ["Features", "Heads", "Merged", "place"]
 
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVW"
 
@@ -34,11 +34,11 @@ def place(
     inserted.
     """
     left, right, out = labels
-    layout = product_layout(result, labels, {one for one in out if letters.get(one, "b") != "b"})
+    layout = product_layout(result, labels, letters)
     if layout is None:
         return None, None
     ends = [letters.get(out[layout.index(one)], "b") for one in "qk" if one in layout]
-    if ends == ["f", "f"]:
+    if ends == ["f", "f"] and result.shape[layout.index("k")] > 1:
         return layout, CHANNELS
     shared = [at for at, one in enumerate(out) if one in left and one in right and letters.get(one, "b") == "b"]
     own = (single or len(ends) < 2) and any(result.shape[at] > 1 for at in shared[1:])  # besides the batch
@@ -70,9 +70,10 @@ class Heads:
         if labels is None:
             return product_layout(result, None), None
         letters: dict[str, str] = {}
-        for one, names in zip((left, right), labels, strict=False):
-            for name, letter in zip(names, self.of(one), strict=True):
-                letters[name] = letter if letters.get(name, "b") == "b" else letters[name]
+        for one, names, own in zip((left, right), labels, new, strict=False):
+            for at, (name, letter) in enumerate(zip(names, self.of(one), strict=True), -one.ndim):
+                inserted = "i" if at in own and one.shape[at] == 1 else "b"
+                letters[name] = max(letters.get(name, "b"), letter, inserted, key="bihf".index)
         return place(labels, letters, result, single=product.labels is None and (-2 in new[0] or -1 in new[1]))
 
     def carry(self, call: TorchCall, tensors: list[Tensor], results: list[Tensor]) -> None:
@@ -80,13 +81,16 @@ class Heads:
         if call.name in PRODUCTS or (call.name in LINEAR and call.name != "embedding"):
             self._project(call, results[0])
             return
-        one = next((one for one in tensors if one in self._layouts), None)
+        known = [one for one in tensors if one in self._layouts]
+        one = next((one for one in known if one.shape == results[0].shape), known[0] if known else None)
         if one is None:
             if call.name in _GIVES_FEATURES and results[0].ndim > 1:
                 self._layouts[results[0]] = "b" * (results[0].ndim - 1) + "f"
             return
         for result in results:
             layout = self._moved(self.of(one), call, one, result)
+            if layout is not None and len(tensors) > 1 and call.name not in JOINS:  # broadcast: the other's entries
+                layout = _without_broadcast(layout, one, result)
             if layout is not None and len(layout) == result.ndim:
                 self._layouts[result] = layout
 
@@ -115,6 +119,9 @@ class Heads:
         if call.name == "unbind":
             at = (call.dim() or 0) % one.ndim
             return layout[:at] + layout[at + 1 :]
+        if call.name == "stack" and len(call.tensors) > 1:  # heads with layers of their own
+            at = (call.dim() or 0) % result.ndim
+            return f"{layout[:at]}h{layout[at:]}"
         if (call.name in PARTS or call.name in JOINS) and result.ndim == one.ndim:
             return layout
         if call.name in VIEWS or call.name == "flatten":
@@ -143,6 +150,44 @@ def matmul_labels(
                 letters[at + 2] = letters[at + 2].lower()
         sides.append("".join(letters))
     return f"{sides[0]}YX", f"{sides[1]}XZ", f"{_LETTERS[:ndim]}YZ"
+
+
+class Merged:
+    """Records which (batch, heads) were merged to one dimension, as bmm requires, and which dimension that is."""
+
+    def __init__(self) -> None:
+        self._whole = WeakIdKeyDictionary()
+
+    def carry(self, tensors: Iterable[Tensor], results: Iterable[Tensor], call: TorchCall | None = None) -> None:
+        """Process the results of one call on these tensors."""
+        for one in tensors:
+            for result in results:
+                if result.ndim in (3, 4) and (found := self._after(call, one, result)) is not None:
+                    self._whole[result] = found
+
+    def _after(self, call: TorchCall | None, one: Tensor, result: Tensor) -> tuple[tuple[int, int], int] | None:
+        before, after = tuple(one.shape), tuple(result.shape)
+        if one in self._whole:
+            whole, at = self._whole[one]
+            if call is not None and call.name in PERMUTES and call.args[0] is one:
+                marked = "".join("m" if at == place else "b" for place in range(one.ndim))
+                at = (permuted(marked, call.func, call.args, call.kwargs) or "").find("m")
+            else:
+                at += len(after) - len(before)
+            return (whole, at) if 0 <= at < len(after) and after[at] == whole[0] * whole[1] else None
+        if len(before) == len(after) + 1:  # (…, batch, heads, positions, width)
+            at = len(before) - 4
+            merged = at >= 0 and after == (*before[:at], before[at] * before[at + 1], *before[at + 2 :])
+            return ((before[at], before[at + 1]), at) if merged else None
+        if len(before) == len(after) == 3 and before[0] == after[0] and after[2] and one.numel() == result.numel():
+            heads = before[2] // after[2]  # (positions, batch, width), as fairseq has it
+            return ((before[1], heads), 1) if heads > 1 and after[1] == before[1] * heads else None
+        return None
+
+    def get(self, one: Tensor) -> tuple[int, int] | None:
+        """Return the batch and heads of a tensor whose first dimension is both, or None."""
+        whole, at = self._whole.get(one, (None, 0))
+        return whole if one.ndim == 3 and at == 0 else None
 
 
 _GIVES_FEATURES = {"embedding", "layer_norm", "rms_norm"}  # in the last dimension, as layers do
@@ -190,6 +235,14 @@ def _cut(width: int, result: Tensor) -> Layout | None:
         at -= 1
         size *= result.shape[at]
     return "b" * at + "f" * (result.ndim - at) if size == width and at else None
+
+
+def _without_broadcast(layout: Layout, one: Tensor, result: Tensor) -> Layout:
+    """Return the letters of a result without those of dimensions that another tensor has widened."""
+    more = result.ndim - one.ndim
+    return "".join(
+        "b" if at >= more and one.shape[at - more] < result.shape[at] else letter for at, letter in enumerate(layout)
+    )
 
 
 def _regrouped(layout: Layout, before: Sequence[int], after: Sequence[int]) -> Layout | None:

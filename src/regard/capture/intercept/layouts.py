@@ -9,7 +9,8 @@ over queries or keys ends it, because the result is a feature; a function that r
 tensor that descends from scores with an unknown layout.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -45,12 +46,18 @@ __all__ = [
 ]
 
 
-def product_layout(result: Tensor, labels: tuple[str, ...] | None, cut: Collection[str] = ()) -> Layout | None:
+_MAY_BE_POSITIONS = {"b": 2, "i": 1}
+
+
+def product_layout(
+    result: Tensor, labels: tuple[str, ...] | None, letters: Mapping[str, str] = MappingProxyType({})
+) -> Layout | None:
     """Return the layout of a product: a matmul's last two dimensions, or an einsum's labels; None if it is not a
     matrix of pairs.
 
-    With a single query without a dimension of positions, the scores have only one of the two letters. `cut` are labels
-    of dimensions that are no positions, such as heads that only the queries have.
+    With a single query without a dimension of positions, the scores have only one of the two letters. `letters` are
+    what labels are known to be: "b" or nothing for what may be positions, "i" for an inserted dimension, any other for
+    heads.
 
     >>> product_layout(torch.empty(2, 4, 5, 5), None)
     'bbqk'
@@ -58,7 +65,7 @@ def product_layout(result: Tensor, labels: tuple[str, ...] | None, cut: Collecti
     'bqkb'
     >>> product_layout(torch.empty(2, 7), ("bd", "bnd", "bn"))
     'bk'
-    >>> product_layout(torch.empty(2, 5, 4, 5), ("bshc", "btc", "bsht"), cut="h")
+    >>> product_layout(torch.empty(2, 5, 4, 5), ("bshc", "btc", "bsht"), {"h": "h"})
     'bqbk'
     """
     if labels is None:
@@ -69,7 +76,7 @@ def product_layout(result: Tensor, labels: tuple[str, ...] | None, cut: Collecti
     )
     for letter in "qk":  # of several, as with the groups of grouped queries, the last is that of positions
         every = [at for at, one in enumerate(layout) if one == letter]
-        kept = next((at for at in reversed(every) if out[at] not in cut), max(every, default=0))
+        kept = max(every, key=lambda at: (_MAY_BE_POSITIONS.get(letters.get(out[at], "b"), 0), at), default=0)
         layout = "".join("b" if at in every and at != kept else one for at, one in enumerate(layout))
     return layout if len(layout) == result.ndim and ("q" in layout or "k" in layout) else None
 
