@@ -237,6 +237,20 @@ def batch_and_heads_of_qkv(own: Own, x: Tensor) -> Tensor:
     return weights @ v
 
 
+def test_arguments_by_name_do_not_end_the_call():
+    def attend(own: Own, x: Tensor) -> Tensor:
+        merged = own.q(x.transpose(0, 1)).contiguous().view(x.shape[1], -1, D)
+        q = torch.transpose(input=merged, dim0=0, dim1=1)
+        k = torch.transpose(input=q[:, None].expand(-1, 2, -1, -1)[:, 0], dim0=1, dim1=2)
+        return torch.bmm(input=torch.softmax(input=torch.bmm(input=q, mat2=k), dim=-1), mat2=q)
+
+    model, x = Own(attend).eval(), torch.randn(B, 5, WIDE)
+    with torch.no_grad(), regard.watch(model) as seen:
+        output = model(x)
+    assert torch.equal(output, model(x))
+    assert len(seen.layers) == 1
+
+
 @pytest.mark.parametrize("length", [1, 5, B * H])  # with B · H, positions are as many as heads of all texts
 @pytest.mark.parametrize("attend", [batch_and_heads_in_one_view, batch_and_heads_of_qkv], ids=lambda one: one.__name__)
 def test_batch_and_heads_that_one_view_merged_are_told_apart(attend, length):
@@ -335,6 +349,7 @@ VECTORS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "bijd,d->bij": lambda pairs, v: torch.einsum("bijd,d->bij", pairs, v),
     "d,bijd->bij": lambda pairs, v: torch.einsum("d,bijd->bij", v, pairs),
     "keys before queries": lambda pairs, v: torch.einsum("bijd,d->bji", pairs, v).mT,
+    "three factors": lambda pairs, v: torch.einsum("d,d,bijd->bij", v, v, pairs),
     "...d,d": lambda pairs, v: torch.einsum("...d,d", pairs, v),
 }
 

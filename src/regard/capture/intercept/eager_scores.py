@@ -162,12 +162,13 @@ class Spreads:
         """Return the scores that a layer, or a product with a vector, makes of pairs."""
         product = read_product(call) if call.name == "einsum" else None
         if product is not None and product.labels is not None:
-            names = dict(zip(product.labels[0 if product.factors[0] is one else 1], spread.layout, strict=False))
+            at = [factor is one for factor in product.factors].index(True)
+            names = dict(zip(product.labels[at], spread.layout, strict=True))
             kept = "".join(names.get(label, _NEW) for label in product.labels[-1])
             return self._summed(spread, product.summed(one), result, kept)
-        at = contracted(call, one) if call.name in LINEAR else one.ndim - 1
+        dim = contracted(call, one) if call.name in LINEAR else one.ndim - 1
         first = bool(call.args) and call.args[0] is one
-        return self._summed(spread, [at], result) if first and at is not None else None
+        return self._summed(spread, [dim], result) if first and dim is not None else None
 
     def _summed(
         self, spread: Spread, dims: list[int], result: Tensor, kept: str | None = None

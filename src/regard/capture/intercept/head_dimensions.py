@@ -169,7 +169,7 @@ class Merged:
         before, after = tuple(one.shape), tuple(result.shape)
         if one in self._whole:
             whole, at = self._whole[one]
-            if call is not None and call.name in PERMUTES and call.args[0] is one:
+            if call is not None and call.name in PERMUTES and call.args and call.args[0] is one:
                 marked = "".join("m" if at == place else "b" for place in range(one.ndim))
                 at = (permuted(marked, call.func, call.args, call.kwargs) or "").find("m")
             else:
