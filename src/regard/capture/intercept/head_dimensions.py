@@ -135,6 +135,7 @@ def matmul_labels(
     """Return labels of a matmul of two factors with at least two dimensions each; leading dimensions that only one of
     them has, as for `pair_labels`, get their own label.
 
+    >>> import torch
     >>> matmul_labels(torch.empty(2, 5, 4, 3), torch.empty(2, 1, 3, 5))
     ('ABYX', 'AbXZ', 'ABYZ')
     """
