@@ -65,6 +65,7 @@ def test_decoding_reads_keys_and_values_once(monkeypatch):
     assert works == [Work("memory", 2 * 3 * 4096 * 64 * 4)]  # keys and values, heads, keys, numbers, bytes
 
 
+@pytest.mark.slow  # 25 s
 def test_a_backward_is_held_against_the_forward_that_it_follows(monkeypatch):
     """Without gradients the default path may be another, several times as fast."""
     rows = []
