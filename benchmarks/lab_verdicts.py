@@ -4,8 +4,8 @@
 
 Of `regard lab --quick` these are the claims whose verdict hangs on a training run; tests/lab/test_whole.py runs them
 with a few steps, which say nothing about the claim. Here they have as many as the verdict needs and fewer than a quick
-run, on one thread. Results are kept in benchmarks/results/lab_verdicts.json after each claim, so that a run that was
-stopped resumes; `--again` begins anew. Exits with 1 if a claim has turned.
+run, on one thread. Results are kept in benchmarks/results/lab_verdicts.json after each claim: a run that was stopped
+resumes, one that had ended begins anew, and so does `--again`. Exits with 1 if a claim has turned.
 
 The bounds are wide enough for another machine's rounding and another version's random numbers, and too narrow for a
 claim that has turned.
@@ -99,7 +99,8 @@ def main() -> None:
     again = parser.parse_args().again
     for claim, what, less in LESS:
         setattr(claim, what, less)
-    results: dict[str, Any] = {} if again or not RESULTS.exists() else json.loads(RESULTS.read_text("utf-8"))
+    kept: dict[str, Any] = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else {}
+    results = {} if again or kept.keys() == VERDICTS.keys() else kept
     torch.set_num_threads(1)
     for experiment in EXPERIMENTS:
         name = experiment.CLAIM.name
