@@ -351,6 +351,52 @@ class Stages(nn.Module):
         return x
 
 
+class Wrapped(nn.Module):
+    """Adds what a module makes of its input."""
+
+    def __init__(self, fn: nn.Module) -> None:
+        super().__init__()
+        self.fn = fn
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.fn(x)
+
+
+class InOrder(nn.Module):
+    """Calls lists of modules in order, as CaiT of vit_pytorch calls its layers and torchvision the stages of Swin."""
+
+    def __init__(self, *lists: list[nn.Module]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Sequential(*one) for one in lists)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for one in self.layers:
+            x = one(x)
+        return x
+
+
+def pairs(count: int) -> nn.Module:
+    """Layers of attention and feed-forward in the same wrapper."""
+    return InOrder(*([Wrapped(Attention()), Wrapped(nn.Linear(8, 8))] for _ in range(count)))
+
+
+def stages() -> nn.Module:
+    """Stages of blocks between a stem and merges."""
+    stem, merge = [nn.Linear(8, 8), nn.LayerNorm(8), nn.Identity()], [nn.LayerNorm(8), nn.Linear(8, 8)]
+    return InOrder(stem, [Attention(), Attention()], merge, [Attention()], merge, [Attention(), Attention()])
+
+
+class Convolved(Wrapped):
+    """A block of another kind."""
+
+
+def with_convolutions() -> nn.Module:
+    """Stages whose earlier blocks have another layer in the place of attention (BoTNet of timm)."""
+    plain = [Convolved(nn.Linear(8, 8)) for _ in range(3)]
+    some = [Wrapped(Attention()) for _ in range(3)]
+    return InOrder(plain[:2], [plain[2], some[0]], some[1:])
+
+
 @pytest.mark.parametrize(
     ("model", "layers"),
     [
@@ -362,6 +408,9 @@ class Stages(nn.Module):
         (lambda: Stages(2, 2), [("text", number) for number in range(4)]),
         (lambda: Stages(2, 1, 3), [("text", number) for number in range(6)]),  # the second was a second number 1
         (lambda: Stages(1, 1, 1), [("text", number) for number in range(3)]),
+        (lambda: pairs(3), [("text", number) for number in range(3)]),
+        (stages, [("text", number) for number in range(5)]),
+        (with_convolutions, [("text", number) for number in (3, 4, 5)]),
     ],
 )
 def test_layers_have_the_numbers_that_the_model_gives_them(model: Callable[[], nn.Module], layers: list[Any]) -> None:
@@ -467,6 +516,51 @@ def test_both_layers_of_a_resampler_are_of_one_kind() -> None:
     with torch.no_grad(), regard.watch(model := OwnLatents()) as seen:
         model(torch.randn(2, 5, 8))
     assert [one.kind for one in seen.record.layers] == ["self", "self"]
+
+
+class ClassAttention(nn.Module):
+    """A class token attends to itself and to patches, in layers of its own (CaiT of vit_pytorch)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.token = nn.Parameter(torch.randn(1, 1, 8))
+        self.layers = nn.ModuleList(nn.ModuleDict({name: nn.Linear(8, 8) for name in "qkv"}) for _ in range(2))
+        self.norm = nn.LayerNorm(8)
+
+    def forward(self, patches: Tensor) -> Tensor:
+        token = self.token.expand(len(patches), -1, -1)
+        for layer in self.layers:
+            normed = self.norm(token)
+            keys = torch.cat([normed, patches], 1)
+            q, k, v = (layer[name](one)[:, None] for name, one in (("q", normed), ("k", keys), ("v", keys)))
+            token = token + nn.functional.scaled_dot_product_attention(q, k, v)[:, 0]
+        return token
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_a_class_token_is_among_its_keys_in_any_batch(batch: int) -> None:
+    with torch.no_grad(), regard.watch(model := ClassAttention()) as seen:
+        model(torch.randn(batch, 5, 8))
+    assert [(one.kind, one.number) for one in seen.record.layers] == [("self", 0), ("self", 1)]
+
+
+class Towers(nn.Module):
+    """Two encoders that put the same token before their inputs; one then looks at the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.token = nn.Parameter(torch.randn(1, 1, 8))
+        self.q, self.k = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        x, y = (torch.cat([self.token.expand(len(one), -1, -1), one], 1) for one in (x, y))
+        return torch.softmax(self.q(x) @ self.k(y).mT, -1) @ y
+
+
+def test_a_token_that_two_inputs_share_makes_no_self_attention_of_theirs() -> None:
+    with torch.no_grad(), regard.watch(model := Towers()) as seen:
+        model(torch.randn(1, 4, 8), torch.randn(1, 6, 8))
+    assert seen.layer(0).kind == "cross"
 
 
 class Memory(nn.Module):

@@ -104,8 +104,8 @@ class Folding:
             )
         if not four.requires_grad:
             raise ObservationError(
-                f"{names} needs gradients, and {self._here} ran without: leave out torch.no_grad(), and call "
-                "backward() within the `with` block"
+                f"{names} needs gradients, and {self._here} ran without: leave out torch.no_grad() (of "
+                "checkpoints: use_reentrant=False), and call backward() within the `with` block"
             )
         self._waiting = True
         # Detached: a hook with a reference to its own tensor would keep both, and the whole graph, alive.

@@ -95,20 +95,24 @@ class Places:
         return [one for one in found if one is not None]
 
     def _number(self, parts: Sequence[str], at: int) -> tuple[int, int]:
-        """Return the layer's number and the number of layers; in stages of blocks of one kind (Swin), blocks are
-        counted.
+        """Return the layer's number and the number of layers.
+
+        Where lists within the list have the same attention in several blocks (the stages of Swin), blocks are counted.
         """
-        number, stages = int(parts[at]), len(_children(self._at(parts[:at])))
+        number, stages = int(parts[at]), range(len(_children(self._at(parts[:at]))))
+        kind = type(self._at(parts))
         for inner in range(at + 1, len(parts)):
             if not parts[inner].isdigit():
                 continue
-            lists = [[*parts[:at], str(stage), *parts[at + 1 : inner]] for stage in range(stages)]
-            kinds = [[type(one) for one in _children(self._at(one))] for one in lists]
-            own, blocks = set(kinds[number]) if number < stages else set(), list(map(len, kinds))
-            alike = len(own) == 1 and (blocks[number] > 1 or own == set().union(*kinds))
-            if alike and max(blocks) > 1:
-                return sum(blocks[:number]) + int(parts[inner]), sum(blocks)
-        return number, stages
+            paths = [[*parts[:at], str(stage), *parts[at + 1 : inner]] for stage in stages]
+            lists = [(path, _children(self._at(path))) for path in paths]
+            ends = [[[*path, str(one), *parts[inner + 1 :]] for one in range(len(blocks))] for path, blocks in lists]
+            found = [sum(type(self._at(end)) is kind for end in of_list) for of_list in ends]
+            if max(found, default=0) > 1:
+                kinds = {type(one) for (_, blocks), some in zip(lists, found, strict=True) if some for one in blocks}
+                counts = [len(blocks) if kinds.intersection(map(type, blocks)) else 0 for _, blocks in lists]
+                return sum(counts[:number]) + int(parts[inner]), sum(counts)
+        return number, len(stages)
 
     def _tower(self, above: Sequence[str]) -> tuple[str | None, bool]:
         """Return the modality of the innermost module that specifies one, and whether its name does."""

@@ -86,21 +86,25 @@ _MOST = 64  # maximum number of stored roots: the latest ones, since a cache add
 
 @dataclass(frozen=True)
 class Origin:
-    """The roots of a tensor, whether learned parameters contributed to it, and the roots of ids that it embeds."""
+    """The roots of a tensor, whether learned parameters contributed to it, and the roots of ids that it embeds.
+
+    Single learned vectors among its positions, such as a class token, are no roots: towers may share one.
+    """
 
     roots: frozenset[int]
     learned: bool = False
     ids: frozenset[int] = frozenset()
+    vectors: frozenset[int] = frozenset()
 
     def joined(self, other: "Origin") -> "Origin":
         """Return the origin of a tensor made of two."""
         roots, ids = (frozenset(sorted(one)[-_MOST:]) for one in (self.roots | other.roots, self.ids | other.ids))
-        return Origin(roots, self.learned or other.learned, ids)
+        return Origin(roots, self.learned or other.learned, ids, self.vectors | other.vectors)
 
 
 def crosses(queries: Origin, keys: Origin) -> bool | None:
     """Return whether keys and queries have different origins; None if a function received both and computed neither."""
-    if not queries.roots.isdisjoint(keys.roots):
+    if not queries.roots.isdisjoint(keys.roots | keys.vectors):  # a class token attends to itself and to patches
         return False
     embedded = bool(queries.ids or keys.ids) and queries.ids.isdisjoint(keys.ids)  # other ids, or none
     return True if queries.learned or keys.learned or embedded else None
@@ -148,7 +152,9 @@ class Origins:
         if call.name in RECURRENT:  # a state has no positions, even if it summarizes a text
             results = list(results)[:1]
         joined = functools.reduce(Origin.joined, map(self.of, sources))
-        joined = replace(joined, learned=any(learned) or joined.learned)
+        alone = [one for one, constant in zip(floating, learned, strict=True) if constant and _vectors_of(one) == 1]
+        vectors = frozenset().union(*(self.of(one).roots for one in alone if call.name in JOINS))
+        joined = replace(joined, learned=any(learned) or joined.learned, vectors=joined.vectors | vectors)
         for result in results:
             if is_inexact(result):
                 self._known[result] = joined

@@ -132,7 +132,7 @@ Groups = tuple[int, int | None]  # heads that share a key head, and key heads
 def groups_of(module: nn.Module | None) -> Groups:
     """Return the groups of heads in a module of transformers."""
     groups = getattr(module, "num_key_value_groups", 1)
-    return groups, _kv_heads(module) if groups > 1 else None
+    return groups, _kv_heads(module, groups) if groups > 1 else None
 
 
 def unpack_groups(groups: Groups, q: Tensor, k: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -146,15 +146,15 @@ def unpack_groups(groups: Groups, q: Tensor, k: Tensor, mask: Tensor | None) -> 
     return q.reshape(q.shape[0], -1, 1, q.shape[-1]), mask
 
 
-def _kv_heads(module: nn.Module | None) -> int | None:
-    """Return the number of key heads by the configuration of the model, or of the layer where layers differ in it."""
+def _kv_heads(module: nn.Module | None, groups: int) -> int | None:
+    """Return the number of key heads: the module has the groups, the configuration all heads of the model or layer."""
     config = getattr(module, "config", None)
     try:
-        found = getattr(config, "num_key_value_heads", None)
+        heads = getattr(config, "num_attention_heads", None)
     except RuntimeError:  # transformers refuses a key of the whole model that each layer has its own of
         own = getattr(config, "per_layer_config", {})[getattr(module, "layer_idx", 0)]
-        found = getattr(own, "num_key_value_heads", None)
-    return found if isinstance(found, int) else None
+        heads = getattr(own, "num_attention_heads", None)
+    return heads // groups if isinstance(heads, int) else None
 
 
 _FUNCTIONAL = inspect.signature(functional.multi_head_attention_forward)
