@@ -1,5 +1,6 @@
 """What holds for every test: what this machine lacks is said at the start, and CI allows no skip."""
 
+import gc
 import importlib
 import os
 import shutil
@@ -36,6 +37,12 @@ _LONGEST = "test_whole.py"  # minutes that no other process could share at the e
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with what takes longest, so that the other processes have the rest to do beside it."""
     items.sort(key=lambda item: item.path.name != _LONGEST)
+
+
+def pytest_collection_finish() -> None:
+    """Take what was imported and collected out of the garbage collector, which takes a second to look through it."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_report_header() -> list[str]:

@@ -13,6 +13,7 @@ from regard import masks
 from regard.backends import call_cache
 from regard.errors import InputError
 from regard.problem import Problem
+from tiers import slow_but
 
 
 def tensors(heads=4, kv_heads=4, queries=6, keys=6, dtype=torch.float32, seed=0):
@@ -112,8 +113,13 @@ def test_a_mask_that_may_change_without_a_trace_is_asked_each_time():
     torch.testing.assert_close(regard.attention(q, k, v, mask=mask), regard.attention(q, k, v))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("learns", [False, True])
+@pytest.mark.parametrize(
+    ("learns", "dtype"),
+    slow_but(
+        [(True, torch.float32)],
+        [(learns, dtype) for learns in (False, True) for dtype in (torch.float32, torch.bfloat16)],
+    ),
+)
 def test_calls_with_a_bias_of_the_distance_are_known_by_it(learns, dtype):
     call_cache._KEPT.clear()
     own = torch.tensor([0.125, 0.0625, 0.25, 0.5])

@@ -75,6 +75,7 @@ def test_no_mask_is_pushed_out_by_others(graphs):
     assert len(graphs) == len(sizes)
 
 
+@pytest.mark.slow
 def test_other_documents_of_the_same_length_need_no_other_kernel(graphs):
     for length in range(3, 9):
         _compare(130, 130, mask=masks.Document(torch.arange(130) // length))

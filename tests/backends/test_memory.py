@@ -9,6 +9,7 @@ import regard
 from oracles import Largest
 from regard import masks, normalizers, positions, scores
 from regard.positions import Bias
+from tiers import slow_but
 
 N, WIDTH = 4096, 8
 # What tiles may take: 2²⁰ scores in float32, and what a score needs for each is taken off their number.
@@ -84,8 +85,12 @@ REFUSED = {
 COMPILED = [way for way in WAYS if way not in REFUSED]
 
 
+SLOW = {"gaussian", "deberta", "relative key query", "t5", "softcap", "additive"}  # one to three seconds in blocks
+EACH = [*((way, "blockwise") for way in WAYS), *((way, "numba") for way in COMPILED)]
+
+
 @pytest.mark.parametrize(
-    ("way", "backend"), [*((way, "blockwise") for way in WAYS), *((way, "numba") for way in COMPILED)]
+    ("way", "backend"), slow_but([one for one in EACH if one not in {(way, "blockwise") for way in SLOW}], EACH)
 )
 def test_nothing_is_as_large_as_the_weights(way, backend):
     x = torch.randn(1, 1, N, WIDTH, generator=torch.Generator().manual_seed(0)).requires_grad_()

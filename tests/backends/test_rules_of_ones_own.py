@@ -9,6 +9,7 @@ from torch import Tensor
 
 import regard
 from regard import masks, positions
+from tiers import slow_but
 
 BACKENDS = ("auto", "reference", "sdpa", "blockwise", "numba")
 MASKS = {
@@ -68,10 +69,17 @@ class Near2(positions.Relative):
         return (-distance.abs() / 8).to(self.dtype)[None]
 
 
-@pytest.mark.parametrize("of_numbers", [torch.float32, torch.float64, torch.bfloat16, torch.int64])
-@pytest.mark.parametrize("of_queries", [torch.float32, torch.float64])
-@pytest.mark.parametrize("kind", [Near, Near2])
-@pytest.mark.parametrize("masked", [False, pytest.param(True, marks=pytest.mark.slow)])
+TYPES = [
+    (kind, of_queries, of_numbers, masked)
+    for kind in (Near, Near2)
+    for of_queries in (torch.float32, torch.float64)
+    for of_numbers in (torch.float32, torch.float64, torch.bfloat16, torch.int64)
+    for masked in (False, True)
+]
+KEPT = [one for one in TYPES if not one[3] and (one[0] is Near or one[1:3] == (torch.float64, torch.float32))]
+
+
+@pytest.mark.parametrize(("kind", "of_queries", "of_numbers", "masked"), slow_but(KEPT, TYPES))
 def test_a_bias_may_give_numbers_of_any_type(kind, of_queries, of_numbers, masked) -> None:
     """A kernel read numbers of float32 as if they were of the queries' float64."""
     n = 520  # where `auto` takes blocks

@@ -6,6 +6,7 @@ import torch
 import regard
 from regard.positions import RelativePositionBias, RelativePositionBiasND, T5Bias
 from regard.scores import Additive, DeBERTa, RelativeKeyQuery, Shaw
+from tiers import slow_but
 
 HEADS, KEYS, DIM = 2, 600, 8
 TABLES = {
@@ -30,7 +31,7 @@ def gradients(name, dtype, type_of_sums, backend):
     return torch.autograd.grad(output, tables, up)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("dtype", slow_but([torch.bfloat16], [torch.bfloat16, torch.float16]))
 @pytest.mark.parametrize("name", TABLES)
 def test_the_gradient_of_a_table_is_rounded_once(name, dtype):
     exact = gradients(name, dtype, torch.float64, "blockwise")

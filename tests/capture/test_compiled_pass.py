@@ -16,6 +16,7 @@ from regard.masks import Causal, Padding, Window
 from regard.normalizers import Softmax
 from regard.problem import Problem
 from regard.scores import ScaledDot
+from tiers import slow_but
 
 MASKS = {
     "all": (None, lambda *sizes: None),
@@ -93,8 +94,10 @@ def test_queries_of_short_numbers_are_scaled_in_single_precision(dtype, dim):
     check(fold([call]), dense(q.double(), k.double(), k.double(), visible=causal(300, 300)))
 
 
-@pytest.mark.parametrize("n", [1, 5, 63, 64, 65, 129, 513, 700, 1100])
-@pytest.mark.parametrize("kind", MASKS)
+SIZES = [(kind, n) for kind in MASKS for n in (1, 5, 63, 64, 65, 129, 513, 700, 1100)]
+
+
+@pytest.mark.parametrize(("kind", "n"), slow_but([one for one in SIZES if one[1] < 1100 or one[0] == "window"], SIZES))
 def test_the_pass_gives_what_dense_weights_give(kind, n):
     call, exact = case(kind, n, n)
     check(fold([call]), exact)
@@ -127,8 +130,10 @@ def test_heads_of_any_width(dim):
     check(fold([call]), exact)
 
 
-@pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize("kind", MASKS)
+@pytest.mark.parametrize(
+    ("kind", "threads"),
+    slow_but([("all", 1), ("before", 3), ("causal window", 3)], itertools.product(MASKS, (1, 3))),
+)
 def test_blocks_of_rows_that_cut_bins_add_up(kind, threads, monkeypatch):
     monkeypatch.setattr(compiled_pass, "_PAIRS", 20_000)
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)

@@ -207,6 +207,7 @@ def test_a_case_without_its_model_or_package_says_so_and_the_others_go_on(monkey
     assert [one["at"] for one in others] == ["here", "there"]
 
 
+@pytest.mark.slow
 def test_a_slowed_attention_is_a_regression_of_decoding(tmp_path, monkeypatch):
     ticks = itertools.count()  # each look at the clock takes a millisecond, and each call of ours one more
     monkeypatch.setattr(time, "perf_counter", lambda: 1e-3 * next(ticks))

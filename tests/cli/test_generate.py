@@ -555,7 +555,8 @@ def test_a_closed_pipe_ends_it_in_silence(endless: Path) -> None:
 
 @pytest.mark.models
 @pytest.mark.skipif(not bundled.is_installed("smollm2"), reason="smollm2 is missing: regard models get smollm2")
-@pytest.mark.parametrize("text", ["The capital of France is", pytest.param("我爱你，", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("text", ["The capital of France is", "我爱你，"])
 def test_smollm2_writes_what_transformers_makes_it_write(run, text: str) -> None:
     code, out, err = run(text, "--max-new-tokens", 12)
     assert code == 0, err

@@ -6,6 +6,7 @@ import torch
 import regard
 from regard import masks, normalizers, positions, scores
 from regard.errors import InputError
+from tiers import slow_but
 
 N, HEADS, WIDTH = 16, 2, 8
 
@@ -95,7 +96,7 @@ WRONG = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.parametrize("name", slow_but(["a centre that is no number"], WRONG))
 def test_what_is_wrong_in_numbers_is_refused_in_compiled_code_too(name):
     made, given, message = WRONG[name]
 

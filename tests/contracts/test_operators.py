@@ -3,6 +3,7 @@
 Oracle is the same call in eager mode, which the other contracts compare with the formula.
 """
 
+import itertools
 import subprocess
 import sys
 
@@ -62,24 +63,21 @@ def _agrees_at_all_lengths(
     assert counter.frame_count <= 2
 
 
-@pytest.mark.slow  # 5 to 10 s each
+# Each mask with a bias in turn, so that every one of both is compiled.
+COMPILED = [[one for one in every if one not in OF_PYTHON] for every in (MASKS, BIASES)]
+
+
+@pytest.mark.slow  # 3 s each
 @pytest.mark.parametrize("backend", ["blockwise", "numba"])
-@pytest.mark.parametrize("mask", [one for one in MASKS if one not in OF_PYTHON])
-def test_every_mask_is_compiled_whole_and_at_most_twice(backend, mask):
-    _agrees_at_all_lengths(backend, mask=mask)
+@pytest.mark.parametrize(("mask", "bias"), [*zip(COMPILED[0], itertools.cycle(COMPILED[1]), strict=False)])
+def test_every_mask_and_bias_is_compiled_whole_and_at_most_twice(backend, mask, bias):
+    _agrees_at_all_lengths(backend, mask=mask, bias=bias)
 
 
 @pytest.mark.slow  # 5 to 10 s each
 @pytest.mark.parametrize("score", [one for one in SCORES if one not in OF_PYTHON])
 def test_every_score_is_compiled_whole_and_at_most_twice(score):
     _agrees_at_all_lengths("blockwise", score=score, mask="window")
-
-
-@pytest.mark.slow  # 5 to 10 s each
-@pytest.mark.parametrize("backend", ["blockwise", "numba"])
-@pytest.mark.parametrize("bias", [one for one in BIASES if one not in OF_PYTHON])
-def test_every_bias_is_compiled_whole_and_at_most_twice(backend, bias):
-    _agrees_at_all_lengths(backend, bias=bias, mask="causal")
 
 
 @pytest.mark.slow  # 5 to 10 s each

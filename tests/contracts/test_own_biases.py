@@ -14,6 +14,7 @@ from regard.backends.selection import named
 from regard.errors import InputError
 from regard.positions import Bias, Relative
 from regard.problem import Problem
+from tiers import slow_but
 
 BATCH, HEADS, DIM = 2, 3, 4
 CPU = tuple(named().values())
@@ -103,8 +104,13 @@ def dense(q, k, v, t, kind, place, mask):
     return (weights if place == "bias" else weights * matrix(kind, t, n)) @ v
 
 
-@pytest.mark.parametrize(("n", "mask"), [(1, "all"), (128, "by head"), (512, "by sequence"), (700, "by head")], ids=str)
-@pytest.mark.parametrize("kind", KINDS)
+SIZES = [(1, "all"), (128, "by head"), (512, "by sequence"), (700, "by head")]
+CASES = [(kind, *of) for kind in KINDS for of in SIZES]
+
+
+@pytest.mark.parametrize(
+    ("kind", "n", "mask"), slow_but([one for one in CASES if one[1] < 700 or one[0] is ByBoth], CASES), ids=str
+)
 def test_every_backend_gives_the_formula_and_its_gradients(kind, n, mask):
     place = "weight_factor" if (kind, n) in ((ByBoth, 512), (Broadcasting, 128)) else "bias"
     mask = mask_of(mask, n)

@@ -26,11 +26,12 @@ pytestmark = [
 ]
 
 FAST = (
-    "Thinking Machines", "jane visits africa", "I love you", "Hello world", "it is", "ha ha", "x = 1",
-    "The animal didn't cross the street because it was too tired", "我爱你", "我 爱 你", "貓追老鼠，因為它餓了",
-    "猫追老鼠，因为它饿了", "🐱🐭", "私は学生です", "Guten Morgen",
+    "Thinking Machines", "it is", "ha ha", "The animal didn't cross the street because it was too tired", "我 爱 你",
+    "貓追老鼠，因為它餓了", "🐱🐭",
 )  # fmt: skip
 SLOW = (
+    *("jane visits africa", "I love you", "Hello world", "x = 1"),
+    *("我爱你", "猫追老鼠，因为它饿了", "私は学生です", "Guten Morgen"),
     "The animal didn't cross the street because it was too wide",
     "The cat sat on the mat because it was tired",
     "Attention is all you need",

@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 import regard
 from regard.errors import InputError, ObservationError
+from tiers import slow_but
 
 D = 8
 SCRIPTS = torch.jit.ScriptFunction, torch._C.ScriptMethod
@@ -189,8 +190,18 @@ def test_what_somebody_else_has_put_in_place_meanwhile_stays(model: nn.Sequentia
     nn.MultiheadAttention.forward = own
 
 
-@pytest.mark.parametrize("ends", ["well", "by an error"])
-@pytest.mark.parametrize("options", [{"keep": "weights"}, {"keep": "qk"}, {"statistics": ["value_norm"]}], ids=str)
+WELL, BY_AN_ERROR = "well", "by an error"
+KEEPING = [{"keep": "weights"}, {"keep": "qk"}, {"statistics": ["value_norm"]}]
+
+
+@pytest.mark.parametrize(
+    ("options", "ends"),
+    slow_but(
+        [({"keep": "weights"}, BY_AN_ERROR), ({"keep": "qk"}, WELL)],
+        [(options, ends) for options in KEEPING for ends in (WELL, BY_AN_ERROR)],
+    ),
+    ids=str,
+)
 def test_what_a_watch_stored_is_freed_with_its_record_not_by_the_garbage_collector(options, ends):
     model, x = made(), torch.randn(1, 300, D)
 
@@ -200,7 +211,7 @@ def test_what_a_watch_stored_is_freed_with_its_record_not_by_the_garbage_collect
     def watch():
         with contextlib.suppress(KeyError), torch.no_grad(), regard.watch(model, **options):
             model(x)
-            if ends == "by an error":
+            if ends == BY_AN_ERROR:
                 raise KeyError
 
     watch()

@@ -24,7 +24,7 @@ NAMES = ["english", "chinese", "cross", "hostile", "pieces", "nameless", "long_t
 
 
 WRITTEN = slow_but(
-    ["english.png", "chinese.png", "hostile.svg", "pieces.svg", "cross.svg", "long_text.svg", "nameless.svg"],
+    ["english.png", "chinese.png", "hostile.svg", "pieces.svg", "cross.svg", "nameless.svg"],
     [name + suffix for suffix in (".png", ".svg") for name in NAMES],
 )
 

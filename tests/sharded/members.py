@@ -117,6 +117,8 @@ CASES = {
 }
 
 
+ON_EIGHT = {"dropout, all", "sink, softcap, rope", "everything", "additive, sparse", "one query", "matrix of sequences"}
+
 # Calls whose sequences (0) or heads (1) are sharded along another axis of the mesh too: masks, biases, tables, sinks
 # and dropout that differ for each.
 AXES = {
@@ -206,15 +208,15 @@ def decoded():
 
 @cache
 def calls(ranks: int = 2) -> dict[str, Call]:
-    """The calls of so many ranks by their names: all examples of each member on 2 and 3, its first on 4, and on 8 those
-    that combine them.
+    """The calls of so many ranks by their names: all examples of each member on 3, its first on 2, those that combine
+    them on these and on 4, and some of those on 8, which wait for each other most.
     """
     named = {}
-    modules = () if ranks >= 8 else ((test_masks, _of_mask), (test_scores, _of_score), (test_biases, _of_bias))
+    modules = () if ranks >= 4 else ((test_masks, _of_mask), (test_scores, _of_score), (test_biases, _of_bias))
     for module, make in modules:
         for name, many in module.EXAMPLES.items():
-            named |= {f"{name}-{at}": make(*one) for at, one in enumerate(many[: 1 if ranks >= 4 else None])}
-    return named | {name: _of_case(case) for name, case in CASES.items()}
+            named |= {f"{name}-{at}": make(*one) for at, one in enumerate(many[: 1 if ranks == 2 else None])}
+    return named | {name: _of_case(case) for name, case in CASES.items() if ranks < 8 or name in ON_EIGHT}
 
 
 def calls_over_axes(ranks: int = 2) -> dict[str, Call]:

@@ -1,7 +1,7 @@
 """Several processes compute what one does: every exported mask, score and bias, forward and backward.
 
 Expected is a dense formula in numpy for masks and biases, whose rules are written once more in numpy, and one process
-with the reference backend for all else. One launch computes all members; 8 ranks compute fewer of them.
+with the reference backend for all else. One launch computes all members, on 3 ranks; other numbers compute fewer.
 """
 
 import sys
@@ -23,7 +23,7 @@ from regard.backends.sharded.sequence_layout import contiguous
 from regard.backends.sharded.shard_plan import TensorSizes, plan_shards
 from regard.problem import Problem
 
-CALLS = members.calls()
+CALLS = members.calls(3)
 TOLERANCE = {np.dtype(np.float64): (1e-12, 1e-12), np.dtype(np.float32): (2e-6, 5e-6)}
 
 

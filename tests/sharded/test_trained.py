@@ -4,12 +4,12 @@ import json
 
 import pytest
 import trained_runs
-from processes import FEW_RANKS, marked
+from processes import TRAINED, marked
 from safetensors.torch import load_file
 
 from regard.train import read_log
 
-on_few = pytest.mark.parametrize("computed", marked(FEW_RANKS), indirect=True)
+on_few = pytest.mark.parametrize("computed", marked(TRAINED), indirect=True)
 # A key's bias moves all scores of a row alike: its gradient is 0 but for rounding, which Adam makes large.
 IGNORED = "k_proj.bias"
 

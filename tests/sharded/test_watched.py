@@ -16,14 +16,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import tiny_llama
 import watched_calls
-from processes import FEW_RANKS, marked, on_ranks
+from processes import WATCHED, marked, on_ranks
 from watched_calls import AXES, CASES, FIELDS, ORDERS, REPLICATED
 
 import regard
 from oracles import dense
 from regard.capture.layers import Layer
 
-on_few = pytest.mark.parametrize("computed", marked(FEW_RANKS), indirect=True)
+on_few = pytest.mark.parametrize("computed", marked(WATCHED), indirect=True)
 SAME = {**{name: name for name in CASES}, **{name: of for name, (of, _) in AXES.items()}, "replicated": REPLICATED}
 
 
@@ -91,7 +91,7 @@ def _same(ranks):
     return [*CASES, *watched_calls.axes(ranks), "replicated"]
 
 
-@pytest.mark.parametrize(("computed", "name"), on_ranks(_same, FEW_RANKS), indirect=["computed"])
+@pytest.mark.parametrize(("computed", "name"), on_ranks(_same, WATCHED), indirect=["computed"])
 def test_ranks_together_see_what_one_process_does(computed, name):
     seen, unchanged = _on_one_process(SAME[name])
     assert unchanged
@@ -138,7 +138,7 @@ def _with_rule(ranks):
     return [name for name in CASES if CASES[name].rule is not None]
 
 
-@pytest.mark.parametrize(("computed", "name"), on_ranks(_with_rule, FEW_RANKS), indirect=["computed"])
+@pytest.mark.parametrize(("computed", "name"), on_ranks(_with_rule, WATCHED), indirect=["computed"])
 def test_what_ranks_see_are_the_statistics_of_dense_weights(computed, name):
     case = CASES[name]
     weights = dense(*case.tensors(), visible=case.visible(), **case.dense).weights

@@ -26,7 +26,7 @@ import members  # noqa: E402
 import tiny_llama  # noqa: E402
 import trained_runs  # noqa: E402
 import watched_calls  # noqa: E402
-from processes import FEW_RANKS  # noqa: E402
+from processes import TRAINED, WATCHED  # noqa: E402
 
 import regard  # noqa: E402
 from regard.backends.sharded.exchange import count_traffic  # noqa: E402
@@ -61,10 +61,10 @@ def compute_contract(mesh, folder):
     compute_decoding(mesh, folder)
     compute_replicated(mesh, folder)
     compute_rows(mesh, folder)
-    if ranks not in FEW_RANKS:
-        return
-    compute_watched(mesh, folder / "watched")
-    trained_runs.compute_trained(mesh, folder / "trained")
+    if ranks in WATCHED:
+        compute_watched(mesh, folder / "watched")
+    if ranks in TRAINED:
+        trained_runs.compute_trained(mesh, folder / "trained")
 
 
 def compute_orders(mesh, folder):
