@@ -380,6 +380,12 @@ def pairs(count: int) -> nn.Module:
     return InOrder(*([Wrapped(Attention()), Wrapped(nn.Linear(8, 8))] for _ in range(count)))
 
 
+def triples() -> nn.Module:
+    """Layers of two attentions and a feed-forward, the first of which lacks one."""
+    first, second = ([Wrapped(Attention()) for _ in range(count)] for count in (1, 2))
+    return InOrder([*first, Wrapped(nn.Linear(8, 8))], [*second, Wrapped(nn.Linear(8, 8))])
+
+
 def stages() -> nn.Module:
     """Stages of blocks between a stem and merges."""
     stem, merge = [nn.Linear(8, 8), nn.LayerNorm(8), nn.Identity()], [nn.LayerNorm(8), nn.Linear(8, 8)]
@@ -421,6 +427,12 @@ def test_layers_have_the_numbers_that_the_model_gives_them(model: Callable[[], n
     assert layers_of(seen) == layers
     for layer, (stream, number) in zip(seen.layers, layers, strict=True):
         assert seen.layer(number, stream) is layer
+
+
+def test_attention_twice_in_a_layer_has_its_number_twice() -> None:
+    with torch.no_grad(), regard.watch(model := triples()) as seen:
+        model(torch.randn(1, 5, 8))
+    assert layers_of(seen) == [("text", 0), ("text", 1), ("text", 1)]
 
 
 def test_a_skipped_layer_is_named() -> None:

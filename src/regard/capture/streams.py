@@ -95,9 +95,8 @@ class Places:
         return [one for one in found if one is not None]
 
     def _number(self, parts: Sequence[str], at: int) -> tuple[int, int]:
-        """Return the layer's number and the number of layers.
-
-        Where lists within the list have the same attention in several blocks (the stages of Swin), blocks are counted.
+        """Return the layer's number and the number of layers: of blocks where lists within the list have several with
+        the same attention (the stages of Swin).
         """
         number, stages = int(parts[at]), range(len(_children(self._at(parts[:at]))))
         kind = type(self._at(parts))
@@ -107,9 +106,10 @@ class Places:
             paths = [[*parts[:at], str(stage), *parts[at + 1 : inner]] for stage in stages]
             lists = [(path, _children(self._at(path))) for path in paths]
             ends = [[[*path, str(one), *parts[inner + 1 :]] for one in range(len(blocks))] for path, blocks in lists]
-            found = [sum(type(self._at(end)) is kind for end in of_list) for of_list in ends]
-            if max(found, default=0) > 1:
-                kinds = {type(one) for (_, blocks), some in zip(lists, found, strict=True) if some for one in blocks}
+            found = [[type(self._at(end)) is kind for end in of_list] for of_list in ends]
+            if any(sum(some) > 1 and some[-1] for some in found):  # a layer ends with a feed-forward
+                with_kind = [blocks for (_, blocks), some in zip(lists, found, strict=True) if any(some)]
+                kinds = {type(one) for blocks in with_kind for one in blocks}
                 counts = [len(blocks) if kinds.intersection(map(type, blocks)) else 0 for _, blocks in lists]
                 return sum(counts[:number]) + int(parts[inner]), sum(counts)
         return number, len(stages)
