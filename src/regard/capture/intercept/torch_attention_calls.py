@@ -136,9 +136,7 @@ def groups_of(module: nn.Module | None) -> Groups:
 
 
 def unpack_groups(groups: Groups, q: Tensor, k: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Undo transformers' packing, which passes the heads of a group as queries if there is one query of grouped
-    heads.
-    """
+    """Undo transformers' packing, which passes the heads of a group as queries where there is a single query."""
     if groups[1] is None or q.ndim != 4 or (q.shape[1], q.shape[2], k.shape[1]) != (groups[1], *groups):
         return q, mask
     if mask is not None and mask.ndim == 4 and mask.shape[1] > 1:
@@ -147,14 +145,16 @@ def unpack_groups(groups: Groups, q: Tensor, k: Tensor, mask: Tensor | None) -> 
 
 
 def _kv_heads(module: nn.Module | None, groups: int) -> int | None:
-    """Return the number of key heads: the module has the groups, the configuration all heads of the model or layer."""
+    """Return the number of key heads; that of the configuration need not be the layer's."""
     config = getattr(module, "config", None)
-    try:
-        heads = getattr(config, "num_attention_heads", None)
-    except RuntimeError:  # transformers refuses a key of the whole model that each layer has its own of
-        own = getattr(config, "per_layer_config", {})[getattr(module, "layer_idx", 0)]
-        heads = getattr(own, "num_attention_heads", None)
-    return heads // groups if isinstance(heads, int) else None
+    for name, shared in (("num_attention_heads", groups), ("num_key_value_heads", 1)):
+        try:
+            found = getattr(config, name, None)
+        except RuntimeError:  # transformers refuses a key of the whole model that each layer has its own of
+            found = getattr(getattr(config, "per_layer_config", {})[getattr(module, "layer_idx", 0)], name, None)
+        if isinstance(found, int):
+            return found // shared
+    return None
 
 
 _FUNCTIONAL = inspect.signature(functional.multi_head_attention_forward)
