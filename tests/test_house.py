@@ -29,7 +29,7 @@ def test_no_function_is_long_no_class_has_the_name_of_another_and_imports_go_one
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("script", "most"), [("ATTENTION", 17), ("WATCH", 34), ("WATCH PAGE", 13), ("LANGUAGE TRAIN", 53)]
+    ("script", "most"), [("ATTENTION", 17), ("WATCH", 35), ("WATCH PAGE", 13), ("LANGUAGE TRAIN", 53)]
 )
 def test_a_first_call_passes_few_files_of_three_hundred_lines(house, script, most):
     if "WATCH" in script:

@@ -12,6 +12,7 @@ from tokenizers import Tokenizer, models
 from torch import Tensor, nn
 
 import regard
+from regard.capture.streams import Places
 from regard.errors import InputError, ObservationError
 from regard.interpret.observation import Observation
 
@@ -396,6 +397,26 @@ class Convolved(Wrapped):
     """A block of another kind."""
 
 
+class Global(Attention):
+    """Attention of another class."""
+
+
+class Block(nn.Module):
+    """Attention and a feed-forward."""
+
+    def __init__(self, attention: nn.Module) -> None:
+        super().__init__()
+        self.attention, self.mlp = attention, nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.mlp(self.attention(x))
+
+
+def in_turns() -> nn.Module:
+    """Stages of blocks whose attention is of two classes in turn (Twins of timm)."""
+    return InOrder([Block(Attention()), Block(Global())], [Block(one()) for one in (Attention, Global) * 2])
+
+
 def with_convolutions() -> nn.Module:
     """Stages whose earlier blocks have another layer in the place of attention (BoTNet of timm)."""
     plain = [Convolved(nn.Linear(8, 8)) for _ in range(3)]
@@ -417,6 +438,7 @@ def with_convolutions() -> nn.Module:
         (lambda: pairs(3), [("text", number) for number in range(3)]),
         (stages, [("text", number) for number in range(5)]),
         (with_convolutions, [("text", number) for number in (3, 4, 5)]),
+        (in_turns, [("text", number) for number in range(6)]),
     ],
 )
 def test_layers_have_the_numbers_that_the_model_gives_them(model: Callable[[], nn.Module], layers: list[Any]) -> None:
@@ -427,6 +449,14 @@ def test_layers_have_the_numbers_that_the_model_gives_them(model: Callable[[], n
     assert layers_of(seen) == layers
     for layer, (stream, number) in zip(seen.layers, layers, strict=True):
         assert seen.layer(number, stream) is layer
+
+
+def test_blocks_of_a_branch_are_counted_in_their_own_lists() -> None:
+    """CrossViT of timm: stages of two branches, of one block and of three."""
+    blocks = [nn.Sequential(*(Block(Attention()) for _ in range(count))) for count in (1, 3, 1, 3)]
+    places = Places(InOrder(blocks[:2], blocks[2:]))
+    paths = [f"layers.{stage}.1.{block}.attention" for stage in range(2) for block in range(3)]
+    assert [places.of(path, {}).number for path in paths] == [*range(6)]
 
 
 def test_attention_twice_in_a_layer_has_its_number_twice() -> None:

@@ -585,3 +585,19 @@ def test_rows_of_a_target_made_from_labels_have_not_the_ids_of_the_source(name: 
     first, second = ([row.ids for row in tap.rows[at : at + 5]] for at in (0, 5))
     assert first == [*ids.T] if stream == "source" else first == [None] * 5
     assert torch.equal(torch.stack(second, 1), ids if stream == "source" else ids + 2)
+
+
+def test_positions_are_counted_where_the_first_layer_keeps_no_keys() -> None:
+    """MiniMax's first layer is linear attention, and its cache says that it holds nothing."""
+    config = transformers.MiniMaxConfig(
+        vocab_size=61, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=1, head_dim=8,
+        intermediate_size=48, layer_types=["linear_attention", "full_attention"], num_local_experts=2, block_size=8,
+        num_experts_per_tok=1, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    with regard.tap(model, heads=[(1, 0)]) as tap:
+        model.generate(torch.randint(3, 61, (1, 7)), max_new_tokens=4, do_sample=False, eos_token_id=None)
+    assert [(row.step, row.position, row.weights.shape[-1]) for row in tap.rows] == [
+        (step, 6 + step, 7 + step) for step in range(4)
+    ]

@@ -168,7 +168,8 @@ def length_of(cache: Any) -> int:
     if cache is None:
         return 0
     if callable(getattr(cache, "get_seq_length", None)):
-        return int(cache.get_seq_length())
+        # Where the first layer has another kind of memory (MiniMax), its number of keys stays 0.
+        return int(cache.get_seq_length()) or max((_keys_of(one) for one in getattr(cache, "layers", ())), default=0)
     length = getattr(cache, "length", None)
     if isinstance(length, int):
         return length
@@ -176,6 +177,11 @@ def length_of(cache: Any) -> int:
         first = cache[0][0]
         return int(first.shape[-2]) if isinstance(first, Tensor) else 0
     return 0
+
+
+def _keys_of(layer: Any) -> int:
+    keys = getattr(layer, "keys", None)
+    return int(layer.get_seq_length()) if isinstance(keys, Tensor) and keys.numel() else 0
 
 
 def drops_keys(cache: Any, layer: int | None) -> bool:

@@ -14,6 +14,7 @@ from itertools import takewhile
 
 from torch import nn
 
+from regard.capture.layer_numbers import children, number_in_lists
 from regard.capture.records import Layer
 
 __all__ = ["TOWERS", "Place", "Places", "name_streams", "reads_two_texts"]
@@ -71,7 +72,7 @@ class Places:
         above = parts[: max(len(parts) - 1, 0) if at is None else at]
         runs = (entries.get(id(self._at(above[:end])), 0) for end in range(1, len(above) + 1))
         depths = [getattr(getattr(one, "config", None), "num_hidden_layers", None) for one in self._up(parts)]
-        number, count = (None, 0) if at is None else self._number(parts, at)
+        number, count = (None, 0) if at is None else number_in_lists(parts, at, self._at)
         tower, named = self._tower(above)
         return Place(
             path=path,
@@ -94,26 +95,6 @@ class Places:
         found = (self._at(parts[:end]) for end in range(len(parts), -1, -1))
         return [one for one in found if one is not None]
 
-    def _number(self, parts: Sequence[str], at: int) -> tuple[int, int]:
-        """Return the layer's number and the number of layers: of blocks where lists within the list have several with
-        the same attention (the stages of Swin).
-        """
-        number, stages = int(parts[at]), range(len(_children(self._at(parts[:at]))))
-        kind = type(self._at(parts))
-        for inner in range(at + 1, len(parts)):
-            if not parts[inner].isdigit():
-                continue
-            paths = [[*parts[:at], str(stage), *parts[at + 1 : inner]] for stage in stages]
-            lists = [(path, _children(self._at(path))) for path in paths]
-            ends = [[[*path, str(one), *parts[inner + 1 :]] for one in range(len(blocks))] for path, blocks in lists]
-            found = [[type(self._at(end)) is kind for end in of_list] for of_list in ends]
-            if any(sum(some) > 1 and some[-1] for some in found):  # a layer ends with a feed-forward
-                with_kind = [blocks for (_, blocks), some in zip(lists, found, strict=True) if any(some)]
-                kinds = {type(one) for blocks in with_kind for one in blocks}
-                counts = [len(blocks) if kinds.intersection(map(type, blocks)) else 0 for _, blocks in lists]
-                return sum(counts[:number]) + int(parts[inner]), sum(counts)
-        return number, len(stages)
-
     def _tower(self, above: Sequence[str]) -> tuple[str | None, bool]:
         """Return the modality of the innermost module that specifies one, and whether its name does."""
         for end in range(len(above), -1, -1):
@@ -129,12 +110,8 @@ class Places:
 
 def reads_two_texts(model: nn.Module) -> bool:
     """Return whether a model has an encoder, which reads its `input_ids`, and a decoder."""
-    parts = {name.rpartition(".")[2] for name, one in model.named_modules() if _children(one)}
+    parts = {name.rpartition(".")[2] for name, one in model.named_modules() if children(one)}
     return {"encoder", "decoder"} <= parts
-
-
-def _children(module: nn.Module | None) -> list[nn.Module]:
-    return [] if module is None else list(module.children())
 
 
 def _words(part: str) -> list[str]:
