@@ -588,7 +588,7 @@ def test_rows_of_a_target_made_from_labels_have_not_the_ids_of_the_source(name: 
 
 
 def test_positions_are_counted_where_the_first_layer_keeps_no_keys() -> None:
-    """MiniMax's first layer is linear attention, and its cache says that it holds nothing."""
+    """MiniMax's first layer is linear attention, and the length of its cache is 0."""
     config = transformers.MiniMaxConfig(
         vocab_size=61, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=1, head_dim=8,
         intermediate_size=48, layer_types=["linear_attention", "full_attention"], num_local_experts=2, block_size=8,

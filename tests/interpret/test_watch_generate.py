@@ -48,6 +48,15 @@ def generated(model, given, **asked):
     return seen, text[:, :-1]  # the last token was never read
 
 
+def of_one_pass(model, text, given):
+    """What eager attention gives for the finished text of a prompt of 6 tokens."""
+    mask = torch.cat([given["attention_mask"], torch.ones(2, text.shape[1] - 6, dtype=torch.long)], 1)
+    positions = (mask.cumsum(-1) - 1).clamp_min(0)
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        return model(text, attention_mask=mask, position_ids=positions, output_attentions=True, use_cache=False)
+
+
 CASES = [
     (name, kind, cache, left)
     for name in ("Llama", "Mistral", "Gemma-2")
@@ -69,11 +78,7 @@ def test_the_steps_of_a_generation_are_the_rows_of_one_pass(far, name: str, kind
     model.set_attn_implementation(kind)
     seen, text = generated(model, given, do_sample=left > 0, cache_implementation=cache)
     assert len(seen.records) == 1
-    mask = torch.cat([given["attention_mask"], torch.ones(2, text.shape[1] - 6, dtype=torch.long)], 1)
-    positions = (mask.cumsum(-1) - 1).clamp_min(0)
-    model.set_attn_implementation("eager")
-    with torch.no_grad():
-        whole = model(text, attention_mask=mask, position_ids=positions, output_attentions=True, use_cache=False)
+    whole = of_one_pass(model, text, given)
     for layer, theirs in zip(seen.record, whole.attentions, strict=True):
         assert far(layer.weights, theirs) < 2e-5
         assert (layer.weights[:, :, -1].sum(-1) > 0.9).all()
@@ -211,10 +216,6 @@ def test_a_layer_of_its_own_number_of_key_heads_is_unpacked_as_its_module_has_it
     attention.k_proj, attention.v_proj = (torch.nn.Linear(width, attention.head_dim, bias=False) for _ in range(2))
     attention.num_key_value_groups = model.config.num_attention_heads
     seen, text = generated(model, given := prompt(6, left=2), do_sample=False)
-    mask = torch.cat([given["attention_mask"], torch.ones(2, text.shape[1] - 6, dtype=torch.long)], 1)
-    positions = (mask.cumsum(-1) - 1).clamp_min(0)
-    model.set_attn_implementation("eager")
-    with torch.no_grad():
-        whole = model(text, attention_mask=mask, position_ids=positions, output_attentions=True, use_cache=False)
+    whole = of_one_pass(model, text, given)
     for ours, theirs in zip(seen.record, whole.attentions, strict=True):
         assert far(ours.weights, theirs) < 2e-5
