@@ -641,3 +641,58 @@ def test_embeddings_of_one_text_are_self_attention_without_projections(how: str)
         with regard.watch(model) as seen:
             model(question, text)
         assert seen.layer(0).kind == "self"
+
+
+class Jagged(nn.Module):
+    """Attention between jagged tensors: of a text to itself, of another text or of a learned query (NaViT's) to it."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how, self.query = how, nn.Parameter(torch.randn(8))
+        self.q, self.kv = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, text: Tensor, other: Tensor, lengths: list[int]) -> Tensor:
+        parts = {"self": text.split(lengths), "other": other.split(lengths), "learned": [self.query[None]] * 2}
+        k, q = (torch.nested.nested_tensor(list(one), layout=torch.jagged) for one in (parts["self"], parts[self.how]))
+        q, k = (one.unflatten(-1, (2, 4)).transpose(1, 2) for one in (self.q(q), self.kv(k)))
+        return nn.functional.scaled_dot_product_attention(q, k, k)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("lengths", [[5, 3], [1, 1]])
+@pytest.mark.parametrize(("how", "kind"), [("self", "self"), ("other", "cross"), ("learned", "cross")])
+def test_jagged_tensors_are_followed_to_where_their_parts_come_from(how: str, kind: str, lengths: list[int]) -> None:
+    """Attention between jagged tensors was self-attention, unless there were more queries than keys."""
+    model = Jagged(how)
+    with torch.no_grad(), regard.watch(model) as seen:
+        model(torch.randn(sum(lengths), 8), torch.randn(sum(lengths), 8), lengths)
+    assert seen.layer(0).kind == kind
+
+
+def test_pooled_keys_are_positions_of_their_own() -> None:
+    """Rows began at a negative position, and a cell of pooled keys shared the stream of as many patches."""
+    config = transformers.SegformerConfig(
+        hidden_sizes=[8, 16, 16, 16], depths=[1, 2, 1, 1], attn_implementation="eager", num_attention_heads=[1, 2, 2, 2]
+    )
+    model, inputs = made("SegformerModel", config, pixel_values=torch.rand(1, 3, 64, 64), output_attentions=True)
+    with torch.no_grad(), regard.watch(model, keep="weights", statistics=["distance", "sink", "self"]) as seen:
+        output = model(**inputs)
+    sizes = [(256, 4), (64, 4), (64, 4), (16, 4), (4, 4)]
+    assert [(one.kind, one.queries, one.keys, one.number) for one in seen.record] == [
+        ("self", *size, number) for number, size in enumerate(sizes)
+    ]
+    assert [(one.query_tokens, one.key_tokens) for one in seen.record] == [
+        ("image", "image 2"),
+        ("image 3", "image 2"),
+        ("image 3", "image 2"),
+        ("image 4", "image 2"),
+        ("image 2", "image 2"),
+    ]
+    for layer, weights in zip(seen.record, output.attentions, strict=True):
+        p = weights.double().numpy()
+        i, j = np.mgrid[: layer.queries, : layer.keys]
+        before = j[0] if layer.queries == layer.keys else 0  # pooled keys are before no query
+        behind = p if layer.queries > layer.keys else np.tril(p)
+        np.testing.assert_allclose(layer.statistics["distance"], (p * abs(i - j)).sum(-1), rtol=1e-5)
+        np.testing.assert_allclose(layer.statistics["sink"], behind.sum(-2) / (layer.queries - before), rtol=1e-5)
+        np.testing.assert_allclose(layer.statistics["self"], (p * (i == j)).sum(-1), rtol=1e-5)

@@ -127,16 +127,17 @@ class Site:
         shift = 0 if self._cross else self._filled - marked  # number of keys that a sliding cache has dropped
         dtype = torch.promote_types(call.marks.dtype, torch.float32)
         self._keys.slides |= shift > 0
-        heard = self._hearing
-        ids = None if heard is None else heard.hear(call, queries, self._filled, cross=self._cross)
+        heard, position = self._hearing, self._filled + self._beyond - queries
+        pooled = position < 0 and not self._cross  # fewer keys than queries, which have positions of their own
+        ids = None if heard is None or pooled else heard.hear(call, queries, self._filled, cross=self._cross)
         around = call.having(site=self.name, shift=shift, ids=ids, find_projection=self._find_projection)
         around = self._chosen(around, start)
         extent = Extent(
             *(call.batch, around.heads, queries, keys),
             dtype=dtype,
             device=call.marks.device,
-            offset=0 if self._cross else self._filled + self._beyond - queries,
-            cross=self._cross,
+            offset=0 if self._cross or pooled else position,
+            cross=self._cross or pooled,
             site=self.name,
             around=around,
         )

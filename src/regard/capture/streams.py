@@ -224,8 +224,10 @@ def _pairs(found: Sequence[_Found], links: dict[int, _Link]) -> list[tuple[_Posi
         return mine, _Positions(elsewhere if place.is_text else str(place.tower), place.run, layer.keys)
 
     def own(one: _Found) -> tuple[_Positions, _Positions]:
-        same = _Positions(name(one), one.place.run, one.layer.keys)
-        return same, same
+        theirs = _Positions(name(one), one.place.run, one.layer.keys)
+        if one.layer.queries > one.layer.keys:  # pooled keys
+            return _Positions(theirs.name, theirs.run, one.layer.queries), theirs
+        return theirs, theirs
 
     return [crossing(one, links[at]) if at in links else own(one) for at, one in enumerate(found)]
 

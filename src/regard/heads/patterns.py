@@ -69,7 +69,7 @@ def _masses(
                 [_mass(seen, rows, np.full_like(rows, key), batch_index) for key in special], axis=0
             )
         }
-    if seen.kind == "self":
+    if _has_common_positions(seen):
         ahead = seen.keys - seen.queries  # the queries are the last positions
         for name, step in (("previous", ahead - 1), ("next", ahead + 1), ("self", ahead)):
             inside = rows[(rows + step >= 0) & (rows + step < seen.keys)]
@@ -93,7 +93,7 @@ def _mass(
 
 def _evenness(seen: Layer, batch_index: int) -> npt.NDArray[np.float64]:
     """Return the entropy as a share of its maximum, ln of the visible keys, of shape (heads, queries)."""
-    queries = np.arange(seen.queries) + (seen.keys - seen.queries if seen.kind == "self" else 0)
+    queries = np.arange(seen.queries) + (seen.keys - seen.queries if _has_common_positions(seen) else 0)
     causal = is_causal(seen, batch_index)
     visible = queries + 1 if causal else np.full_like(queries, seen.keys)
     ceiling = np.log(np.maximum(visible, 1))
@@ -146,9 +146,14 @@ def _even_causal(visible: npt.NDArray[np.int_], keys: int) -> npt.NDArray[np.flo
     return np.cumsum(given[::-1])[::-1]
 
 
+def _has_common_positions(layer: Layer) -> bool:
+    """Return whether the queries are the last positions of the keys, unlike in cross-attention and of pooled keys."""
+    return layer.kind == "self" and layer.queries <= layer.keys
+
+
 def is_causal(layer: Layer, batch_index: int = 0) -> bool:
     """Return whether no query of a text attends to a later key; the queries are the last positions of the keys."""
-    if layer.kind == "cross" or layer.queries > layer.keys:
+    if not _has_common_positions(layer):
         return False
     places: npt.NDArray[np.int64] = np.arange(layer.queries) + layer.keys - layer.queries
     return bool((layer.top_keys[batch_index] <= places[None, :, None]).all())

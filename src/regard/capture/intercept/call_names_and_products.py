@@ -43,8 +43,13 @@ class TorchCall:
 
     @property
     def tensors(self) -> list[Tensor]:
-        """All tensors among the arguments, including those in lists."""
-        return [*tensors_in(self.args), *tensors_in(tuple(self.kwargs.values()))]
+        """All tensors among the arguments, including those in lists, without nested tensors."""
+        return [one for one in self.tensors_and_nested if not one.is_nested]
+
+    @property
+    def tensors_and_nested(self) -> list[Tensor]:
+        """The same and nested tensors."""
+        return list(tensors_in((self.args, tuple(self.kwargs.values())), nested=True))
 
     def dim(self, at: int = 1, name: str = "dim") -> Any:
         """Return the argument `dim`, whether positional or keyword."""
@@ -64,14 +69,13 @@ def name_of(func: Callable[..., Any]) -> str:
     return getattr(func, "__name__", "")
 
 
-def tensors_in(values: tuple[Any, ...]) -> Iterator[Tensor]:
-    """Yield the tensors in nested tuples and lists, without nested tensors, which have no shape."""
+def tensors_in(values: tuple[Any, ...], *, nested: bool = False) -> Iterator[Tensor]:
+    """Yield the tensors in tuples and lists; nested tensors, which have no shape, only on request."""
     for value in values:
-        if isinstance(value, Tensor):
-            if not value.is_nested:
-                yield value
+        if isinstance(value, Tensor) and (nested or not value.is_nested):
+            yield value
         elif isinstance(value, (list, tuple)):
-            yield from tensors_in(tuple(value))
+            yield from tensors_in(tuple(value), nested=nested)
 
 
 def is_inexact(one: Tensor) -> bool:

@@ -197,7 +197,7 @@ class Interception(WatchingMode):
             self._hear(self.hears, call, result)
         if call.func is functional.conv2d and call.tensors[0].shape[-3] in _COLOURS:
             self.image_grids |= {(one.shape[-2], one.shape[-1]) for one in results}
-        self._origins.carry(call, results)
+        self._origins.carry(call, filter(is_inexact, tensors_in((result,), nested=True)))
         self._outputs.carry(call, results)
         seen = self._eager.after(call, results)
         if seen is not None:

@@ -47,6 +47,7 @@ __all__ = [
 
 
 _ACTIVATES = DROPOUTS | LINEAR | PRODUCTS | {"__setitem__"}  # projections of parameters are activations
+_JAGGED = {"_nested_view_from_jagged"}  # a view of its first argument; the others are its lengths
 
 
 class LearnedTensors:
@@ -80,7 +81,7 @@ class LearnedTensors:
 
 
 # Functions that make queries of learned latents. Rows that are looked up in a table are a text of their own.
-_CARRIES_LATENTS = (SHAPES | LINEAR | NORMS | DROPOUTS | {"repeat", "tile"}) - {"embedding", "__getitem__"}
+_CARRIES_LATENTS = (SHAPES | _JAGGED | LINEAR | NORMS | DROPOUTS | {"repeat", "tile"}) - {"embedding", "__getitem__"}
 _MOST = 64  # maximum number of stored roots: the latest ones, since a cache adds one per step
 
 
@@ -139,7 +140,7 @@ class Origins:
 
     def carry(self, call: TorchCall, results: Iterable[Tensor]) -> None:
         """Process one call that has returned."""
-        floating = [one for one in call.tensors if is_inexact(one)]
+        floating = [one for one in call.tensors_and_nested if is_inexact(one)]
         if call.name == "broadcast_tensors":
             for one, result in zip(floating, results, strict=True):
                 self._known[result] = self.of(one)
@@ -172,7 +173,7 @@ class Origins:
 
     def _sources(self, call: TorchCall, floating: list[Tensor], learned: list[bool]) -> list[Tensor]:
         """Return the arguments whose origin the results of a call have."""
-        if call.name in SHAPES:  # the second of `expand_as` gives a shape
+        if call.name in SHAPES or call.name in _JAGGED:  # the second of `expand_as` gives a shape
             floating, learned = floating[:1], learned[:1]
         sources = [one for one, constant in zip(floating, learned, strict=True) if not constant]
         if not sources:

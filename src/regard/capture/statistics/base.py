@@ -39,8 +39,8 @@ class Extent:
     """The size of a record: all rows and columns so far, including those of the call that begins.
 
     Row i is at position i + `offset` among the keys: the offset is 0 for self-attention from the first token on, and
-    larger if the beginning was not recorded. In cross-attention both texts begin at 0. `around` provides further data
-    of the call: token ids, values, the output projection.
+    larger if the beginning was not recorded. In cross-attention both texts begin at 0, and so do queries and pooled
+    keys of one image (Segformer). `around` provides further data of the call: token ids, values, the output projection.
     """
 
     batch: int

@@ -116,7 +116,8 @@ class Rollout:
 
     def _check(self, extent: Extent, around: WatchedCall) -> None:
         if extent.cross:
-            why = f"{around.site or 'a call'} attends to another text: watch the encoder or a decoder without one"
+            way = "watch the encoder or a decoder without one"
+            why = f"{around.site or 'a call'} attends to another text or to pooled positions: {way}"
         elif extent.offset:
             why = f"the first {extent.offset} positions were not watched: let the `with` block begin before them"
         else:
