@@ -626,3 +626,18 @@ def test_a_kept_call_with_something_else_in_a_role_is_refused(path, part):
     _changed(path, change)
     with pytest.raises(AtlasError, match="a kept call is damaged: a int stands where a"):
         read_atlas(path)[0].weights(layer=0, head=0)
+
+
+def test_printed_layers_and_records_have_their_sizes_and_load_no_array(path):
+    """They printed every array, and read all of those of an atlas for it."""
+    model = torch.nn.TransformerDecoderLayer(8, 2, 16, batch_first=True)
+    with torch.no_grad(), regard.watch(model) as seen:
+        model(torch.randn(1, 5, 8), torch.randn(1, 300, 8))
+    seen.save(path)
+    for one in (seen, regard.load_atlas(path)):
+        assert repr(one.record) == "<attention of TransformerDecoderLayer in 2 layers, 0 missing>"
+        assert [repr(layer) for layer in one.record] == [
+            "<layer self_attn: self-attention of target, 2 heads, 5 × 5>",
+            "<layer multihead_attn: cross-attention of target → source, 2 heads, 5 × 300>",
+        ]
+    assert not {"mean", "entropy", "received"} & set(vars(one.record.layers[1]))

@@ -53,9 +53,7 @@ _Layer = TypeVar("_Layer", bound=_Placed)
 
 
 def stream_of(layer: _Placed) -> Stream:
-    """Return the value that selects the layer's stream: its name, or for cross-attention the pair of queries
-    and keys.
-    """
+    """Return what selects the layer's stream: its name, or for cross-attention the pair of queries and keys."""
     pair = layer.query_tokens, layer.key_tokens
     return pair[0] if pair[0] == pair[1] else pair
 
@@ -210,11 +208,11 @@ class Layer:
     `received` (batch, heads, keys), the sum of each key's column; `weights` (batch, heads, queries, keys) or None. If
     heads were chosen, `head_numbers` are theirs, and the arrays are 0 at all others. `statistics` holds the requested
     statistics by name, as arrays (batch, heads, ...), with heads 1 if all heads share them, and `axes` what the axes
-    behind these are: queries, keys or names, chosen ones or all. `qk`, with keep="qk", gives
-    any rectangle of the weights. `number` is the layer's in the model, counted within its stream; None if it is
-    unknown, in which case layers are counted in the order of their calls. A bin of the heat map spans `query_bin`
-    queries and `key_bin` keys (the last may be smaller): `mean` is over its pairs, hidden ones counting 0, `max` its
-    largest weight. With bins of 1 both are the weights themselves.
+    behind these are: queries, keys or names, chosen ones or all. `qk`, with keep="qk", gives any rectangle of the
+    weights. `number` is the layer's in the model, counted within its stream; None if it is unknown, in which case
+    layers are counted in the order of their calls. A bin of the heat map spans `query_bin` queries and `key_bin` keys
+    (the last may be smaller): `mean` is over its pairs, hidden ones counting 0, `max` its largest weight. With bins of
+    1 both are the weights themselves.
     """
 
     name: str
@@ -237,6 +235,12 @@ class Layer:
     qk: Computable | None = field(default_factory=lambda: None)
     number: int | None = field(default_factory=lambda: None)  # the model's number within the stream
     head_numbers: tuple[int, ...] | None = field(default_factory=lambda: None)  # recorded heads, if they were chosen
+
+    def __repr__(self) -> str:
+        streams = " → ".join(dict.fromkeys((self.query_tokens, self.key_tokens)))
+        return (
+            f"<layer {self.name}: {self.kind}-attention of {streams}, {self.heads} heads, {self.queries} × {self.keys}>"
+        )
 
     @property
     def batch(self) -> int:
@@ -265,9 +269,7 @@ class Layer:
 
     @property
     def exact(self) -> npt.NDArray[np.float32] | None:
-        """Every weight (batch, heads, queries, keys) if it is available: recorded in full, or from a map with bins of
-        1.
-        """
+        """Every weight (batch, heads, queries, keys), if recorded in full or from a map with bins of 1."""
         if self.weights is not None:
             return self.weights
         return self.mean if self.query_bin == self.key_bin == 1 else None

@@ -290,6 +290,9 @@ class Record(Answers):
     notes: Mapping[str, Any] = field(default_factory=dict)
     missing: tuple[Missing, ...] = ()
 
+    def __repr__(self) -> str:
+        return f"<attention of {self.model or 'a model'} in {len(self.layers)} layers, {len(self.missing)} missing>"
+
     def __len__(self) -> int:
         return len(self.layers)
 
