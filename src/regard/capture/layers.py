@@ -237,10 +237,8 @@ class Layer:
     head_numbers: tuple[int, ...] | None = field(default_factory=lambda: None)  # recorded heads, if they were chosen
 
     def __repr__(self) -> str:
-        streams = " → ".join(dict.fromkeys((self.query_tokens, self.key_tokens)))
-        return (
-            f"<layer {self.name}: {self.kind}-attention of {streams}, {self.heads} heads, {self.queries} × {self.keys}>"
-        )
+        of = " → ".join(dict.fromkeys((self.query_tokens, self.key_tokens)))
+        return f"<layer {self.name}: {self.kind}-attention of {of}, {self.heads} heads, {self.queries} × {self.keys}>"
 
     @property
     def batch(self) -> int:

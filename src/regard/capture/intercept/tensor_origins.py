@@ -195,13 +195,14 @@ class Origins:
         """Return the tensors that a written tensor is a part of, such as a cache whose slice is filled."""
         if not written.is_inference():
             return [] if written._base is None else [written._base]
-        memory = written.untyped_storage().data_ptr()  # views are not tracked in inference mode
-        return [one for one in list(self._known) if one is not written and one.untyped_storage().data_ptr() == memory]
+        memory = storage_of(written)  # views are not tracked in inference mode
+        known = [] if memory < 0 else list(self._known)
+        return [one for one in known if one is not written and storage_of(one) == memory]
 
 
 def _vectors_of(tensor: Tensor) -> int:
     """Return the number of vectors that a tensor has in memory, before one is broadcast; 0 if it is unknown."""
-    if tensor.ndim < 2 or storage_of(tensor) < 0:
+    if tensor.is_nested or tensor.ndim < 2 or storage_of(tensor) < 0:
         return 0
     return tensor.untyped_storage().nbytes() // max(1, tensor.shape[-1] * tensor.element_size())
 
