@@ -176,8 +176,10 @@ def test_what_the_caller_holds_is_not_changed(replace: str) -> None:
         ([(0,)], r"`heads` must be pairs of whole numbers.*, got \(0,\)"),
         ([(0, 1), (0, 1.5)], r"`heads` must be pairs of whole numbers.*, got \(0, 1\.5\)"),
         ([(True, 1)], r"`heads` must be pairs of whole numbers.*, got \(True, 1\)"),
-        ([(2, 0)], r"`layer` must be from 0 to 1, got 2\.0"),
-        ([(-1, 0)], r"`layer` must be from 0 to 1, got -1\.0"),
+        ([(2, 0)], r"`layer` must be from 0 to 1 .*, got 2"),
+        ([(-1, 0)], r"`layer` must be counted from 0, got -1\.0"),
+        ([("encoder.layer.2.attention", 0)], r"`layer` must name a layer .* seen: encoder\.layer\.0\.attention, "),
+        ([("encoder.layer.1.attention", 0), (1, 0)], r"`heads` must differ, got 1\.0 under two names"),
         ([(1, 4)], r"`head` must be from 0 to 3 in layer 1, got 1\.4"),
         ([(1, 1), (0, 0), (1, 1)], r"`heads` must differ, got 1\.1 more than once"),
     ],
@@ -260,3 +262,82 @@ def test_one_attention_layer_is_a_model_too() -> None:
     with torch.no_grad(), ablate_heads(layer, [(0, 0), (0, 1)]):
         nothing = layer(x)
     torch.testing.assert_close(nothing, layer.out_proj.bias.detach().expand(1, 4, 8))
+
+
+MARIAN = {"vocab_size": 9, "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
+          "decoder_attention_heads": 4, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "pad_token_id": 0}  # fmt: skip
+LFM2 = {**SIZES, "num_hidden_layers": 4, "num_key_value_heads": 2, "layer_types": ["conv", "full_attention"] * 2}
+TARGET = {"input_ids": IDS, "decoder_input_ids": IDS[:, :5]}
+
+# A model, its inputs, a layer and its stream, and the module that it is.
+NUMBERED: dict[str, tuple[Callable[[], Any], dict[str, Any], int, Any, str]] = {
+    "layers without attention": (
+        lambda: transformers.Lfm2Model(transformers.Lfm2Config(**LFM2, pad_token_id=0, bos_token_id=1, eos_token_id=2)),
+        {"input_ids": IDS},
+        3,
+        None,
+        "layers.3.self_attn.out_proj",
+    ),
+    **{
+        str(stream): (
+            lambda: transformers.MarianModel(transformers.MarianConfig(**MARIAN, decoder_start_token_id=0)),
+            TARGET,
+            1,
+            stream,
+            name,
+        )
+        for stream, name in (
+            ("source", "encoder.layers.1.self_attn.out_proj"),
+            ("target", "decoder.layers.1.self_attn.out_proj"),
+            (("target", "source"), "decoder.layers.1.encoder_attn.out_proj"),
+        )
+    },
+    "cross of T5": (
+        lambda: transformers.T5Model(transformers.T5Config(**T5, decoder_start_token_id=0)),
+        TARGET,
+        1,
+        ("target", "source"),
+        "decoder.block.1.layer.1.EncDecAttention.o",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", NUMBERED)
+def test_heads_have_the_numbers_of_a_watch_within_their_stream(kind: str) -> None:
+    """They were counted over all attention modules: another head went, without a word."""
+    make, inputs, layer, stream, where = NUMBERED[kind]
+    torch.manual_seed(3)
+    model = make().eval()
+    with torch.no_grad(), regard.watch(model) as seen:
+        model(**inputs)
+    assert where.startswith(seen.layer(layer, stream=stream).name)
+
+    def states() -> torch.Tensor:
+        with torch.no_grad():
+            return model(**inputs).last_hidden_state
+
+    projection, whole = model.get_submodule(where), states()
+    found = []
+    named = [(where.rpartition(".")[0], 2)]
+    for heads, asked in (
+        ([(layer, 2)], {"stream": stream}),
+        (regard.HeadSet([(layer, 2)], stream=stream or "text"), {}),
+        (named, {}),
+    ):
+        with ablate_heads(model, heads, **asked):
+            found.append(states())
+    with torch.no_grad():
+        projection.weight[columns(projection, 2)] = 0
+    expected = states()
+    assert not torch.allclose(expected, whole, atol=1e-4)
+    for one in found:
+        torch.testing.assert_close(one, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_number_that_several_streams_have_needs_its_stream() -> None:
+    model = NUMBERED["source"][0]()
+    said = r"`layer` 1 needs a `stream` too.* \"source\" \(layers 0 to 1\), \"target\" .*\(\"target\", \"source\"\)"
+    with pytest.raises(InputError, match=said), ablate_heads(model, [(1, 2)]):
+        pass
+    with pytest.raises(InputError, match="`stream` must be one of"), ablate_heads(model, [(1, 2)], stream="text"):
+        pass

@@ -367,3 +367,51 @@ def test_named_tokens_reach_back_to_what_was_not_watched() -> None:
     np.testing.assert_allclose(
         seen.statistic("duplicate_token", layer=0), (exact * equal).sum(-1), rtol=1e-5, atol=1e-7
     )
+
+
+class Jagged(nn.Module):
+    """Self-attention of a jagged batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(8, 8) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        heads = (one(x).unflatten(-1, (2, 4)).transpose(1, 2) for one in (self.q, self.k, self.v))
+        return nn.functional.scaled_dot_product_attention(*heads)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("keep", ["maps", "weights"])
+def test_a_text_of_a_jagged_batch_has_the_sums_that_it_has_alone(keep: Any) -> None:
+    """Queries behind its end were counted: they had equal weights on its keys."""
+    torch.manual_seed(0)
+    model, texts = Jagged(), [torch.randn(2, 8), torch.randn(6, 8)]
+    batch = torch.nested.nested_tensor(texts, layout=torch.jagged)
+    with torch.no_grad(), regard.watch(model, keep=keep, statistics=["distance"]) as seen:
+        model(batch)
+    for at, text in enumerate(texts):
+        q, k = (one(text).unflatten(-1, (2, 4)).transpose(0, 1).detach() for one in (model.q, model.k))
+        weights, n = (q @ k.mT / 2).softmax(-1), len(text)
+        assert not seen.weights(layer=0)[at, :, n:].any()
+        np.testing.assert_allclose(seen.weights(layer=0)[at, :, :n, :n], weights, rtol=1e-5)
+        np.testing.assert_allclose(seen.layer(0).received[at, :, :n], weights.sum(1), rtol=1e-5)
+        assert not seen.layer(0).statistics["distance"][at, :, n:].any()
+    with (
+        pytest.raises(regard.ObservationError, match="needs the output of each head"),
+        regard.watch(model, statistics=["gradient_x_attention"]),
+    ):
+        model(batch).values().sum().backward()
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_padding_on_the_fast_path_adds_nothing_to_the_sums_of_keys() -> None:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    model, x = nn.TransformerEncoder(layer, 1).eval(), torch.randn(2, 5, 8)
+    hidden = torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
+    with torch.no_grad():
+        with regard.watch(model, keep="weights") as seen:
+            model(x, src_key_padding_mask=hidden)
+        _, alone = model.layers[0].self_attn(*[x[1:, :3]] * 3, average_attn_weights=False)
+    np.testing.assert_allclose(seen.layer(0).received[1], nn.functional.pad(alone[0].sum(1), (0, 2)), rtol=1e-5)

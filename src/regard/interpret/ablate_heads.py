@@ -1,15 +1,18 @@
 """ablate_heads(): run a model with some heads removed, and restore the model afterwards."""
 
 import contextlib
+import dataclasses
 from collections import Counter
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal, SupportsIndex
+from typing import Any, Literal, SupportsIndex, cast
 
 from torch import Tensor, nn
 
 from regard.capture.intercept.compiled_code import refuse_compiled
+from regard.capture.layers import Layer, Stream, find_layer, several_streams
+from regard.capture.streams import Place, Places, name_streams
 from regard.errors import InputError, ObservationError
 
 __all__ = ["HeadsOut", "Replacement", "ablate_heads", "by_layer", "head_outputs"]
@@ -21,22 +24,37 @@ Replacement = Literal["zero", "mean"]
 _OUTPUTS = ("o_proj", "out_proj", "c_proj", "out_lin", "dense", "Wo", "o")
 _QUERIES = ("q_proj", "c_attn", "q_lin", "query_key_value", "Wqkv", "qkv_proj", "qkv", "query", "q")
 _DIFFERENTIAL = "lambda_q1"  # a parameter of differential attention (Ye et al. 2024, arXiv:2410.05258)
+_CROSS = ("cross", "encoder_attn", "encdec")  # parts of the names of cross-attention in lower case
 _HEADS = ("heads", "num_heads", "num_attention_heads", "n_heads", "n_head")
 
 
 @dataclass(frozen=True, eq=False)
 class HeadsOut:
-    """The output projection of one attention layer; its input is the concatenated outputs of the layer's heads."""
+    """The output projection of one attention layer; its input is the concatenated outputs of the layer's heads.
+
+    `number` and streams are those of a record. The model has not run, so `queries` and `keys` are not lengths, but
+    alike where streams are.
+    """
 
     name: str
     projection: nn.Module
     heads: int
     width: int
+    kind: Literal["self", "cross"] = "self"
+    queries: int = 0
+    keys: int = 0
+    query_tokens: str = "text"
+    key_tokens: str = "text"
+    number: int = 0
 
 
 @contextlib.contextmanager
 def ablate_heads(
-    model: nn.Module, heads: Sequence[tuple[int, int]], *, replace: Replacement = "zero"
+    model: nn.Module,
+    heads: Sequence[tuple[int | str, int]],
+    *,
+    replace: Replacement = "zero",
+    stream: Stream | None = None,
 ) -> Iterator[nn.Module]:
     """Run `model` without some heads inside the `with` block, and restore it afterwards.
 
@@ -45,8 +63,11 @@ def ablate_heads(
 
     Args:
         model: A model of transformers (Llama, BERT, GPT-2 and their kin) or a regard.models.Transformer.
-        heads: Layer and head of each, counted from 0; layers in the order in which the model holds them.
+        heads: Layer and head of each, or a HeadSet. Layers have the numbers of `regard.watch`, or the names of their
+            modules.
         replace: "zero" or "mean".
+        stream: Stream of the layers, or the pair ("target", "source") of cross-attention, if the model has several. By
+            default that of the HeadSet.
 
     Raises:
         InputError: A layer or head does not exist, a head is given twice, or none is given.
@@ -69,7 +90,7 @@ def ablate_heads(
         raise InputError(f'`replace` must be "zero" or "mean", got {replace!r}')
     refuse_compiled(model)
     layers = head_outputs(model)
-    chosen = by_layer(layers, heads)
+    chosen = by_layer(layers, heads, stream)
     ran, passing = set[int](), _Pass()
     with contextlib.ExitStack() as stack:
         stack.callback(model.register_forward_pre_hook(passing.begin).remove)
@@ -110,15 +131,16 @@ class _Pass:
 
 def _refuse_idle(layers: Sequence[HeadsOut], idle: Set[int]) -> None:
     if idle:
-        first = min(idle)
+        first = layers[min(idle)]
         raise ObservationError(
-            f"no head of layer {first} was removed, as {layers[first].name} was not called: run the model inside of "
-            "the block"
+            f"no head of layer {first.number} was removed, as {first.name} was not called: run the model inside of the "
+            "block"
         )
 
 
 def head_outputs(model: nn.Module) -> tuple[HeadsOut, ...]:
-    """Return the output projections of a model's attention layers, in the order in which the model holds them.
+    """Return the output projections of a model's attention layers, in the order in which the model holds them, those
+    of an encoder first.
 
     Raises:
         ObservationError: There is none, or the model has layers that never call theirs (nn.MultiheadAttention).
@@ -152,7 +174,28 @@ def head_outputs(model: nn.Module) -> tuple[HeadsOut, ...]:
             f"no attention with an output projection was found in {type(model).__name__}: a module with "
             f"{', '.join(_QUERIES[:3])} … and {', '.join(_OUTPUTS[:3])} … is looked for"
         )
-    return tuple(found)
+    return _numbered(found, Places(model))
+
+
+def _numbered(found: Sequence[HeadsOut], places: Places) -> tuple[HeadsOut, ...]:
+    """Return the layers with the streams and numbers that they have in a record."""
+    known = sorted(((one, places.of(one.name, {})) for one in found), key=lambda pair: pair[1].role != "encoder")
+    groups = list(dict.fromkeys(_group(place) for _, place in known))
+    layers: list[HeadsOut] = []
+    for one, place in known:
+        own = groups.index(_group(place)) + 1
+        inner = one.name.removeprefix(place.layer).lower()
+        if not any(part in inner for part in _CROSS):
+            layers.append(dataclasses.replace(one, queries=own, keys=own))
+            continue
+        others = [at for at, group in enumerate(groups, 1) if at != own]
+        encoders = [at for at in others if groups[at - 1][1] == "encoder"] or others
+        layers.append(dataclasses.replace(one, kind="cross", queries=own, keys=encoders[0] if encoders else 0))
+    return cast("tuple[HeadsOut, ...]", name_streams(cast("list[Layer]", layers), [place for _, place in known]))
+
+
+def _group(place: Place) -> tuple[str | None, str | None]:
+    return (place.tower, place.role) if place.tower not in (None, "text") else (None, place.role)
 
 
 def _projection(module: nn.Module) -> nn.Module | None:
@@ -189,24 +232,37 @@ def _heads(module: nn.Module, model: nn.Module) -> int | None:
     return next((one for one in found if isinstance(one, int) and one > 0), None)
 
 
-def by_layer(layers: Sequence[HeadsOut], heads: Sequence[tuple[int, int]]) -> dict[int, list[int]]:
-    """Group `heads` by layer, and raise InputError if a layer or head does not exist."""
+def by_layer(
+    layers: Sequence[HeadsOut], heads: Sequence[tuple[int | str, int]], stream: Stream | None = None
+) -> dict[int, list[int]]:
+    """Group `heads` by layer, an index of `layers`, and raise InputError if a layer or head does not exist."""
+    if hasattr(heads, "heads") and hasattr(heads, "stream"):  # a HeadSet
+        stream = heads.stream if stream is None and several_streams(layers) else stream
+        heads = heads.heads
     if not heads:
         raise InputError("`heads` must name at least one head, such as [(5, 11)], got none")
     for one in heads:
-        if not (isinstance(one, tuple | list) and len(one) == 2 and all(map(_is_number, one))):
+        if not (isinstance(one, tuple | list) and len(one) == 2 and _is_layer(one[0]) and _is_number(one[1])):
             raise InputError(f"`heads` must be pairs of whole numbers, (layer, head), such as [(5, 11)], got {one!r}")
     twice = [one for one, count in Counter(heads).items() if count > 1]
     if twice:
         raise InputError(f"`heads` must differ, got {twice[0][0]}.{twice[0][1]} more than once")
     chosen: dict[int, list[int]] = {}
     for layer, head in heads:
-        if not 0 <= layer < len(layers):
-            raise InputError(f"`layer` must be from 0 to {len(layers) - 1}, got {layer}.{head}")
-        if not 0 <= head < layers[layer].heads:
-            raise InputError(f"`head` must be from 0 to {layers[layer].heads - 1} in layer {layer}, got {layer}.{head}")
-        chosen.setdefault(layer, []).append(head)
+        if not isinstance(layer, str) and layer < 0:
+            raise InputError(f"`layer` must be counted from 0, got {layer}.{head}")
+        found = find_layer(layers, layer, stream)
+        if not 0 <= head < found.heads:
+            raise InputError(f"`head` must be from 0 to {found.heads - 1} in layer {layer}, got {layer}.{head}")
+        at = next(index for index, one in enumerate(layers) if one is found)
+        if head in chosen.setdefault(at, []):
+            raise InputError(f"`heads` must differ, got {layer}.{head} under two names")
+        chosen[at].append(head)
     return chosen
+
+
+def _is_layer(one: Any) -> bool:
+    return isinstance(one, str) or _is_number(one)
 
 
 def _is_number(one: Any) -> bool:

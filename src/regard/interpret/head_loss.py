@@ -75,7 +75,8 @@ def head_loss(
 def random_sets(loaded: Loaded, heads: Set, count: int, *, seed: int = 0) -> list[tuple[tuple[int, int], ...]]:
     """Return `count` random sets of as many heads as `heads`, drawn from all other heads."""
     layers = head_outputs(loaded.model)
-    others = [(at, head) for at, layer in enumerate(layers) for head in range(layer.heads) if (at, head) not in heads]
+    every = [(layer.number, head) for layer in layers for head in range(layer.heads)]
+    others = [one for one in every if one not in heads]
     if count and len(others) < len(heads):
         raise InputError(
             f"random sets of {len(heads)} other heads need as many, and {loaded.name} has {len(others)} others: "

@@ -297,4 +297,4 @@ def _heads(seen: WatchedCall, output: Any) -> Tensor | None:
     own.
     """
     output = output[0] if isinstance(output, tuple) else output
-    return output if isinstance(output, Tensor) and output.ndim == 4 else seen.output
+    return output if isinstance(output, Tensor) and output.ndim == 4 and not output.is_nested else seen.output

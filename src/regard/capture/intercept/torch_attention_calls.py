@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.capture.weights_from_qk import CallFromQK
-from regard.masks import Causal, Dense
+from regard.masks import Causal, Dense, Document
 from regard.positions import DenseBias
 from regard.problem import Problem
 from regard.torch_private import scaled_dot_product_attention
@@ -36,6 +36,8 @@ __all__ = [
 # The original function, even if it is replaced later (as by SageAttention, to call its own kernel).
 KERNEL = scaled_dot_product_attention
 
+_Attend = Tensor | Document | None  # PyTorch's mask, or the texts of a nested batch
+
 # The form in which a torch-function mode receives the kernel: its builtin has no signature.
 _SDPA = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
 
@@ -48,16 +50,18 @@ def sdpa_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, A
 def read_sdpa(module: nn.Module | None, arguments: dict[str, Any]) -> CallFromQK:
     """Return a call of `F.scaled_dot_product_attention` as a watched call."""
     q, k, v, mask = *(arguments[name] for name in ("query", "key", "value")), arguments.get("attn_mask")
-    if q.is_nested:
-        (q, _), (k, hidden), (v, _) = map(padded, (q, k, v))
-        mask = ~hidden.reshape(len(hidden), *(1,) * (k.ndim - 2), -1)  # PyTorch has no other for nested tensors
+    texts = None
+    if q.is_nested:  # PyTorch has no mask for these
+        (q, of_queries), (k, of_keys), (v, _) = map(padded, (q, k, v))
+        texts = Document(of_keys, of_queries)
     ndim = max(q.ndim, k.ndim, v.ndim, 4 if arguments.get("enable_gqa") else 2)  # without a batch, three are heads
     q, k, v = (_narrowed(one[(None,) * (ndim - one.ndim)]) for one in (q, k, v))
     mask = None if mask is None else _narrowed(mask)
     kept = 3 if ndim > 3 else 2  # values may have a larger batch
     q = q.expand(*torch.broadcast_shapes(q.shape[:-kept], v.shape[:-kept]), *q.shape[-kept:])
     q, mask = unpack_groups(groups_of(module), q, k, mask)
-    problem = problem_of_sdpa(q, k, mask, is_causal=arguments.get("is_causal", False), scale=arguments.get("scale"))
+    seen = mask if texts is None else texts
+    problem = problem_of_sdpa(q, k, seen, is_causal=arguments.get("is_causal", False), scale=arguments.get("scale"))
     return CallFromQK(problem, v=_values(problem, v.detach()))
 
 
@@ -68,12 +72,10 @@ def _narrowed(one: Tensor) -> Tensor:
 
 
 def padded(nested: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a nested batch (batch, ..., length, width) as a padded one, with flags (batch, length) that are True for
-    padding.
-    """
+    """Return a nested batch (batch, ..., length, width) padded, and its ids for `masks.Document`, −1 at padding."""
     lengths = torch.tensor([one.shape[-2] for one in nested.unbind()], device=nested.device)
     whole = torch.nested.to_padded_tensor(nested, 0.0)
-    return whole, torch.arange(whole.shape[-2], device=nested.device) >= lengths[:, None]
+    return whole, -(torch.arange(whole.shape[-2], device=nested.device) >= lengths[:, None]).long()
 
 
 def _values(problem: Problem, v: Tensor) -> Tensor:
@@ -86,7 +88,7 @@ def _values(problem: Problem, v: Tensor) -> Tensor:
 
 
 def problem_of_sdpa(
-    q: Tensor, k: Tensor, attend: Tensor | None, *, is_causal: bool = False, scale: float | None = None
+    q: Tensor, k: Tensor, attend: _Attend, *, is_causal: bool = False, scale: float | None = None
 ) -> Problem:
     """Convert q, k and a mask of PyTorch's (True or a finite number = visible) to a problem with four dimensions.
 
@@ -98,13 +100,13 @@ def problem_of_sdpa(
         # Three dimensions are (batch, length, width): each batch entry has one head.
         leading = torch.broadcast_shapes(q.shape[:1], k.shape[:1])
         q, k = q[:, None], k[:, None]
-        attend = attend[:, None] if attend is not None and attend.ndim == 3 else attend
+        attend = attend[:, None] if isinstance(attend, Tensor) and attend.ndim == 3 else attend
     elif q.ndim == 2:
         q, k = q[None], k[None]
     heads = k.shape[-3] if q.shape[-3] == 1 else q.shape[-3]  # one head of queries is broadcast over those of keys
     q = q.expand(*leading, heads, *q.shape[-2:]).reshape(math.prod(leading), heads, *q.shape[-2:])
     k = k.expand(*leading, *k.shape[-3:]).reshape(math.prod(leading), *k.shape[-3:])
-    if attend is not None:
+    if isinstance(attend, Tensor):
         attend = attend.detach()[(None,) * (max(4, len(leading) + 3) - attend.ndim)]
         if attend.ndim > 4:
             attend = attend.expand(*leading, *attend.shape[-3:]).reshape(math.prod(leading), *attend.shape[-3:])
@@ -115,13 +117,13 @@ def problem_of_sdpa(
     return Problem(q, k, k, scale=scale, mask=mask, bias=placed)
 
 
-def _mask_and_bias(q: Tensor, k: Tensor, attend: Tensor | None, is_causal: bool) -> tuple[Any, Tensor | None]:
+def _mask_and_bias(q: Tensor, k: Tensor, attend: _Attend, is_causal: bool) -> tuple[Any, Tensor | None]:
     queries, keys = q.shape[2], k.shape[2]
     mask = Causal(align="start").bind(queries, keys) if is_causal else None
     if attend is None:
         return mask, None
-    if attend.dtype == torch.bool:
-        dense = Dense(attend)
+    if not isinstance(attend, Tensor) or attend.dtype == torch.bool:
+        dense = Dense(attend) if isinstance(attend, Tensor) else attend
         return (dense if mask is None else dense & Causal(align="start")).bind(queries, keys), None
     return mask, attend
 
@@ -203,9 +205,7 @@ def read_native(args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallFromQK:
 
 
 def read_encoder_layer(args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallFromQK:
-    """Return a call of the kernel of nn.TransformerEncoderLayer's fast path, which computes the whole layer, as a
-    watched call.
-    """
+    """Return a call of the kernel of nn.TransformerEncoderLayer's fast path, which computes the whole layer."""
     given = dict(zip(_LAYER, args, strict=False)) | kwargs
     if given["norm_first"]:
         norm = given["norm_weight_1"], given["norm_bias_1"], given["eps"]
@@ -214,13 +214,12 @@ def read_encoder_layer(args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallFro
 
 
 def _of_kernel(given: dict[str, Any], name: str) -> CallFromQK:
-    """Return a kernel's call. Nonzero entries of its mask hide; the mask's type is pairs (0), keys (1) or
-    complete (2).
-    """
+    """Return a kernel's call. Nonzero entries of its mask hide; its type is pairs (0), keys (1) or complete (2)."""
     x, mask = given[name], given.get("mask")
     masks: dict[str, Any] = {}
     if x.is_nested:
-        x, masks["key_padding_mask"] = padded(x)
+        x, ids = padded(x)
+        masks["texts"] = Document(ids)
     elif mask is not None:
         hidden = mask.bool()
         masks = {"key_padding_mask": hidden} if given["mask_type"] == 1 else {"attn_mask": hidden}
@@ -269,10 +268,12 @@ def _appended(made: _Attention, x: Tensor, learned: Tensor | None) -> Tensor:
     return torch.cat([x, x.new_zeros(len(x), 1, x.shape[-1])], 1) if made.add_zero_attn else x
 
 
-def _attend(given: dict[str, Any], *, batch: int, heads: int, queries: int, keys: int) -> Tensor | None:
+def _attend(given: dict[str, Any], *, batch: int, heads: int, queries: int, keys: int) -> _Attend:
     """Return both masks as one mask for SDPA; the columns appended by bias_k and add_zero_attn are visible to all
     queries.
     """
+    if isinstance(texts := given.get("texts"), Document):
+        return texts
     mask, padding = given.get("attn_mask"), given.get("key_padding_mask")
     parts = []
     if mask is not None:
