@@ -99,7 +99,7 @@ def test_heads_for_a_job_are_printed_and_saved_as_a_head_set(run, tmp_path: Path
     [
         (["--sort", "beauty"], "`--sort` must be one of best, previous"),
         (["--ablate", "5"], "`--ablate` takes LAYER.HEAD, such as 5.11, got '5'"),
-        (["--ablate", "9.0", "--model", "minilm"], "`layer` must be from 0 to 5, got 9.0"),
+        (["--ablate", "9.0", "--model", "minilm"], "`layer` must be from 0 to 5 (seen layers: 6), got 9"),
         (["--ablate", "0.2", "--pair", "it>animal"], "two questions"),
         (["--replace", "mean"], "`--replace mean` is for `--ablate LAYER.HEAD`"),
         (["--ablate", "0.2", "--out", "a.png"], "`--out` draws one number a head"),
