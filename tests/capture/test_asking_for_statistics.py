@@ -316,6 +316,13 @@ def test_places_that_never_came_are_no_numbers():
 # --- rollout
 
 
+def test_statistics_of_a_matrix_with_more_queries_than_keys_count_both_from_the_first() -> None:
+    weights = np.random.default_rng(0).dirichlet(np.ones(2), size=5)
+    far = np.abs(np.arange(5)[:, None] - np.arange(2))
+    np.testing.assert_allclose(of_weights(statistics.Distance(), weights)["distance"], (weights * far).sum(-1))
+    np.testing.assert_allclose(of_weights(statistics.Sink(), weights)["sink"], weights.mean(0))
+
+
 def test_rollout_of_two_layers_is_their_product():
     model = nn.Sequential(Model(), Model(causal=False))
     asked = [Rollout(key=3), Rollout(query=-2, name="back")]

@@ -214,8 +214,8 @@ def of_weights(
 ) -> Mapping[str, npt.NDArray[Any]]:
     """Return a statistic of one matrix of weights (queries, keys), or of (batch, heads, queries, keys).
 
-    For one matrix, results have no batch and head dimensions. `input_ids` are the tokens of a text with
-    self-attention.
+    For one matrix, results have no batch and head dimensions. Queries are the last positions of the keys; if there are
+    more, both are counted from 0. `input_ids` are the tokens of a text with self-attention.
 
     >>> from regard.capture.statistics import Distance
     >>> of_weights(Distance(), [[1.0, 0.0, 0.0], [0.5, 0.5, 0.0], [0.5, 0.0, 0.5]])["distance"]
@@ -227,8 +227,9 @@ def of_weights(
     call = CallFromWeights(given[None, None] if single else given, site="these weights")
     known = None if input_ids is None else torch.as_tensor(input_ids).expand(call.batch, -1)
     call.ids = None if known is None else Ids(known, known, lambda _: None)
-    dtype, offset = torch.promote_types(given.dtype, torch.float32), call.keys - call.queries
-    extent = Extent(call.batch, call.heads, call.queries, call.keys, dtype, given.device, offset, around=call)
+    sizes, dtype = (call.batch, call.heads, call.queries, call.keys), torch.promote_types(given.dtype, torch.float32)
+    two = call.queries > call.keys  # not positions of one text
+    extent = Extent(*sizes, dtype, given.device, 0 if two else call.keys - call.queries, cross=two, around=call)
     folding = copy.deepcopy(statistic)
     folding.start(extent)
     for rows in call.blocks(0, 1):

@@ -98,8 +98,7 @@ class Sink(PerKey):
     to T the number is T − k + 1, and the sink rate of a model is the share of its heads with a_1 > 0.3 at T = 64. Here
     that is `(sink[:, :, 0] > 0.3).mean()`, over the layers. Weights on keys behind the query do not count. In
     cross-attention and of pooled keys, where no query comes after a key, it is the mean over all queries. A key that no
-    query follows: 0.
-    If `queries=` were chosen, the sum is over these, and the number is still that of all queries.
+    query follows: 0. If `queries=` were chosen, the sum is over these, and the number is still that of all queries.
 
     >>> from regard.capture.statistics import of_weights
     >>> of_weights(Sink(), [[1.0, 0.0], [0.5, 0.5]])["sink"]
