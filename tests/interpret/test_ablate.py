@@ -109,13 +109,15 @@ def test_a_head_set_to_zero_is_a_projection_without_its_rows(case) -> None:
 def test_layers_are_counted_as_a_watch_counts_them(case) -> None:
     model, projection = case
     with torch.no_grad(), regard.watch(model) as seen:
-        model(IDS)
+        seen_output = model(IDS).last_hidden_state
     outputs = head_outputs(model)
     assert len(seen.layers) == len(outputs) == 2
     assert outputs[1].projection is projection
     assert [one.heads for one in outputs] == [layer.heads for layer in seen.layers]
     for layer, one in zip(seen.layers, outputs, strict=True):
         assert layer.name.startswith(one.name)
+        with ablate_heads(model, [(layer.name, 1)]):
+            assert not torch.equal(run(model), seen_output)
 
 
 def test_a_mean_takes_the_place_of_the_head_at_every_position(case) -> None:

@@ -251,7 +251,8 @@ def by_layer(
     for layer, head in heads:
         if not isinstance(layer, str) and layer < 0:
             raise InputError(f"`layer` must be counted from 0, got {layer}.{head}")
-        found = find_layer(layers, layer, stream)
+        # BERT's projection is beside the module that a record names.
+        found = find_layer(layers, layer.removesuffix(".self") if isinstance(layer, str) else layer, stream)
         if not 0 <= head < found.heads:
             raise InputError(f"`head` must be from 0 to {found.heads - 1} in layer {layer}, got {layer}.{head}")
         at = next(index for index, one in enumerate(layers) if one is found)
