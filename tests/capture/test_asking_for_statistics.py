@@ -313,14 +313,14 @@ def test_places_that_never_came_are_no_numbers():
         assert np.isnan(watched(Model(), X, statistics=[beyond]).statistic("rollout", layer=0)).all()
 
 
-# --- rollout
-
-
 def test_statistics_of_a_matrix_with_more_queries_than_keys_count_both_from_the_first() -> None:
     weights = np.random.default_rng(0).dirichlet(np.ones(2), size=5)
     far = np.abs(np.arange(5)[:, None] - np.arange(2))
     np.testing.assert_allclose(of_weights(statistics.Distance(), weights)["distance"], (weights * far).sum(-1))
     np.testing.assert_allclose(of_weights(statistics.Sink(), weights)["sink"], weights.mean(0))
+
+
+# --- rollout
 
 
 def test_rollout_of_two_layers_is_their_product():

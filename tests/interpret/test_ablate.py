@@ -173,17 +173,20 @@ def test_what_the_caller_holds_is_not_changed(replace: str) -> None:
 @pytest.mark.parametrize(
     ("heads", "said"),
     [
-        ([], "`heads` must name at least one head"),
-        (["0.1"], r"`heads` must be pairs of whole numbers, \(layer, head\), such as .*, got '0\.1'"),
-        ([(0,)], r"`heads` must be pairs of whole numbers.*, got \(0,\)"),
-        ([(0, 1), (0, 1.5)], r"`heads` must be pairs of whole numbers.*, got \(0, 1\.5\)"),
-        ([(True, 1)], r"`heads` must be pairs of whole numbers.*, got \(True, 1\)"),
+        ([], "`heads` must be a list of heads: .*, got none"),
+        ("0.1", r"`heads` must be a list of heads: .*, got '0\.1': put it in"),
+        ([(0,)], r"`heads` must be a list of heads: .*, got \(0,\) in it"),
+        ([(0, 1), (0, 1.5)], r"`heads` must be a list of heads: .*, got \(0, 1\.5\) in it"),
+        ([(True, 1)], r"`heads` must be a list of heads: .*, got \(True, 1\) in it"),
         ([(2, 0)], r"`layer` must be from 0 to 1 .*, got 2"),
-        ([(-1, 0)], r"`layer` must be counted from 0, got -1\.0"),
+        ([(-1, 0)], r"`heads` must be a list of heads: .*, counted from 0, got \(-1, 0\) in it"),
         ([("encoder.layer.2.attention", 0)], r"`layer` must name a layer .* seen: encoder\.layer\.0\.attention, "),
-        ([("encoder.layer.1.attention", 0), (1, 0)], r"`heads` must differ, got 1\.0 under two names"),
+        (
+            [("encoder.layer.1.attention", 0), (1, 0)],
+            r"`heads` must differ, got heads of encoder\.layer\.1\.attention under",
+        ),
         ([(1, 4)], r"`head` must be from 0 to 3 in layer 1, got 1\.4"),
-        ([(1, 1), (0, 0), (1, 1)], r"`heads` must differ, got 1\.1 more than once"),
+        ([(1, 1), (0, 0), (1, 1)], r"`heads` must differ, got 1\.1 twice"),
     ],
 )
 def test_heads_that_are_not_there_are_refused(heads, said: str) -> None:
@@ -261,9 +264,10 @@ def test_heads_without_a_known_number_are_refused() -> None:
 def test_one_attention_layer_is_a_model_too() -> None:
     layer = MultiHeadAttention(8, num_heads=2).eval()
     x = torch.randn(1, 4, 8, generator=torch.Generator().manual_seed(0))
-    with torch.no_grad(), ablate_heads(layer, [(0, 0), (0, 1)]):
-        nothing = layer(x)
-    torch.testing.assert_close(nothing, layer.out_proj.bias.detach().expand(1, 4, 8))
+    for heads in ([(0, 0), (0, 1)], [0]):
+        with torch.no_grad(), ablate_heads(layer, heads):
+            nothing = layer(x)
+        torch.testing.assert_close(nothing, layer.out_proj.bias.detach().expand(1, 4, 8))
 
 
 MARIAN = {"vocab_size": 9, "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
@@ -321,12 +325,13 @@ def test_heads_have_the_numbers_of_a_watch_within_their_stream(kind: str) -> Non
     projection, whole = model.get_submodule(where), states()
     found = []
     named = [(where.rpartition(".")[0], 2)]
-    for heads, asked in (
+    for heads, options in (
         ([(layer, 2)], {"stream": stream}),
         (regard.HeadSet([(layer, 2)], stream=stream or "text"), {}),
+        ([f"{layer}.2"], {"stream": stream}),
         (named, {}),
     ):
-        with ablate_heads(model, heads, **asked):
+        with ablate_heads(model, heads, **options):
             found.append(states())
     with torch.no_grad():
         projection.weight[columns(projection, 2)] = 0
@@ -338,8 +343,8 @@ def test_heads_have_the_numbers_of_a_watch_within_their_stream(kind: str) -> Non
 
 def test_a_number_that_several_streams_have_needs_its_stream() -> None:
     model = NUMBERED["source"][0]()
-    said = r"`layer` 1 needs a `stream` too.* \"source\" \(layers 0 to 1\), \"target\" .*\(\"target\", \"source\"\)"
-    with pytest.raises(InputError, match=said), ablate_heads(model, [(1, 2)]):
+    sentence = r"`layer` 1 needs a `stream` too.* \"source\" \(layers 0 to 1\), \"target\" .*\(\"target\", \"source\"\)"
+    with pytest.raises(InputError, match=sentence), ablate_heads(model, [(1, 2)]):
         pass
     with pytest.raises(InputError, match="`stream` must be one of"), ablate_heads(model, [(1, 2)], stream="text"):
         pass

@@ -6,12 +6,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal, SupportsIndex, cast
+from typing import Any, Literal, cast
 
 from torch import Tensor, nn
 
 from regard.capture.intercept.compiled_code import refuse_compiled
 from regard.capture.layers import Layer, Stream, find_layer, several_streams
+from regard.capture.selection import Heads, HeadsChosen
 from regard.capture.streams import Place, Places, name_streams
 from regard.errors import InputError, ObservationError
 
@@ -51,7 +52,7 @@ class HeadsOut:
 @contextlib.contextmanager
 def ablate_heads(
     model: nn.Module,
-    heads: Sequence[tuple[int | str, int]],
+    heads: Heads,
     *,
     replace: Replacement = "zero",
     stream: Stream | None = None,
@@ -63,8 +64,8 @@ def ablate_heads(
 
     Args:
         model: A model of transformers (Llama, BERT, GPT-2 and their kin) or a regard.models.Transformer.
-        heads: Layer and head of each, or a HeadSet. Layers have the numbers of `regard.watch`, or the names of their
-            modules.
+        heads: Heads in the forms that `regard.watch` takes: "5.11", (5, 11), a layer such as 5 for all of its heads,
+            the name of a module in place of its number, or a HeadSet. Layers have the numbers of `regard.watch`.
         replace: "zero" or "mean".
         stream: Stream of the layers, or the pair ("target", "source") of cross-attention, if the model has several. By
             default that of the HeadSet.
@@ -232,42 +233,22 @@ def _heads(module: nn.Module, model: nn.Module) -> int | None:
     return next((one for one in found if isinstance(one, int) and one > 0), None)
 
 
-def by_layer(
-    layers: Sequence[HeadsOut], heads: Sequence[tuple[int | str, int]], stream: Stream | None = None
-) -> dict[int, list[int]]:
+def by_layer(layers: Sequence[HeadsOut], heads: Heads, stream: Stream | None = None) -> dict[int, list[int]]:
     """Group `heads` by layer, an index of `layers`, and raise InputError if a layer or head does not exist."""
-    if hasattr(heads, "heads") and hasattr(heads, "stream"):  # a HeadSet
-        stream = heads.stream if stream is None and several_streams(layers) else stream
-        heads = heads.heads
-    if not heads:
-        raise InputError("`heads` must name at least one head, such as [(5, 11)], got none")
-    for one in heads:
-        if not (isinstance(one, tuple | list) and len(one) == 2 and _is_layer(one[0]) and _is_number(one[1])):
-            raise InputError(f"`heads` must be pairs of whole numbers, (layer, head), such as [(5, 11)], got {one!r}")
-    twice = [one for one, count in Counter(heads).items() if count > 1]
-    if twice:
-        raise InputError(f"`heads` must differ, got {twice[0][0]}.{twice[0][1]} more than once")
+    if stream is None and several_streams(layers):
+        stream = getattr(heads, "stream", None)  # of a HeadSet
     chosen: dict[int, list[int]] = {}
-    for layer, head in heads:
-        if not isinstance(layer, str) and layer < 0:
-            raise InputError(f"`layer` must be counted from 0, got {layer}.{head}")
+    for layer, head in HeadsChosen.of(heads).pairs:
         # BERT's projection is beside the module that a record names.
         found = find_layer(layers, layer.removesuffix(".self") if isinstance(layer, str) else layer, stream)
-        if not 0 <= head < found.heads:
+        if head is not None and not 0 <= head < found.heads:
             raise InputError(f"`head` must be from 0 to {found.heads - 1} in layer {layer}, got {layer}.{head}")
-        at = next(index for index, one in enumerate(layers) if one is found)
-        if head in chosen.setdefault(at, []):
-            raise InputError(f"`heads` must differ, got {layer}.{head} under two names")
-        chosen[at].append(head)
+        gone = chosen.setdefault(next(at for at, one in enumerate(layers) if one is found), [])
+        some = range(found.heads) if head is None else [head]
+        if not set(gone).isdisjoint(some):
+            raise InputError(f"`heads` must differ, got heads of {found.name} under two names")
+        gone.extend(some)
     return chosen
-
-
-def _is_layer(one: Any) -> bool:
-    return isinstance(one, str) or _is_number(one)
-
-
-def _is_number(one: Any) -> bool:
-    return isinstance(one, SupportsIndex) and not isinstance(one, bool)
 
 
 def _without(
