@@ -10,6 +10,7 @@ from urllib.parse import unquote
 
 import pytest
 
+from chromium import chromium, needs_chromium
 from documents import ROOT
 
 pytestmark = pytest.mark.slow  # half a minute: the site is built once
@@ -118,12 +119,11 @@ def test_shapes_are_shown_in_the_reference(site):
 
 
 @pytest.mark.browser
+@needs_chromium
 def test_each_question_is_answered_by_one_search_without_a_server(site):
-    sync = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     asked = {}
-    with sync.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
-        page = browser.new_page()
+    with chromium() as running:
+        page = running.new_page()
         page.goto((site / "index.html").as_uri())
         page.click(".md-search__input")
         for question in QUESTIONS:
@@ -134,7 +134,6 @@ def test_each_question_is_answered_by_one_search_without_a_server(site):
                 ".md-search-result__item > a.md-search-result__link", "all => all.map(one => one.href)"
             )
             asked[question] = list(dict.fromkeys(re.split("[?#]", link)[0] for link in links))[:5]
-        browser.close()
     paths = {
         question: [link.removeprefix(site.as_uri() + "/").removesuffix(".html") for link in links]
         for question, links in asked.items()

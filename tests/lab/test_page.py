@@ -4,14 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from chromium import chromium, needs_chromium
 from regard_lab.charts import Bars, LabeledMatrix, Line, Lines, Matrices
 from regard_lab.experiment import Claim, Finding, Part, Setting, Verdict
 from regard_lab.page import page
 from regard_lab.report import about, write
 from regard_lab.running import Result
 
-CHROMIUM = Path("/usr/bin/chromium")
-ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 HOSTILE = "<script>alert(1)</script> & <img src=x onerror=alert(2)>"
 CHARTS = (
     Lines("線 <b>", HOSTILE, "x", "y", (Line("one", (1.0, 2.0), (1.0, 2.0)), Line("two", (1.0, 2.0), (2.0, 1.0)))),
@@ -66,13 +65,8 @@ def test_the_figures_of_a_claim_are_drawn_once_though_the_page_is_written_after_
 
 @pytest.fixture(scope="module")
 def browser():
-    if not CHROMIUM.exists():
-        pytest.skip("Chromium is not installed at /usr/bin/chromium")
-    playwright = pytest.importorskip("playwright.sync_api")
-    with playwright.sync_playwright() as running:
-        chromium = running.chromium.launch(executable_path=str(CHROMIUM), args=ARGUMENTS)
-        yield chromium
-        chromium.close()
+    with chromium() as running:
+        yield running
 
 
 def opened(browser, path: Path, scheme: str, width: int, look):
@@ -92,6 +86,7 @@ def opened(browser, path: Path, scheme: str, width: int, look):
 
 @pytest.mark.slow
 @pytest.mark.browser
+@needs_chromium
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_claim_and_figure_is_shown(browser, tmp_path, scheme):
     write(tmp_path, RESULTS, SETTING, planned=7)
@@ -121,6 +116,7 @@ def test_every_claim_and_figure_is_shown(browser, tmp_path, scheme):
 
 @pytest.mark.slow
 @pytest.mark.browser
+@needs_chromium
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_lines_and_words_of_figures_stand_out_from_the_page(browser, tmp_path, scheme):
     """Contrast after WCAG 2.2: at least 3 for lines and 4.5 for words."""
@@ -148,6 +144,7 @@ def test_lines_and_words_of_figures_stand_out_from_the_page(browser, tmp_path, s
 
 @pytest.mark.slow
 @pytest.mark.browser
+@needs_chromium
 def test_a_narrow_screen_is_not_scrolled_sideways(browser, tmp_path):
     write(tmp_path, RESULTS, SETTING, planned=7)
     wide = opened(

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from chromium import chromium, needs_chromium
 from regard.cli.app import app
 from regard_lab.claims import alignment, bottleneck, costs, explanation, heads, induction, kv_heads, length, sinks
 from regard_lab.claims.bottleneck import COPY
@@ -60,8 +61,6 @@ LESS = (
     (sinks, "TOKENS", {True: 640}),
     (sinks, "WINDOWS", {True: (32, 256)}),
 )
-CHROMIUM = Path("/usr/bin/chromium")
-ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 
 
 @pytest.fixture(scope="module")
@@ -132,15 +131,11 @@ def test_a_fact_that_the_model_knows_has_the_weights_of_one_that_it_read_and_los
 
 
 @pytest.mark.browser
+@needs_chromium
 def test_its_page_shows_every_claim_and_figure_within_the_window(whole):
-    if not CHROMIUM.exists():
-        pytest.skip("Chromium is not installed at /usr/bin/chromium")
-    playwright = pytest.importorskip("playwright.sync_api")
-    with playwright.sync_playwright() as running:
-        browser = running.chromium.launch(executable_path=str(CHROMIUM), args=ARGUMENTS)
-        tab = browser.new_page(viewport={"width": 1000, "height": 900})
+    with chromium() as running:
+        tab = running.new_page(viewport={"width": 1000, "height": 900})
         tab.goto((whole / "index.html").as_uri())
         assert tab.locator("section").count() == 17
         assert tab.locator("figure svg").count() >= 17
         assert tab.evaluate("document.documentElement.scrollWidth") <= 1000
-        browser.close()

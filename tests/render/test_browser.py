@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import regard
+from chromium import chromium, needs_chromium, rest, view, visit
 from regard.capture.highlight import Focus
 from regard.capture.tokens import Word
 from regard.capture.word_looks import Look
@@ -18,21 +19,13 @@ from regard.nn import MultiHeadAttention
 from regard.render.page import write_page
 from render.conftest import Case, head_weights, make_layer
 
-CHROMIUM = Path("/usr/bin/chromium")
-ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(not CHROMIUM.exists(), reason="Chromium is not installed at /usr/bin/chromium"),
-]
+pytestmark = [pytest.mark.browser, needs_chromium]
 
 
 @pytest.fixture(scope="module")
 def browser():
-    playwright = pytest.importorskip("playwright.sync_api")
-    with playwright.sync_playwright() as running:
-        chromium = running.chromium.launch(executable_path=str(CHROMIUM), args=ARGUMENTS)
-        yield chromium
-        chromium.close()
+    with chromium() as running:
+        yield running
 
 
 @pytest.fixture
@@ -78,19 +71,18 @@ def settled(tab, act) -> None:
 
 def place(tab, query: float, key: float) -> dict[str, float]:
     """Where on the map a row and a column cross, as the address and the frame tell."""
-    tab.wait_for_timeout(300)  # the address follows the view after a moment
-    said = dict(part.split("=", 1) for part in tab.url.partition("#")[2].split("&"))
+    shown_at = view(tab)
     left, top, width, height = map(float, tab.locator("#map").get_attribute("data-frame").split(","))
-    zoom = float(said["zoom"])
+    zoom = float(shown_at["zoom"])
     return {
-        "x": left + width / 2 + (key + 0.5 - float(said["x"])) * zoom,
-        "y": top + height / 2 + (query + 0.5 - float(said["y"])) * zoom,
+        "x": left + width / 2 + (key + 0.5 - float(shown_at["x"])) * zoom,
+        "y": top + height / 2 + (query + 0.5 - float(shown_at["y"])) * zoom,
     }
 
 
 def read(tab) -> str:
     """The first line of what is read from the map."""
-    tab.wait_for_timeout(200)  # a single weight is read once the pointer rests
+    rest(tab, 200)  # a single weight is read once the pointer rests
     return tab.locator("#readout div").first.inner_text()
 
 
@@ -387,7 +379,7 @@ def test_heads_that_were_not_recorded_have_no_map_and_cannot_be_chosen(english, 
         tab.keyboard.press("ArrowLeft")
         assert tab.evaluate("document.activeElement.dataset.head") == "1"
         before = int(tab.evaluate("document.documentElement.dataset.ready"))
-        tab.evaluate("location.hash = location.hash.replace(/head=4/, 'head=2')")  # an address of another record
+        visit(tab, "head=4", "head=2")  # an address of another record
         tab.wait_for_selector(f'html[data-ready="{before + 1}"]', timeout=20_000)
         assert tab.locator("#head-a").input_value() == "4"
 
@@ -402,6 +394,6 @@ def test_a_row_that_was_not_recorded_is_named_instead_of_a_list_of_its_keys(open
         hint = tab.locator("#weights-hint")
         assert "strongest keys" in hint.inner_text()
         assert len(shown(tab)) == 4
-        settled(tab, lambda: tab.evaluate("location.hash = location.hash.replace(/query=2/, 'query=1')"))
+        settled(tab, lambda: visit(tab, "query=2", "query=1"))
         assert "was not recorded" in hint.inner_text()
         assert not shown(tab)

@@ -15,18 +15,13 @@ import torch
 from torch import nn
 
 import regard
+from chromium import chromium, needs_chromium
 from regard.capture.highlight import choose_focus
 from regard.capture.records import Record
 from regard.interpret.observation import Observation
 from regard.render.notebook import LARGEST, SHADES, forwards_html, record_html, shaded_png
 
-CHROMIUM = Path("/usr/bin/chromium")
-ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 NAMES = ["english", "chinese", "cross", "hostile", "pieces", "nameless", "long_text", "very_long"]
-in_browser = [
-    pytest.mark.browser,
-    pytest.mark.skipif(not CHROMIUM.exists(), reason="Chromium is not installed at /usr/bin/chromium"),
-]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -124,11 +119,8 @@ def test_a_picture_holds_the_shades_of_its_numbers(width: int) -> None:
 
 @pytest.fixture(scope="module")
 def browser():
-    playwright = pytest.importorskip("playwright.sync_api")
-    with playwright.sync_playwright() as running:
-        chromium = running.chromium.launch(executable_path=str(CHROMIUM), args=ARGUMENTS)
-        yield chromium
-        chromium.close()
+    with chromium() as running:
+        yield running
 
 
 @contextmanager
@@ -160,9 +152,9 @@ def luminance(colour: str) -> float:
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
+@pytest.mark.browser
+@needs_chromium
 class TestInABrowser:
-    pytestmark = in_browser
-
     @pytest.mark.slow
     @pytest.mark.parametrize("scheme", ["light", "dark"])
     def test_several_in_one_notebook_each_show_their_own(

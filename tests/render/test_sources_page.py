@@ -1,27 +1,19 @@
 """The page of sources in a real browser: its numbers are the record's, by pointer and by keyboard, and text is text."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
+from chromium import chromium, needs_chromium
 from regard.render.sources_page import sources_card, write_sources_page
 from render.sources_made import ANSWER, made_sources
-
-CHROMIUM = Path("/usr/bin/chromium")
-ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 
 
 @pytest.fixture(scope="module")
 def tab(tmp_path_factory):
-    if not CHROMIUM.exists():
-        pytest.skip("Chromium is not installed at /usr/bin/chromium")
-    playwright = pytest.importorskip("playwright.sync_api")
     path = tmp_path_factory.mktemp("page") / "found.html"
     write_sources_page(made_sources(), path, question="Why <b>pears</b>?")
-    with playwright.sync_playwright() as running:
-        chromium = running.chromium.launch(executable_path=str(CHROMIUM), args=ARGUMENTS)
-        tab = chromium.new_page(viewport={"width": 400, "height": 800})
+    with chromium() as running:
+        tab = running.new_page(viewport={"width": 400, "height": 800})
         trouble: list[str] = []
         tab.on("pageerror", lambda error: trouble.append(str(error)))
         tab.on("console", lambda message: trouble.append(message.text))
@@ -29,7 +21,6 @@ def tab(tmp_path_factory):
         tab.goto(path.as_uri())
         yield tab
         assert trouble == []
-        chromium.close()
 
 
 def numbers(tab):
@@ -41,6 +32,7 @@ def shares(tab):
 
 
 @pytest.mark.browser
+@needs_chromium
 def test_it_opens_with_the_scores_of_the_whole_answer(tab):
     found = made_sources()
     np.testing.assert_allclose(numbers(tab), found.scores, atol=0.0051)
@@ -53,6 +45,7 @@ def test_it_opens_with_the_scores_of_the_whole_answer(tab):
 
 
 @pytest.mark.browser
+@needs_chromium
 def test_a_token_shows_its_own_scores_by_pointer_and_by_keyboard(tab):
     found = made_sources()
     tab.locator("#t9").hover()
@@ -70,6 +63,7 @@ def test_a_token_shows_its_own_scores_by_pointer_and_by_keyboard(tab):
 
 
 @pytest.mark.browser
+@needs_chromium
 def test_a_hostile_document_is_text(tab):
     assert tab.evaluate("window.hit") is None
     assert tab.locator("main b, main i, main script").count() == 0

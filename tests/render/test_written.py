@@ -6,13 +6,11 @@ from pathlib import Path
 import matplotlib
 import pytest
 
+from chromium import chromium, needs_chromium
 from regard.capture.records import Record
 from regard.render.figure import heatmap_figure
 from regard.render.labels import prompt_rows, says_written, size
 from regard.render.page import page, write_page
-
-CHROMIUM = Path("/usr/bin/chromium")
-ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 
 
 @pytest.fixture
@@ -61,14 +59,12 @@ def test_the_map_of_a_translation_has_a_line_across_alone(cross) -> None:
 
 @pytest.mark.slow
 @pytest.mark.browser
-@pytest.mark.skipif(not CHROMIUM.exists(), reason="Chromium is not installed at /usr/bin/chromium")
+@needs_chromium
 def test_the_page_underlines_what_was_written(generated: Record, english, tmp_path: Path) -> None:
-    playwright = pytest.importorskip("playwright.sync_api")
-    with playwright.sync_playwright() as running:
-        browser = running.chromium.launch(executable_path=str(CHROMIUM), args=ARGUMENTS)
+    with chromium() as running:
         for record, written in ((generated, 7), (english.record, 0)):
             write_page(record, english.focus, tmp_path / "it.html")
-            tab = browser.new_page()
+            tab = running.new_page()
             tab.goto((tmp_path / "it.html").as_uri())
             tab.wait_for_selector("html[data-ready]")
             shown = [one.inner_text() for one in tab.locator("#queries .token.generated").all()]
@@ -79,4 +75,3 @@ def test_the_page_underlines_what_was_written(generated: Record, english, tmp_pa
                 style = "getComputedStyle(document.querySelector('.token.generated:not(.active)')).borderBottomStyle"
                 assert tab.evaluate(style) == "dotted"
                 tab.screenshot(path=str(tmp_path / "it.png"), full_page=True)
-        browser.close()

@@ -3,31 +3,23 @@
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import numpy as np
 import pytest
 
+from chromium import address, chromium, needs_chromium, view
 from regard.capture.records import Record
 from regard.capture.tokens import Token
 from regard.render.page import client_text
 from web.cases import HOSTILE, SINK, attention, layer_of, serving, web
 
-CHROMIUM = Path("/usr/bin/chromium")
-ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(not CHROMIUM.exists(), reason="Chromium is not installed at /usr/bin/chromium"),
-]
+pytestmark = [pytest.mark.browser, needs_chromium]
 
 
 @pytest.fixture(scope="module")
 def browser():
-    playwright = pytest.importorskip("playwright.sync_api")
-    with playwright.sync_playwright() as running:
-        chromium = running.chromium.launch(executable_path=str(CHROMIUM), args=ARGUMENTS)
-        yield chromium
-        chromium.close()
+    with chromium() as running:
+        yield running
 
 
 @pytest.fixture
@@ -71,11 +63,6 @@ def until(tab, claim: str, seconds: float = 20) -> None:
             return
         tab.wait_for_timeout(50)
     raise AssertionError(f"never true: {claim}")
-
-
-def view(tab) -> dict[str, str]:
-    tab.wait_for_timeout(300)  # the address follows the view after a moment
-    return dict(part.split("=", 1) for part in tab.url.partition("#")[2].split("&"))
 
 
 def place(tab, query: float, key: float) -> tuple[float, float]:
@@ -250,7 +237,7 @@ def test_the_address_shows_another_page_the_same(opened, small) -> None:
         picture = "document.getElementById('map').toDataURL()"
         before, said = tab.evaluate(picture), view(tab)
         assert said | {"layer": "1", "head": "1", "pool": "mean", "query": "150", "floor": "0.2"} == said
-        with opened(client, "#" + tab.url.partition("#")[2]) as other:
+        with opened(client, address(tab)) as other:
             other.mouse.move(2, 2)
             settled(other)
             assert view(other) == said
