@@ -361,7 +361,7 @@ def test_text_stands_out_from_the_page(opened, english, scheme: str, selector: s
 def test_a_narrow_screen_needs_no_sideways_scrolling(opened, hostile, width: int) -> None:
     with opened(hostile) as tab:
         tab.set_viewport_size({"width": width, "height": 800})
-        tab.wait_for_timeout(150)
+        rest(tab, 150)
         assert tab.evaluate("document.documentElement.scrollWidth") <= width
         assert math.isfinite(tab.locator("#map").bounding_box()["width"])
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from chromium import address, chromium, needs_chromium, view
+from chromium import address, chromium, needs_chromium, rest, view
 from regard.capture.records import Record
 from regard.capture.tokens import Token
 from regard.render.page import client_text
@@ -51,9 +51,9 @@ def opened(browser):
 def settled(tab) -> None:
     """Wait until the page is drawn and no tile is on its way."""
     tab.wait_for_selector("html[data-ready]", timeout=20_000)
-    tab.wait_for_timeout(150)
+    rest(tab, 150)
     until(tab, "(document.documentElement.dataset.waiting ?? '0') === '0'")
-    tab.wait_for_timeout(150)
+    rest(tab, 150)
 
 
 def until(tab, claim: str, seconds: float = 20) -> None:
