@@ -64,6 +64,29 @@ def test_a_scale_may_be_negative_or_nothing(scale, backend):
     )
 
 
+@pytest.mark.parametrize("lift", [100.0, 300.0])
+@pytest.mark.parametrize("learned", [False, True])
+@pytest.mark.parametrize("backend", ["auto", "sdpa", "blockwise", "numba", "reference"])
+def test_a_bias_that_lifts_all_scores_leaves_the_gradients(lift, learned, backend):
+    """exp of it is beyond float32. The 290 rows fill no whole number of blocks, and all blocks share one tile."""
+    inputs = [drawn(1, 2, 290, 8, seed=seed, dtype=torch.float32).requires_grad_() for seed in range(3)]
+    table = drawn(579, 2, seed=3) + lift
+    seen = torch.ones(290, 290, dtype=torch.bool).tril().triu(-216)
+    distances = torch.arange(290)[:, None] - torch.arange(290)
+    exact = [one.detach().double().requires_grad_() for one in inputs]
+    full = table.float().double().T[None, :, distances + 289].masked_fill(~seen, -torch.inf)
+    up = drawn(1, 2, 290, 8, seed=4)
+    wanted = torch.autograd.grad(scaled_dot_product_attention(*exact, attn_mask=full), exact, up)
+    ours = regard.attention(
+        *inputs,
+        mask=masks.Causal() & masks.Window(217),
+        bias=positions.RelativePositionBias(table.float().requires_grad_(learned)),
+        backend=backend,
+    )
+    for mine, other in zip(torch.autograd.grad(ours, inputs, up.float()), wanted, strict=True):
+        torch.testing.assert_close(mine.double(), other, atol=3e-4, rtol=0)
+
+
 def test_autocast_changes_nothing_inside():
     q = drawn(1, 2, 300, 8, dtype=torch.float32).requires_grad_()
     table = drawn(32, 2, dtype=torch.float32).requires_grad_()

@@ -217,12 +217,12 @@ def gradients_of(
         dq, dk, dv = passes.backward(blocks.problem, up, lse, delta, into)
     elif len(blocks.sheets) == 1:
         sheet = blocks.sheets[0]
-        parts = _backward(sheet, fused, tuple(sheet.fold_queries(x) for x in (up, output, lse, delta)), into)
+        parts = _backward(sheet, fused, sheet.fold_backward(up, output, lse, delta), into)
         dq, dk, dv = sheet.unfold_queries(parts[0]), sheet.unfold_keys(parts[1]), sheet.unfold_keys(parts[2])
     else:
         dq, dk, dv = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
         for sheet in blocks.sheets:
-            parts = _backward(sheet, fused, tuple(sheet.fold_queries(x) for x in (up, output, lse, delta)), into)
+            parts = _backward(sheet, fused, sheet.fold_backward(up, output, lse, delta), into)
             dq[sheet.batch, sheet.heads] = sheet.unfold_queries(parts[0])
             dk[sheet.batch, sheet.kv] += sheet.unfold_keys(parts[1])
             dv[sheet.batch, sheet.kv] += sheet.unfold_keys(parts[2])

@@ -183,18 +183,27 @@ class Sheet:
         kv_heads = self.kv.stop - self.kv.start
         return self.batch.stop - self.batch.start, kv_heads, (self.heads.stop - self.heads.start) // kv_heads
 
-    def fold_queries(self, x: Float[Tensor, "batch heads queries *dim"]) -> Float[Tensor, "sides row_blocks rows *dim"]:
-        """Take the part of this sheet and lay it out by row blocks, the last one filled up with zeros."""
+    def fold_queries(
+        self, x: Float[Tensor, "batch heads queries *dim"], fill: float = 0.0
+    ) -> Float[Tensor, "sides row_blocks rows *dim"]:
+        """Take the part of this sheet and lay it out by row blocks, the last one filled up."""
         batch, kv_heads, group = self.sizes
         part = x[self.batch, self.heads]
         if part.ndim == 4 and part.stride(-1) != 1:
             part = part.contiguous()  # the fused operators read vectors as if they lay together
         short = -part.shape[2] % self.block
         if short:
-            part = pad(part, (0, 0) * (part.ndim - 3) + (0, short))
+            part = pad(part, (0, 0) * (part.ndim - 3) + (0, short), value=fill)
         split = part.reshape(batch * kv_heads, group, -1, self.block, *part.shape[3:])
         folded: Tensor = split.transpose(1, 2).flatten(2, 3)
         return folded
+
+    def fold_backward(self, up: Tensor, output: Tensor, lse: Tensor, delta: Tensor) -> tuple[Tensor, ...]:
+        """Lay out what a backward pass takes of each row. Those that only fill up have an lse of ∞, and so no weights:
+        0 · exp(s − 0) is NaN where a bias makes s large.
+        """
+        fills = 0.0, 0.0, torch.inf, 0.0
+        return tuple(self.fold_queries(x, fill) for x, fill in zip((up, output, lse, delta), fills, strict=True))
 
     def unfold_queries(
         self, x: Float[Tensor, "sides row_blocks rows *dim"]
