@@ -3,6 +3,7 @@
 import math
 import warnings
 from collections.abc import Callable
+from functools import partial, reduce
 
 import pytest
 import torch
@@ -284,6 +285,39 @@ def test_what_cannot_be_seen_is_an_error_or_listed_and_the_rest_is_kept(what: st
     assert "1 missing" in repr(seen)
     seen.save(tmp_path / "it.atlas")
     assert regard.load_atlas(tmp_path / "it.atlas").missing == seen.missing
+
+
+REARRANGED: dict[str, Callable[[Tensor], Tensor]] = {
+    "flip": lambda x: x.flip(1),
+    "roll": lambda x: x.roll(1, 1),
+    "index": lambda x: x[:, torch.arange(H).flip(0)],
+    "index_select": lambda x: x.index_select(1, torch.arange(H).flip(0)),
+    "gather": lambda x: x.gather(1, torch.arange(H).flip(0)[None, :, None, None].expand_as(x)),
+    "tile": lambda x: x.tile(1, 1, 1, 1),
+}
+MIXER, KERNEL = nn.Parameter(torch.rand(H, H)), nn.Parameter(torch.rand(H, H, 3, 3))
+OVER_HEADS: dict[str, Callable[[Tensor], Tensor]] = {
+    "linear": lambda x: functional.linear(x.movedim(1, -1), MIXER).movedim(-1, 1),
+    "convolution": lambda x: functional.conv2d(x, KERNEL, padding=1),
+    "einsum": lambda x: torch.einsum("bhij,hg->bgij", x, MIXER),
+    "mean": lambda x: x.mean(1, keepdim=True),
+}
+
+
+@pytest.mark.parametrize("mixed", OVER_HEADS)
+@pytest.mark.parametrize("rearranged", REARRANGED)
+def test_heads_that_are_rearranged_and_mixed_are_missing_wherever_the_softmax_is(rearranged: str, mixed: str) -> None:
+    def attend(at: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        steps = [REARRANGED[rearranged], OVER_HEADS[mixed]]
+        steps.insert(at, lambda x: x.softmax(-1))
+        return reduce(lambda x, step: step(x), steps, q @ k.mT) @ v
+
+    attends = [partial(attend, at) for at in range(3)]
+    model = nn.Sequential(*map(Attend, (*attends, functional.scaled_dot_product_attention)))
+    with regard.watch(model, strict=False) as seen:
+        model(torch.randn(B, H, 6, D))
+    assert [layer.name for layer in seen.record] == ["3"]
+    assert [(one.module, one.calls) for one in seen.missing] == [("0", 1), ("1", 1), ("2", 1)]
 
 
 @pytest.mark.parametrize("how", ["sdpa", "hand"])

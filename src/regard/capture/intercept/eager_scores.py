@@ -61,6 +61,7 @@ class FollowedScores:
     )
     blind: Tensor | None = None  # rows without a visible key, if their maximum was subtracted
     odd: str | None = None  # why they cannot be shown
+    lost: Layout | None = None  # the roles before a rearrangement, if the layout is unknown since then
 
     def rank(self, one: Tensor, result: Tensor) -> tuple[bool, ...]:
         """Return a rank among several tensors to follow: certain ones with a known and preserved layout are first."""

@@ -40,6 +40,7 @@ from regard.capture.intercept.eager_weights import (
     Verdicts,
     drops_in_place,
     forget_written,
+    layouts_after,
     main_factors,
     multiplies_one_by_one,
     passed_on,
@@ -47,7 +48,7 @@ from regard.capture.intercept.eager_weights import (
     show,
 )
 from regard.capture.intercept.head_dimensions import Features, Merged
-from regard.capture.intercept.layouts import follows, is_transformed, moved, summed
+from regard.capture.intercept.layouts import follows, is_transformed, summed
 from regard.capture.intercept.operation_kinds import CASTS, LINEAR, MIXES, REWEIGHTS, SHAPES, SOFTMAXES, SUBTRACTS
 from regard.capture.intercept.tensor_origins import LearnedTensors, Origins, Outputs, crosses
 from regard.capture.missing_attention import Caller
@@ -125,13 +126,12 @@ class Eager:
         if is_transformed():
             self._miss(caller, missing.TRANSFORMED)
             return
-        layout, ends = known.layout, known.ends
-        softmax = SoftmaxUse(caller)
+        layout, ends, softmax = known.layout, known.ends, SoftmaxUse(caller)
         unplaced = layout is None or not isinstance(dim, int) or layout[dim] not in "qk"
         if unplaced and isinstance(known, FollowedScores) and known.weak:
             return
         if layout is None or not isinstance(dim, int) or unplaced or result.layout is not torch.strided:
-            self._weights[result] = FollowedWeights(None, (softmax,), None, ends)
+            self._weights[result] = FollowedWeights(None, (softmax,), None, ends, lost=known.lost)
             return
         if layout[dim] == "q":
             layout, ends = layout.translate(str.maketrans("qk", "kq")), ends[::-1]
@@ -182,11 +182,11 @@ class Eager:
         scores = self._scores[one]
         if scores.exponential and self._multiplies_values(call, one, result):
             self._miss_by_hand()
-        elif follows(scores.layout, call, one, result):
-            layout = scores.layout and moved(scores.layout, call, one, result)
+        elif follows(scores.layout or scores.lost, call, one, result):
+            layout, lost = layouts_after(scores, call, one, result)
             exponential = scores.exponential or is_exponential(call, one)
             blind = scores.blind if call.name not in SUBTRACTS or self._blind is None else self._blind
-            self._scores[result] = replace(scores, layout=layout, exponential=exponential, blind=blind)
+            self._scores[result] = replace(scores, layout=layout, lost=lost, exponential=exponential, blind=blind)
 
     def _pass_weights(self, call: TorchCall, one: Tensor, result: Tensor) -> None:
         name, weights = call.name, self._weights[one]

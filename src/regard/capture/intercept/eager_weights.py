@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
@@ -36,6 +36,7 @@ __all__ = [
     "Verdicts",
     "drops_in_place",
     "forget_written",
+    "layouts_after",
     "main_factors",
     "multiplies_one_by_one",
     "passed_on",
@@ -72,6 +73,31 @@ class FollowedWeights:
     blended: bool = False  # heads were mixed: the source is recorded, regardless of later changes
     part: bool = False  # some were removed: a sink's column, or all but some rows or heads
     odd: str | None = None  # why the scores cannot be shown
+    lost: Layout | None = None  # the roles before a rearrangement, if the layout is unknown since then
+
+
+class _Followed(Protocol):
+    """Scores or weights."""
+
+    @property
+    def layout(self) -> Layout | None: ...
+    @property
+    def lost(self) -> Layout | None: ...
+
+
+def layouts_after(
+    followed: _Followed, call: TorchCall, one: Tensor, result: Tensor
+) -> tuple[Layout | None, Layout | None]:
+    """Return `layout` and `lost` of a result.
+
+    A rearrangement that keeps the number of dimensions probably keeps their roles. This does not suffice to show
+    weights, but to follow them, so that they are missing where they meet values.
+    """
+    before = followed.layout or followed.lost
+    after = None if before is None else moved(before, call, one, result)
+    if followed.layout is not None and after is not None:
+        return after, None
+    return None, before if after is None and result.ndim == one.ndim else after
 
 
 def source_of(weights: FollowedWeights, one: Tensor) -> Tensor:
@@ -87,19 +113,20 @@ def passed_on(
     if name in DROPOUTS or name in CASTS:
         return replace(weights, source=source_of(weights, one))
     if name in PARTS:
-        layout = weights.layout and moved(weights.layout, call, one, result)
-        return replace(weights, layout=layout, source=None, altered=True, part=True)
-    if not follows(weights.layout, call, one, result):
+        layout, lost = layouts_after(weights, call, one, result)
+        return replace(weights, layout=layout, lost=lost, source=None, altered=True, part=True)
+    if not follows(weights.layout or weights.lost, call, one, result):
         return None
     if name not in SHAPES:
         return changed(call, weights, parts, one, result)
-    layout, source = weights.layout and moved(weights.layout, call, one, result), weights.source
+    (layout, lost), source = layouts_after(weights, call, one, result), weights.source
     if source is not None and call.args and call.args[0] is one:
         with DisableTorchFunction():
             # A view may need the strides that `contiguous` gave to the tensor in use.
             again = name != "view"
             source = call.func(source, *call.args[1:], **call.kwargs) if again else source.reshape(result.shape)
-    return replace(weights, source=source, layout=layout, part=weights.part or result.numel() < one.numel())
+    part = weights.part or result.numel() < one.numel()
+    return replace(weights, source=source, layout=layout, lost=lost, part=part)
 
 
 def changed(
@@ -110,13 +137,13 @@ def changed(
 
     Talking heads are sums of heads with learned factors, which can be negative and do not sum to 1.
     """
-    layout = weights.layout and moved(weights.layout, call, one, result)
+    layout, lost = layouts_after(weights, call, one, result)
     blends = weights.blended or call.name in LINEAR or call.name in NORMS or call.name in PRODUCTS
     if layout is not None and result.shape == one.shape and blends and layout == weights.layout:
         return replace(weights, source=source_of(weights, one), blended=True)
     if layout is not None and not blends:
         return reweighted(call, weights, parts, one, result)
-    return replace(weights, source=None, layout=None)
+    return replace(weights, source=None, layout=None, lost=lost)
 
 
 def reweighted(
@@ -132,7 +159,8 @@ def reweighted(
     softmaxes = tuple(dict.fromkeys(softmax for part in (weights, *parts) for softmax in part.softmaxes))
     source = _still_blind(weights, layout, result)
     part = weights.part or result.numel() < one.numel()
-    return FollowedWeights(source, softmaxes, layout, weights.ends, altered=True, part=part, odd=weights.odd)
+    lost = (weights.layout or weights.lost) if layout is None and result.ndim == one.ndim else None
+    return FollowedWeights(source, softmaxes, layout, weights.ends, altered=True, part=part, odd=weights.odd, lost=lost)
 
 
 def _still_blind(weights: FollowedWeights, layout: Layout | None, result: Tensor) -> Tensor | None:
