@@ -91,13 +91,14 @@ def layouts_after(
     """Return `layout` and `lost` of a result.
 
     A rearrangement that keeps the number of dimensions probably keeps their roles. This does not suffice to show
-    weights, but to follow them, so that they are missing where they meet values.
+    weights, but to follow them, so that they are missing where they meet values. A view may make features of them.
     """
     before = followed.layout or followed.lost
     after = None if before is None else moved(before, call, one, result)
     if followed.layout is not None and after is not None:
         return after, None
-    return None, before if after is None and result.ndim == one.ndim else after
+    is_view = call.name in SHAPES and call.name != "__getitem__"
+    return None, before if after is None and result.ndim == one.ndim and not is_view else after
 
 
 def source_of(weights: FollowedWeights, one: Tensor) -> Tensor:
