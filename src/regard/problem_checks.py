@@ -17,7 +17,7 @@ from regard.normalizers import Normalizer, Softmax
 from regard.positions import Bias, DenseBias, Rotary
 from regard.positions.base import with_leading
 from regard.scores import Score
-from regard.tensors import AUTOCAST_TYPES, has_numbers, human_bytes, is_autocast, tensors
+from regard.tensors import AUTOCAST_TYPES, check_max_bytes, has_numbers, human_bytes, is_autocast, tensors
 from regard.torch_private import is_batchedtensor
 
 if TYPE_CHECKING:
@@ -132,12 +132,7 @@ def check_scale(scale: float) -> float:
 
 def check_results(problem: "Problem") -> None:
     """Raise where the results that are wanted do not exist, or do not fit into `max_bytes`."""
-    if (
-        isinstance(problem.max_bytes, bool)
-        or not isinstance(problem.max_bytes, int | float)
-        or not problem.max_bytes >= 0
-    ):
-        raise InputError(f"`max_bytes` is a number of bytes, got {problem.max_bytes!r}: 2 GiB is 2 * 2**30")
+    check_max_bytes(problem.max_bytes)
     if problem.wants_weights and problem.weights_bytes > problem.max_bytes:
         raise InputError(
             f"the weights to return need {human_bytes(problem.weights_bytes)} for {problem.batch} × {problem.heads} × "

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn import Parameter
 
+from regard.errors import InputError
 from regard.torch_private import (
     TorchDispatchModeKey,
     assume_constant_result,
@@ -29,6 +30,7 @@ __all__ = [
     "are_in_memory",
     "are_sharded",
     "autocast_dtype",
+    "check_max_bytes",
     "copied",
     "has_numbers",
     "human_bytes",
@@ -41,7 +43,6 @@ __all__ = [
     "unwrapped",
     "versions",
     "without_autocast",
-    "zeros_to_add_to",
 ]
 
 Value = TypeVar("Value")
@@ -73,8 +74,7 @@ def tensors(value: object) -> list[Tensor]:
 
 def replace_tensors(value: Value, new: Iterator[Tensor]) -> Value:
     """Copy a value with other tensors in the places, and in the order, of those that `tensors` lists."""
-    replaced: Any = _replace(value, new)
-    return replaced  # type: ignore[no-any-return]
+    return cast("Value", _replace(value, new))
 
 
 def copied(value: Value) -> Value:
@@ -212,6 +212,12 @@ _TRACING = (
 )
 
 
+def check_max_bytes(limit: object) -> None:
+    """Raise InputError unless a limit is a number of bytes."""
+    if isinstance(limit, bool) or not isinstance(limit, int | float) or not limit >= 0:
+        raise InputError(f"`max_bytes` is a number of bytes, got {limit!r}: 2 GiB is 2 * 2**30")
+
+
 def are_in_memory(*tensors: Tensor) -> bool:
     """Whether these are plain tensors on a device with memory, and nobody traces what is done with them.
 
@@ -292,9 +298,3 @@ def run_eagerly(call: _Call) -> _Call:
         return disabled[0](*given)
 
     return cast("_Call", run)
-
-
-def zeros_to_add_to(like: Tensor) -> Tensor:
-    """Zeros to add gradients to; where those have gradients in their turn, that they have even if no pair is seen."""
-    differentiated = torch.is_grad_enabled() and like.requires_grad
-    return like.masked_fill(like.new_ones((), dtype=torch.bool), 0.0) if differentiated else torch.zeros_like(like)

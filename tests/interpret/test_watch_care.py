@@ -1,6 +1,7 @@
 """Watching leaves nothing behind, and what it cannot see it names."""
 
 import contextlib
+import math
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 import regard
+from regard.capture.statistics import Rollout
 from regard.errors import InputError, ObservationError
 
 D = 8
@@ -255,6 +257,21 @@ def test_nothing_seen_and_wrong_arguments_say_what_to_do() -> None:
         pytest.raises(InputError, match='`keep` must be "maps", "qk" or "weights"'),
         regard.watch(Attention(), keep="all"),
     ):
+        pass
+
+
+@pytest.mark.parametrize("limit", [math.nan, "2GB", None, -1, True])
+@pytest.mark.parametrize(
+    "limited",
+    [
+        lambda **limit: regard.watch(Attention(), keep="weights", **limit),
+        lambda **limit: regard.watch(Attention(), **limit),
+        lambda **limit: regard.tap(Attention(), heads=["0.0"], **limit),
+        lambda **limit: contextlib.nullcontext(Rollout(query=0, **limit)),
+    ],
+)
+def test_a_limit_that_is_no_number_of_bytes_is_refused(limited, limit) -> None:
+    with pytest.raises(InputError, match="`max_bytes` is a number of bytes, got"), limited(max_bytes=limit):
         pass
 
 

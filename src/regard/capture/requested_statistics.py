@@ -29,6 +29,7 @@ from regard.capture.statistics.mass import MASSES
 from regard.errors import InputError
 from regard.extensions import extension, extension_names
 from regard.problem import DEFAULT_MAX_BYTES
+from regard.tensors import check_max_bytes
 
 __all__ = ["NAMED", "RESERVED", "Asked", "Keep", "needs_of"]
 
@@ -68,6 +69,8 @@ class Asked:
     ) -> None:
         if isinstance(statistics, str) or not isinstance(statistics, Sequence):
             raise InputError(f"`statistics` must be a list of names and statistics, got {statistics!r}: put it in [ ]")
+        if type(max_bytes) is not int or max_bytes < 0:
+            check_max_bytes(max_bytes)
         asked = [_statistic(one) for one in statistics]
         if any(isinstance(one, Weights) for one in asked):
             raise InputError('`statistics` cannot hold every weight: pass keep="weights", which minds `max_bytes`')

@@ -21,7 +21,7 @@ from regard.interpret.tap_stream import Pairs, Token, generation, read_pairs
 from regard.interpret.unsupported import why_nothing
 from regard.interpret.watch import read_attention
 from regard.problem import DEFAULT_MAX_BYTES
-from regard.tensors import human_bytes
+from regard.tensors import check_max_bytes, human_bytes
 
 __all__ = ["Tap", "tap"]
 
@@ -42,6 +42,7 @@ class Tap:
         on_row: Callable[[AttentionRow], object] | None,
         max_bytes: int,
     ) -> None:
+        check_max_bytes(max_bytes)
         self._given, self._on_row = model, on_row
         self._model = model = getattr(model, "_orig_mod", model)  # of torch.compile(model)
         self._left = self._max_bytes = max_bytes

@@ -9,12 +9,12 @@ from torch import Tensor
 
 from regard.backends.base import are_rounded, merge
 from regard.backends.blockwise.bias_tiles import Diagonals
-from regard.backends.blockwise.block_layout import Sheet
+from regard.backends.blockwise.block_layout import Sheet, zeros_to_add_to
 from regard.backends.blockwise.fused_tiles import Fused
 from regard.backends.blockwise.unfused import General
 from regard.errors import InputError
 from regard.problem import Problem, held_by, parts_of, with_parts
-from regard.tensors import are_in_memory, replace_tensors, zeros_to_add_to
+from regard.tensors import are_in_memory, replace_tensors
 from regard.torch_private import get_unwrapped, is_batchedtensor, is_functorch_wrapped_tensor, peek_interpreter_stack
 
 __all__ = ["Attend", "BlockedProblem", "Passes", "gradients_of"]

@@ -14,7 +14,7 @@ from torch.nn.functional import pad
 
 from regard.problem import Problem
 
-__all__ = ["BlockBand", "Gathered", "Piece", "Sheet"]
+__all__ = ["BlockBand", "Gathered", "Piece", "Sheet", "zeros_to_add_to"]
 
 
 @dataclass(frozen=True)
@@ -280,3 +280,9 @@ class Sheet:
             return hidden[:, :, :, None]
         grouped: Tensor = hidden.unflatten(1, self.sizes[1:]).transpose(2, 3)
         return grouped
+
+
+def zeros_to_add_to(like: Tensor) -> Tensor:
+    """Zeros to add gradients to; where those have gradients in their turn, that they have even if no pair is seen."""
+    differentiated = torch.is_grad_enabled() and like.requires_grad
+    return like.masked_fill(like.new_ones((), dtype=torch.bool), 0.0) if differentiated else torch.zeros_like(like)

@@ -13,7 +13,7 @@ from regard.capture.statistics.base import Extent, Need
 from regard.capture.watched_call import WatchedCall
 from regard.capture.weight_rows import RowBlock
 from regard.errors import InputError, ObservationError
-from regard.tensors import human_bytes
+from regard.tensors import check_max_bytes, human_bytes
 
 __all__ = ["Rollout"]
 
@@ -63,6 +63,7 @@ class Rollout:
             raise InputError(
                 f"`key` must be a position from 0 on, got {key}: text that is read in steps has no end yet"
             )
+        check_max_bytes(max_bytes)
         self.name, self._query, self._key, self._left = name, query, key, max_bytes
         self._max_bytes = max_bytes
         self.needs: frozenset[Need] = frozenset({"layers"})
