@@ -112,6 +112,25 @@ def test_commands_open_a_run(runs, command, monkeypatch, capsys):
     assert out
 
 
+def test_generate_opens_a_run_or_names_the_command_that_does(runs, tmp_path, monkeypatch, capsys):
+    def generated(run: Path) -> tuple[object, str, str]:
+        monkeypatch.setattr(sys, "argv", ["regard", "generate", TEXT, "--max-new-tokens", "3", "--model", str(run)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return ended.value.code, *capsys.readouterr()
+
+    code, out, err = generated(runs / "causal")
+    assert (code, out) == generated(runs / "causal" / "model")[:2] == (0, out), err
+    assert out.strip()
+    code, out, err = generated(runs / "translation")
+    assert (code, out) == (2, "")
+    assert f"regard translate TEXT --model {runs / 'translation'}" in err.replace("\n", " ")
+    shutil.copytree(runs / "causal", tmp_path / "stopped", ignore=shutil.ignore_patterns("model"))
+    code, out, err = generated(tmp_path / "stopped")
+    assert (code, out) == (2, "")
+    assert "has no model yet" in err.replace("\n", " ")
+
+
 def test_what_has_no_text_is_refused(runs, tmp_path):
     Transformer.from_pretrained(runs / "masked" / "model").save_pretrained(tmp_path)
     with pytest.raises(regard.InputError, match=r"has no tokenizer\.json"):

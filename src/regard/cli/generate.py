@@ -105,6 +105,7 @@ def generate(
     options = _Options(max_new_tokens, temperature, top_k, top_p, seed, num_beams, length_penalty)
     check_threads(threads)
     words = read_prompt(text)
+    model = _of_run(model)
     progress = TextConsole(stderr=True)
     with progress.status("loading the libraries") as status:
         writer, tokenizer = _load(model, threads, status)
@@ -136,6 +137,18 @@ def generate(
 def _count(name: str, value: int | None) -> None:
     if value is not None and value < 1:
         raise InputError(f"`{name}` must be at least 1, got {value}")
+
+
+def _of_run(name: str) -> str:
+    """Return the folder of the model that a finished run of `regard train` has; any other name as it is."""
+    run = Path(name).expanduser()
+    if not (run / "run.json").is_file():
+        return name
+    if (run / "model" / "source.json").is_file():
+        raise InputError(f"`--model` {name!r} was trained to translate: regard translate TEXT --model {name}")
+    if not (run / "model").is_dir():
+        raise InputError(f"the run in {name} has no model yet: the same `regard train` goes on to its end")
+    return str(run / "model")
 
 
 def _load(name: str, threads: int | None, status: Status) -> tuple[Any, Any]:
