@@ -557,3 +557,15 @@ def test_statistics_make_no_graph_though_the_model_learns():
             model(x)
     assert found
     assert not any(found)
+
+
+@pytest.mark.parametrize("weights", [None, [[1.0], [0.5, 0.5]], "one", np.ones((2, 2), dtype=object)])
+def test_weights_that_are_no_numbers_in_rows_are_refused(weights) -> None:
+    with pytest.raises(regard.InputError, match="`weights` must be numbers in rows of one length"):
+        of_weights(statistics.Distance(), weights)
+
+
+@pytest.mark.parametrize("shape", [(3,), (1, 2, 3), (1, 1, 1, 2, 3)])
+def test_weights_of_another_shape_are_refused(shape) -> None:
+    with pytest.raises(regard.InputError, match=r"`weights` must be \(queries, keys\) or .*, got \("):
+        of_weights(statistics.Distance(), torch.ones(shape))

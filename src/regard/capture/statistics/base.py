@@ -18,7 +18,7 @@ from regard.capture.statistic_axes import Axis
 from regard.capture.watched_call import Ids, WatchedCall
 from regard.capture.weight_rows import RowBlock
 from regard.capture.weights_from_qk import CallFromWeights
-from regard.errors import ObservationError
+from regard.errors import InputError, ObservationError
 
 __all__ = ["AllReduce", "Extent", "Need", "PerKey", "PerQuery", "Statistic", "of_weights"]
 
@@ -217,12 +217,21 @@ def of_weights(
     For one matrix, results have no batch and head dimensions. Queries are the last positions of the keys; if there are
     more, both are counted from 0. `input_ids` are the tokens of a text with self-attention.
 
+    Raises:
+        InputError: `weights` have another shape, or are no numbers.
+
     >>> from regard.capture.statistics import Distance
     >>> of_weights(Distance(), [[1.0, 0.0, 0.0], [0.5, 0.5, 0.0], [0.5, 0.0, 0.5]])["distance"]
     array([0. , 0.5, 1. ], dtype=float32)
     """
-    # A copy: those of an atlas are mapped from its file and may not be written.
-    given = torch.as_tensor(np.array(weights) if isinstance(weights, np.ndarray) else weights)
+    try:  # A copy: those of an atlas are mapped from its file and may not be written.
+        given = torch.as_tensor(np.array(weights) if isinstance(weights, np.ndarray) else weights)
+    except (TypeError, ValueError, RuntimeError) as problem:
+        raise InputError(f"`weights` must be numbers in rows of one length: {problem}") from None
+    if given.ndim not in (2, 4):
+        raise InputError(
+            f"`weights` must be (queries, keys) or (batch, heads, queries, keys), got {tuple(given.shape)}"
+        )
     single = given.ndim == 2
     call = CallFromWeights(given[None, None] if single else given, site="these weights")
     known = None if input_ids is None else torch.as_tensor(input_ids).expand(call.batch, -1)
