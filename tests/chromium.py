@@ -17,8 +17,10 @@ def chromium() -> Iterator:
     playwright = pytest.importorskip("playwright.sync_api")
     with playwright.sync_playwright() as running:
         browser = running.chromium.launch(executable_path=str(CHROMIUM), args=ARGUMENTS)
-        yield browser
-        browser.close()
+        try:
+            yield browser
+        finally:
+            browser.close()
 
 
 def rest(tab, milliseconds: int) -> None:

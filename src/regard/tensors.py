@@ -212,9 +212,9 @@ _TRACING = (
 )
 
 
-def check_max_bytes(limit: object) -> None:
+def check_max_bytes(limit: Any) -> None:
     """Raise InputError unless a limit is a number of bytes."""
-    if isinstance(limit, bool) or not isinstance(limit, int | float) or not limit >= 0:
+    if isinstance(limit, bool) or not (isinstance(limit, float) or hasattr(limit, "__index__")) or not limit >= 0:
         raise InputError(f"`max_bytes` is a number of bytes, got {limit!r}: 2 GiB is 2 * 2**30")
 
 

@@ -565,7 +565,13 @@ def test_weights_that_are_no_numbers_in_rows_are_refused(weights) -> None:
         of_weights(statistics.Distance(), weights)
 
 
-@pytest.mark.parametrize("shape", [(3,), (1, 2, 3), (1, 1, 1, 2, 3)])
+@pytest.mark.parametrize("convert", [torch.Tensor.cfloat, torch.Tensor.to_sparse, lambda x: x.to("meta")])
+def test_weights_without_real_numbers_are_refused(convert) -> None:
+    with pytest.raises(regard.InputError, match="`weights` must be real numbers, got torch"):
+        of_weights(statistics.Distance(), convert(torch.ones(2, 2)))
+
+
+@pytest.mark.parametrize("shape", [(3,), (0, 0), (1, 2, 3), (1, 1, 1, 2, 3)])
 def test_weights_of_another_shape_are_refused(shape) -> None:
     with pytest.raises(regard.InputError, match=r"`weights` must be \(queries, keys\) or .*, got \("):
         of_weights(statistics.Distance(), torch.ones(shape))

@@ -4,6 +4,7 @@ import math
 import warnings
 from collections.abc import Callable
 from functools import partial, reduce
+from itertools import permutations
 
 import pytest
 import torch
@@ -295,29 +296,70 @@ REARRANGED: dict[str, Callable[[Tensor], Tensor]] = {
     "gather": lambda x: x.gather(1, torch.arange(H).flip(0)[None, :, None, None].expand_as(x)),
     "tile": lambda x: x.tile(1, 1, 1, 1),
 }
-MIXER, KERNEL = nn.Parameter(torch.rand(H, H)), nn.Parameter(torch.rand(H, H, 3, 3))
-OVER_HEADS: dict[str, Callable[[Tensor], Tensor]] = {
-    "linear": lambda x: functional.linear(x.movedim(1, -1), MIXER).movedim(-1, 1),
-    "convolution": lambda x: functional.conv2d(x, KERNEL, padding=1),
-    "einsum": lambda x: torch.einsum("bhij,hg->bgij", x, MIXER),
-    "mean": lambda x: x.mean(1, keepdim=True),
+OVER_HEADS: dict[str, Callable[[nn.Module, Tensor], Tensor]] = {
+    "linear": lambda own, x: own.linear(x.movedim(1, -1)).movedim(-1, 1),
+    "convolution": lambda own, x: own.convolution(x),
+    "einsum": lambda own, x: torch.einsum("bhij,hg->bgij", x, own.linear.weight),
+    "mean": lambda own, x: x.mean(1, keepdim=True).expand(-1, H, -1, -1),
 }
+
+
+class Mixing(nn.Module):
+    """Attention by hand whose heads are rearranged and mixed, in the order of `steps`."""
+
+    def __init__(self, rearranged: str, mixed: str, steps: tuple[str, ...]) -> None:
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(D, D) for _ in range(3))
+        self.linear, self.convolution = nn.Linear(H, H), nn.Conv2d(H, H, 3, padding=1)
+        how = {"rearrange": REARRANGED[rearranged], "mix": partial(OVER_HEADS[mixed], self)}
+        self.steps = [{**how, "softmax": lambda x: x.softmax(-1)}[one] for one in steps]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + reduce(lambda scores, step: step(scores), self.steps, self.q(x) @ self.k(x).mT) @ self.v(x)
 
 
 @pytest.mark.parametrize("mixed", OVER_HEADS)
 @pytest.mark.parametrize("rearranged", REARRANGED)
-def test_heads_that_are_rearranged_and_mixed_are_missing_wherever_the_softmax_is(rearranged: str, mixed: str) -> None:
-    def attend(at: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        steps = [REARRANGED[rearranged], OVER_HEADS[mixed]]
-        steps.insert(at, lambda x: x.softmax(-1))
-        return reduce(lambda x, step: step(x), steps, q @ k.mT) @ v
-
-    attends = [partial(attend, at) for at in range(3)]
-    model = nn.Sequential(*map(Attend, (*attends, functional.scaled_dot_product_attention)))
+def test_heads_that_are_rearranged_and_mixed_are_missing_in_any_order_with_the_softmax(
+    rearranged: str, mixed: str
+) -> None:
+    orders = list(permutations(["rearrange", "mix", "softmax"]))
+    parts = [Mixing(rearranged, mixed, steps) for steps in orders]
+    model = nn.Sequential(*parts, Attend(functional.scaled_dot_product_attention))
     with regard.watch(model, strict=False) as seen:
         model(torch.randn(B, H, 6, D))
-    assert [layer.name for layer in seen.record] == ["3"]
-    assert [(one.module, one.calls) for one in seen.missing] == [("0", 1), ("1", 1), ("2", 1)]
+    assert [layer.name for layer in seen.record] == ["6"]
+    assert [(one.module, one.calls) for one in seen.missing] == [(str(at), 1) for at in range(6)]
+
+
+class Similarity(nn.Module):
+    """A network over a map of products that chooses among features: no attention, though a softmax meets a product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.features = nn.Linear(D, D), nn.Linear(D, D), nn.Linear(D, 5 * D)
+        self.first, self.second = nn.Conv2d(H, 4, 3, padding=1), nn.Conv2d(4, 5, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        pooled = functional.max_pool2d(self.first(self.q(x) @ self.k(x).mT).relu(), 2)
+        chosen = functional.adaptive_avg_pool2d(self.second(pooled).relu(), 1)[:, :, 0, 0].softmax(-1)
+        return x + chosen[:, None, None] @ self.features(x.mean((1, 2))).view(-1, 1, 5, D)
+
+
+class Gated(nn.Module):
+    """A gate that was made of pooled products."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        pooled = functional.adaptive_avg_pool2d(x @ x.mT, (1, 1))
+        return x + pooled.flip(1).mean(1, keepdim=True).softmax(-1) * x
+
+
+@pytest.mark.parametrize("kind", [Similarity, Gated])
+def test_pooled_products_that_choose_features_are_no_missing_attention(kind: type[nn.Module]) -> None:
+    model = nn.Sequential(kind(), Attend(functional.scaled_dot_product_attention))
+    with regard.watch(model) as seen:
+        model(torch.randn(B, H, 6, D))
+    assert [layer.name for layer in seen.record] == ["1"]
 
 
 @pytest.mark.parametrize("how", ["sdpa", "hand"])

@@ -3,6 +3,7 @@
 import contextlib
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -273,6 +274,16 @@ def test_nothing_seen_and_wrong_arguments_say_what_to_do() -> None:
 def test_a_limit_that_is_no_number_of_bytes_is_refused(limited, limit) -> None:
     with pytest.raises(InputError, match="`max_bytes` is a number of bytes, got"), limited(max_bytes=limit):
         pass
+
+
+@pytest.mark.parametrize("limit", [10**6, 1e6, np.int64(10**6)])
+def test_any_number_is_a_limit_of_bytes(limit) -> None:
+    model, x = Attention(), torch.randn(1, 3, D)
+    with regard.watch(model, keep="weights", max_bytes=limit) as seen:
+        model(x)
+    assert len(seen) == 1
+    q = x[:, None]
+    assert torch.equal(regard.attention(q, q, q, max_bytes=limit), regard.attention(q, q, q))
 
 
 def test_weights_are_kept_within_the_budget_and_refused_beyond_it() -> None:

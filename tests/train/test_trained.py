@@ -112,23 +112,31 @@ def test_commands_open_a_run(runs, command, monkeypatch, capsys):
     assert out
 
 
-def test_generate_opens_a_run_or_names_the_command_that_does(runs, tmp_path, monkeypatch, capsys):
-    def generated(run: Path) -> tuple[object, str, str]:
-        monkeypatch.setattr(sys, "argv", ["regard", "generate", TEXT, "--max-new-tokens", "3", "--model", str(run)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        return ended.value.code, *capsys.readouterr()
+@pytest.mark.parametrize("at", ["", "model", "checkpoints/*1"])
+def test_generate_continues_what_training_has_read(runs, at, monkeypatch, capsys):
+    """After the <s> that training puts before each text."""
+    folder = next((runs / "causal").glob(at)) if at else runs / "causal"
+    vocabulary = Tokenizer.load(runs / "causal" / "model" / "tokenizer.json")
+    prompt = vocabulary.encode([TEXT], bos=True)
+    ids = regard.load_model(str(folder)).model.model.generate(prompt, max_new_tokens=9)[0][len(prompt[0]) :]
+    code, out, err = generated(folder, monkeypatch, capsys)
+    assert (code, out.rstrip("\n")) == (0, vocabulary.decode([ids])[0].rstrip("\n")), err
 
-    code, out, err = generated(runs / "causal")
-    assert (code, out) == generated(runs / "causal" / "model")[:2] == (0, out), err
-    assert out.strip()
-    code, out, err = generated(runs / "translation")
+
+def test_generate_names_the_command_for_a_translator_and_refuses_an_encoder(runs, monkeypatch, capsys):
+    code, out, err = generated(runs / "translation", monkeypatch, capsys)
     assert (code, out) == (2, "")
     assert f"regard translate TEXT --model {runs / 'translation'}" in err.replace("\n", " ")
-    shutil.copytree(runs / "causal", tmp_path / "stopped", ignore=shutil.ignore_patterns("model"))
-    code, out, err = generated(tmp_path / "stopped")
+    code, out, err = generated(runs / "masked", monkeypatch, capsys)
     assert (code, out) == (2, "")
-    assert "has no model yet" in err.replace("\n", " ")
+    assert "is an encoder" in err.replace("\n", " ")
+
+
+def generated(run: Path, monkeypatch, capsys) -> tuple[object, str, str]:
+    monkeypatch.setattr(sys, "argv", ["regard", "generate", TEXT, "--max-new-tokens", "9", "--model", str(run)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return ended.value.code, *capsys.readouterr()
 
 
 def test_what_has_no_text_is_refused(runs, tmp_path):

@@ -69,7 +69,7 @@ class Asked:
     ) -> None:
         if isinstance(statistics, str) or not isinstance(statistics, Sequence):
             raise InputError(f"`statistics` must be a list of names and statistics, got {statistics!r}: put it in [ ]")
-        if type(max_bytes) is not int or max_bytes < 0:
+        if type(max_bytes) is not int or max_bytes < 0:  # a plain number needs no call
             check_max_bytes(max_bytes)
         asked = [_statistic(one) for one in statistics]
         if any(isinstance(one, Weights) for one in asked):

@@ -4,8 +4,9 @@ import logging
 import math
 import secrets
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -83,7 +84,7 @@ class _Options:
 def generate(
     text: Annotated[str, typer.Argument(help="A text, the name of a text file, or - for standard input.")],
     *,
-    model: Annotated[str, model_option("smollm2, or a Hugging Face folder or id.")] = "smollm2",
+    model: Annotated[str, model_option("smollm2, or a folder or id (Hugging Face, regard train).")] = "smollm2",
     max_new_tokens: Annotated[int, typer.Option(help="Largest number of tokens to generate.")] = 128,
     temperature: Annotated[float | None, typer.Option(help="Sample tokens; below 1 sharper, above 1 flatter.")] = None,
     top_k: Annotated[int | None, typer.Option(help="Sample from the k most likely tokens.")] = None,
@@ -105,7 +106,6 @@ def generate(
     options = _Options(max_new_tokens, temperature, top_k, top_p, seed, num_beams, length_penalty)
     check_threads(threads)
     words = read_prompt(text)
-    model = _of_run(model)
     progress = TextConsole(stderr=True)
     with progress.status("loading the libraries") as status:
         writer, tokenizer = _load(model, threads, status)
@@ -139,47 +139,70 @@ def _count(name: str, value: int | None) -> None:
         raise InputError(f"`{name}` must be at least 1, got {value}")
 
 
-def _of_run(name: str) -> str:
-    """Return the folder of the model that a finished run of `regard train` has; any other name as it is."""
-    run = Path(name).expanduser()
-    if not (run / "run.json").is_file():
-        return name
-    if (run / "model" / "source.json").is_file():
-        raise InputError(f"`--model` {name!r} was trained to translate: regard translate TEXT --model {name}")
-    if not (run / "model").is_dir():
-        raise InputError(f"the run in {name} has no model yet: the same `regard train` goes on to its end")
-    return str(run / "model")
+def _is_of_training(name: str) -> bool:
+    """Return whether `regard train` made a folder: a run, its model or a checkpoint, with a tokenizer of its own."""
+    folder = Path(name).expanduser()
+    if not folder.is_dir() or (folder / "tokenizer_config.json").is_file():
+        return False
+    from regard.interpret.model_loading import is_trained
+
+    return is_trained(folder)
 
 
 def _load(name: str, threads: int | None, status: Status) -> tuple[Any, Any]:
     """Return the model, in our modules, and its tokenizer."""
     if not name.strip():
         raise InputError("`--model` must not be empty: take smollm2, a folder or an id of the hub")
-    from regard.interpret.bundled import BUNDLED, folder
-    from regard.interpret.bundled.load import quiet
+    from regard.interpret.bundled import BUNDLED
 
-    own = Path(name).expanduser().is_dir()
-    if not own and name in BUNDLED and BUNDLED[name].kind == "encoder":
+    if not Path(name).expanduser().is_dir() and name in BUNDLED and BUNDLED[name].kind == "encoder":
         raise _reads_only(name)
     try:
         import huggingface_hub
         import torch
-        import transformers
+        import transformers  # noqa: F401
     except ImportError as missing:
         raise MissingExtraError(missing.name or "transformers", "models") from missing
-    from regard.models import Transformer, output_heads
+    from regard.models import output_heads
 
     if threads is not None:
         torch.set_num_threads(threads)
     # One sentence in the end, not a line for each attempt.
     logging.getLogger(huggingface_hub.__name__).setLevel(logging.ERROR)
     status.update(f"loading {name}")
-    model = Transformer.from_pretrained(name)
+    model, tokenizer = (_of_training if _is_of_training(name) else _of_checkpoint)(name)
     if model.config.kind == "encoder":
         raise _reads_only(name)
     if not isinstance(model.config.output_head, output_heads.LanguageModel):
         raise InputError(f"`--model` {name!r} has no language-modeling head: take smollm2, or a checkpoint with one")
-    where = str(Path(name).expanduser()) if own else str(folder(name)) if name in BUNDLED else name
+    return model, tokenizer()
+
+
+def _of_training(name: str) -> tuple[Any, Callable[[], Any]]:
+    """Return a model of `regard train`, and its tokenizer, which adds the tokens that training added."""
+    from regard.interpret.model_loading import load_model
+
+    loaded = load_model(name)
+    if loaded.kind == "encoder-decoder":
+        raise InputError(f"`--model` {name!r} was trained to translate: regard translate TEXT --model {name}")
+    return loaded.model.model, lambda: loaded.tokenizer
+
+
+def _of_checkpoint(name: str) -> tuple[Any, Callable[[], Any]]:
+    """Return a model of a checkpoint, and what loads its tokenizer."""
+    from regard.models import Transformer
+
+    return Transformer.from_pretrained(name), partial(_tokenizer, name)
+
+
+def _tokenizer(name: str) -> Any:
+    import transformers
+
+    from regard.interpret.bundled import BUNDLED, folder
+    from regard.interpret.bundled.load import quiet
+
+    own = Path(name).expanduser()
+    where = str(own) if own.is_dir() else str(folder(name)) if name in BUNDLED else name
     with quiet(transformers.utils.logging):
         try:
             tokenizer = transformers.AutoTokenizer.from_pretrained(where, trust_remote_code=False)
@@ -188,7 +211,7 @@ def _load(name: str, threads: int | None, status: Status) -> tuple[Any, Any]:
             raise _no_tokenizer(name, reason) from problem
     if len(tokenizer) - len(tokenizer.added_tokens_decoder) < 2:  # transformers makes up one without words
         raise _no_tokenizer(name, "there is none")
-    return model, tokenizer
+    return tokenizer
 
 
 def _reads_only(name: str) -> InputError:
@@ -229,7 +252,7 @@ def _trained_positions(config: Any, name: str) -> int | None:
     """Return the number of positions that a decoder with RoPE was trained on: beyond them it generates nonsense."""
     from regard.models.checkpoint_files import Checkpoint
 
-    if config.kind != "decoder":
+    if config.kind != "decoder" or _is_of_training(name):
         return None
     found = Checkpoint(name, local_files_only=True).config().get("max_position_embeddings")
     return found if isinstance(found, int) and found > 0 else None

@@ -24,7 +24,16 @@ from regard.interpret.bundled.catalogue import refuse_mistyped
 from regard.interpret.bundled.load import quiet
 from regard.interpret.tokens_from_tokenizer import unknown_share
 
-__all__ = ["advice", "is_offline", "load_model", "load_to_look_once", "model_for", "name_for", "positions"]
+__all__ = [
+    "advice",
+    "is_offline",
+    "is_trained",
+    "load_model",
+    "load_to_look_once",
+    "model_for",
+    "name_for",
+    "positions",
+]
 
 
 _WITH_LOADER = re.compile(r"([A-Za-z][\w-]+):(?!//)")  # loader:name; a letter and a colon is a drive of Windows
@@ -122,7 +131,7 @@ def load_model(name: str, *, attn_implementation: str | None = None) -> Loaded:
         return bundled.load(name, attn_implementation=attn_implementation or "sdpa")
     if found := _WITH_LOADER.match(name):
         return _from_extension(name, found[1], attn_implementation)
-    if _is_trained(Path(name).expanduser()):
+    if is_trained(Path(name).expanduser()):
         if attn_implementation is not None:
             raise InputError(f"`attn_implementation` is for models of transformers, and {name} was made by regard")
         return cast("Loaded", import_module("regard.train.open_run").load_trained(name))  # which is above this folder
@@ -164,7 +173,7 @@ def _from_extension(name: str, loader: str, attn_implementation: str | None) -> 
     return loaded
 
 
-def _is_trained(folder: Path) -> bool:
+def is_trained(folder: Path) -> bool:
     """Return whether regard made the folder: a run, a checkpoint of it, or a saved model."""
     if any(os.path.isfile(folder / name) for name in ("run.json", "place.json")):
         return True

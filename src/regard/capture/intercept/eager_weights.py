@@ -21,6 +21,7 @@ from regard.capture.intercept.operation_kinds import (
     NORMS,
     PARTS,
     PRODUCTS,
+    REARRANGES,
     REWEIGHTS,
     SHAPES,
     WRITES,
@@ -90,15 +91,18 @@ def layouts_after(
 ) -> tuple[Layout | None, Layout | None]:
     """Return `layout` and `lost` of a result.
 
-    A rearrangement that keeps the number of dimensions probably keeps their roles. This does not suffice to show
-    weights, but to follow them, so that they are missing where they meet values. A view may make features of them.
+    A rearrangement that keeps the numbers of queries and keys keeps their roles. This does not suffice to show weights,
+    but to follow them, so that they are missing where they meet values. A view or a pooling may make features of them.
     """
     before = followed.layout or followed.lost
     after = None if before is None else moved(before, call, one, result)
     if followed.layout is not None and after is not None:
         return after, None
-    is_view = call.name in SHAPES and call.name != "__getitem__"
-    return None, before if after is None and result.ndim == one.ndim and not is_view else after
+    rearranged = call.name in REARRANGES or call.name == "__getitem__"
+    if before is None or after is not None or not rearranged or result.ndim != one.ndim:
+        return None, after
+    same = (result.shape[at] == one.shape[at] for at, letter in enumerate(before) if letter != "b")
+    return None, before if all(same) else None
 
 
 def source_of(weights: FollowedWeights, one: Tensor) -> Tensor:
@@ -160,7 +164,7 @@ def reweighted(
     softmaxes = tuple(dict.fromkeys(softmax for part in (weights, *parts) for softmax in part.softmaxes))
     source = _still_blind(weights, layout, result)
     part = weights.part or result.numel() < one.numel()
-    lost = (weights.layout or weights.lost) if layout is None and result.ndim == one.ndim else None
+    lost = (weights.layout or weights.lost) if layout is None and result.shape == one.shape else None
     return FollowedWeights(source, softmaxes, layout, weights.ends, altered=True, part=part, odd=weights.odd, lost=lost)
 
 

@@ -228,7 +228,9 @@ def of_weights(
         given = torch.as_tensor(np.array(weights) if isinstance(weights, np.ndarray) else weights)
     except (TypeError, ValueError, RuntimeError) as problem:
         raise InputError(f"`weights` must be numbers in rows of one length: {problem}") from None
-    if given.ndim not in (2, 4):
+    if given.is_complex() or given.layout is not torch.strided or given.is_meta:
+        raise InputError(f"`weights` must be real numbers, got {given.dtype}, {given.layout} on {given.device}")
+    if given.ndim not in (2, 4) or not given.numel():
         raise InputError(
             f"`weights` must be (queries, keys) or (batch, heads, queries, keys), got {tuple(given.shape)}"
         )
