@@ -15,7 +15,6 @@ import pytest
 from interpret.shared_texts import WITHOUT
 from regard.errors import InputError
 from regard.interpret.text_queue import Claims, Silence, TextFolder
-from regard.interpret.text_workers import _without_interrupts
 
 SCRIPT = Path(__file__).with_name("shared_texts.py")
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="workers are killed by signals")
@@ -207,21 +206,6 @@ def test_a_stopped_worker_is_ended_and_named(tmp_path):
     check_each_once(out, 4, {lost[1]})
 
 
-def test_ctrl_c_while_a_process_starts_comes_after_it():
-    ran = []
-
-    def interrupted() -> None:
-        with _without_interrupts():
-            os.kill(os.getpid(), signal.SIGINT)
-            ran.append("the rest")
-
-    with pytest.raises(KeyboardInterrupt):
-        interrupted()
-    assert ran == ["the rest"]
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_ctrl_c_and_a_killed_parent_end_all_workers_and_keep_what_is_finished(tmp_path, how):
@@ -229,7 +213,7 @@ def test_ctrl_c_and_a_killed_parent_end_all_workers_and_keep_what_is_finished(tm
     run, texts = start(out, 40, 3, 1.0, 30, start_new_session=True), TextFolder(out, ".result", range(1, 41))
     until(lambda: len(pids(out)) == 3)
     begun = len(texts.finished())
-    until(lambda: len(texts.finished()) >= begun + 3)
+    until(lambda: len(texts.finished()) >= begun + 3)  # a second later: Ctrl-C while a process starts is lost
     lost = pids(out)
     begun = time.monotonic()
     if how == signal.SIGINT:

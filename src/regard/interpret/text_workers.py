@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from multiprocessing import connection, resource_tracker
+from multiprocessing import connection
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any, Protocol
@@ -110,18 +110,15 @@ def _start(number: int, work: "_Work") -> _Worker:
 
 @contextmanager
 def _without_interrupts() -> Iterator[None]:
-    """Let processes that start here leave Ctrl-C to this one, from their first line on; until then it waits."""
+    """Let processes that start here leave Ctrl-C to this one, from their first line on."""
     if threading.current_thread() is not threading.main_thread():  # which alone may do so
         yield
         return
-    resource_tracker.ensure_running()  # which unblocks signals where it starts
-    masked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-        signal.pthread_sigmask(signal.SIG_SETMASK, masked)
 
 
 def _hear(worker: _Worker, warn: Callable[[str], None]) -> None:
