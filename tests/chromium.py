@@ -38,7 +38,7 @@ def address(tab) -> str:
 
 
 def view(tab) -> dict[str, str]:
-    """What the page's address says is shown."""
+    """Return the view that the page's address specifies."""
     return dict(part.split("=", 1) for part in address(tab).removeprefix("#").split("&"))
 
 
