@@ -9,7 +9,7 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help look test test-all check format lint types layers fix docs wheel notebooks bench bench-check architectures clean
+.PHONY: help look test test-all check format lint types layers changes fix docs wheel notebooks bench bench-check architectures clean
 
 # A text may hold quotes, apostrophes, $ and line breaks: it goes through the environment, expanded by neither make nor
 # the shell. The other names are common ones (TOKEN, OUT), so they count only where they are given to make itself.
@@ -34,7 +34,7 @@ MEASURED = $(wildcard $(RESULTS:.json=*.json))
 PEERS := .venv/peers
 # Cases of bench-check: a minute on two cores, in which nothing is loaded or compiled.
 CHECKED := dense bf16 window sparse beyond decoding
-SOURCES := src tests benchmarks examples docs
+SOURCES := src tests benchmarks examples docs tools
 
 # A checkout that was moved or copied with its .venv installs again.
 moved = $(if $(wildcard $(1)),$(if $(filter-out $(CURDIR),$(file <$(1))),moved))
@@ -78,12 +78,15 @@ lint: $(STAMPS)/dev ## Does the code follow the rules of ruff?
 types: $(STAMPS)/dev ## Do the types fit? (mypy, strict)
 	@$(RUN) mypy
 
-layers: $(STAMPS)/dev ## Do imports point down only? (import-linter)
+layers: $(STAMPS)/dev ## Do imports point down only, those by a string too? (import-linter)
 	@.venv/bin/python -c 'from importlinter.cli import lint_imports_command as main; main()' --no-logo
 
 fix: $(STAMPS)/dev ## Format the code, and mend what ruff can mend
 	@$(RUN) ruff check --fix $(SOURCES)
 	@$(RUN) ruff format $(SOURCES)
+
+changes: $(STAMPS)/dev ## List the public names that changed since the last release (griffe)
+	@.venv/bin/python tools/public_changes.py
 
 docs: $(STAMPS)/dev ## Write the pages made from docstrings (docs/mechanisms, docs/nn.md), and build the site in out/site
 	@.venv/bin/python docs/generate.py
@@ -115,7 +118,7 @@ architectures: $(STAMPS)/dev ## Watch a tiny model of every architecture of tran
 
 clean: ## Remove .venv and everything that was made
 	rm -rf .venv build dist out .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
-	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests benchmarks examples tools -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The set-up, step by step. It talks on the standard error stream: what `make look` prints can be piped on.
 

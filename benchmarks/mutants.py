@@ -9,7 +9,17 @@ line, then, where these find nothing, against the others that do, the most speci
 time a mutant and tier, so that a busy machine finds what an idle one does. A line that coverage cannot see (compiled by
 numba or Triton, run in another process, executed by the import) is tested by the tests that reach its file. The results
 are written after each mutant; a run that was stopped resumes. The draw is that of the checkout as it is: a changed file
-changes it. Needs `coverage` and `pytest-xdist` (`pip install -e '.[dev]'`).
+changes it.
+
+    python benchmarks/mutants.py --before RESULTS --checkout FOLDER --results AFTER
+
+plants the mutants of an earlier run again, so that two states of the tests are compared without covering both. FOLDER
+is the checkout of the earlier run, RESULTS what it found. A mutant whose line is no longer there is drawn anew among
+the lines of its file, or of its folder, that both checkouts have; its row has "instead of", and no earlier verdict.
+Each is run against the file of the test that found it before, then against the files of the other tests that reached
+its line, with a tier's marker.
+
+Needs `coverage` and `pytest-xdist` (`pip install -e '.[dev]'`).
 """
 
 import argparse
@@ -25,7 +35,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import partial
@@ -34,6 +44,7 @@ from queue import Queue
 from typing import Any
 
 SEED, MUTANTS, SECONDS = 15, 120, 60
+FILES = 8  # of tests, against which a mutant of an earlier run is run in a tier, its finder first
 WAITS = 5  # times as much on the clock: what hangs without working ends too
 ROOT = Path(__file__).resolve().parent.parent
 REACH = ROOT / "out" / "mutants" / "reach"
@@ -127,7 +138,7 @@ def executed(tree: ast.AST) -> Iterator[ast.AST]:
         yield from executed(node)
 
 
-def mutants_of(path: Path) -> list[Mutant]:
+def mutants_of(path: Path, root: Path = ROOT) -> list[Mutant]:
     """Every mutant of a file, in the order of its text."""
     text = path.read_bytes()
     starts = [0]
@@ -142,7 +153,7 @@ def mutants_of(path: Path) -> list[Mutant]:
         after = ast.unparse(ast.fix_missing_locations(new))
         if isinstance(new, ast.expr):
             after = f"({after})"
-        found.append(Mutant(str(path.relative_to(ROOT)), node.lineno, start, end, text[start:end].decode(), after))
+        found.append(Mutant(str(path.relative_to(root)), node.lineno, start, end, text[start:end].decode(), after))
     return sorted(found, key=lambda one: (one.start, one.end))
 
 
@@ -168,9 +179,9 @@ def draw() -> list[Mutant]:
 class Reach:
     """Which lines each test executes: the plugin that records it, and the answer afterwards."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path = REACH) -> None:
         self.tests: dict[str, dict[str, Any]] = {}
-        for one in REACH.glob("*.jsonl"):
+        for one in folder.glob("*.jsonl"):
             for row in map(json.loads, one.read_text().splitlines()):
                 self.tests[row["test"]] = row
         self.lines: dict[str, dict[int, list[str]]] = {}
@@ -218,34 +229,37 @@ def reach() -> Reach:
     return Reach()
 
 
-def verdict(mutant: Mutant, tests: list[str], copy: Path) -> tuple[str, str]:
+def verdict(mutant: Mutant, tests: list[str], copy: Path, *, slow: bool | None = None) -> tuple[str, str]:
     """Run tests on a mutant: ("killed", by which), ("timeout", "") or ("survived", "").
 
-    A test that fails without the mutant as well has found nothing, and the others are run without it.
+    A test that fails without the mutant as well has found nothing, and the others are run without it. `tests` may be
+    files, of which only the tests of a tier are run where `slow` names one.
     """
     source = (ROOT / mutant.file).read_bytes()
     target = copy / mutant.file
-    tests = [test for test in tests if test not in BROKEN]
-    while tests:
+    while tests := [test for test in tests if test not in BROKEN]:
         target.write_bytes(source[: mutant.start] + mutant.after.encode() + source[mutant.end :])
         try:
-            found, by = run(tests, copy)
+            found, by = run(tests, copy, slow=slow)
         finally:
             target.write_bytes(source)
         name = by.partition(" ")[2].partition(" - ")[0]
-        if found != "killed" or name not in tests or run([name], copy)[0] != "killed":
+        if found != "killed" or not name or run([name], copy)[0] != "killed":
             return found, by
         BROKEN.add(name)
-        tests.remove(name)
     return "survived", ""
 
 
-def run(tests: list[str], copy: Path) -> tuple[str, str]:
+def run(tests: list[str], copy: Path, *, slow: bool | None = None) -> tuple[str, str]:
     """Run tests in a copy: ("killed", by which), ("timeout", "") or ("survived", "")."""
+    tier = [] if slow is None else ["-m", "slow" if slow else "not slow"]
+    seconds = SECONDS if slow is None else 3 * SECONDS  # whole files
+    left_out = [f"--deselect={name}" for name in BROKEN]
     listed = copy / "tests-of-this-mutant"
     listed.write_text("\n".join(tests))
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(copy / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--tb=no", f"@{listed}"]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--tb=no", *tier, *left_out]
+    command += [f"@{listed}"]
     try:
         ran = subprocess.run(
             command,
@@ -253,12 +267,12 @@ def run(tests: list[str], copy: Path) -> tuple[str, str]:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=WAITS * SECONDS,
-            preexec_fn=partial(resource.setrlimit, resource.RLIMIT_CPU, (SECONDS, SECONDS)),
+            timeout=WAITS * seconds,
+            preexec_fn=partial(resource.setrlimit, resource.RLIMIT_CPU, (seconds, seconds)),
         )
     except subprocess.TimeoutExpired:
         return "timeout", ""
-    if ran.returncode == 0:
+    if ran.returncode in (0, 5):  # 5: no test of the tier
         return "survived", ""
     if ran.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
         return "timeout", ""
@@ -282,6 +296,67 @@ def judge(mutant: Mutant, known: Reach, copy: Path) -> dict[str, Any]:
     return row | {"tier": ""}
 
 
+def planted_again(before: dict[str, Any], checkout: Path) -> Iterator[tuple[Mutant, dict[str, Any]]]:
+    """Yield each mutant of an earlier run with its row there; for one whose line is gone, another of both checkouts."""
+    chance = random.Random(SEED)
+    rows = before["rows"]
+    taken = {(row["file"], row["line"], row["before"], row["after"]) for row in rows}
+    for row in rows:
+        text = (checkout / row["file"]).read_text(encoding="utf-8").splitlines()[row["line"] - 1]
+        if mutant := same_mutant(row, text):
+            yield mutant, row
+            continue
+        folder = Path(row["file"]).parent
+        files = [row["file"], *(str(path.relative_to(checkout)) for path in sorted((checkout / folder).rglob("*.py")))]
+        for file in files:
+            possible = [one for one in mutants_of(checkout / file, checkout) if (ROOT / file).exists()]
+            chance.shuffle(possible)
+            for old in possible:
+                line = (checkout / file).read_text(encoding="utf-8").splitlines()[old.line - 1]
+                key = {"file": file, "line": old.line, "before": old.before, "after": old.after}
+                if tuple(key.values()) not in taken and (mutant := same_mutant(key, line)):
+                    taken.add(tuple(key.values()))
+                    yield mutant, key | {"instead of": f"{row['file']}:{row['line']}"}
+                    break
+            else:
+                continue
+            break
+
+
+def same_mutant(row: dict[str, Any], text: str) -> Mutant | None:
+    """Return the mutant of this checkout on the same line of text, the nearest where there are several."""
+    if not (ROOT / row["file"]).exists():
+        return None
+    lines = (ROOT / row["file"]).read_text(encoding="utf-8").splitlines()
+    alike = [
+        one
+        for one in mutants_of(ROOT / row["file"])
+        if (one.before, one.after) == (row["before"], row["after"]) and lines[one.line - 1] == text
+    ]
+    return min(alike, key=lambda one: abs(one.line - row["line"]), default=None)
+
+
+def judge_again(mutant: Mutant, row: dict[str, Any], known: Reach, copy: Path) -> dict[str, Any]:
+    """Run a mutant against the test files that found or reached it in the earlier run, tier by tier."""
+    finder = row.get("by", "").partition(" ")[2].partition("::")[0]
+    old = Mutant(row["file"], row["line"], 0, 0, row["before"], row["after"])
+    result: dict[str, Any] = {"file": mutant.file, "line": mutant.line, "before": mutant.before, "after": mutant.after}
+    result |= {"earlier": {key: row.get(key) for key in ("line", "tier", "verdict", "by", "instead of")}}
+    for tier, slow in (("make test", False), ("make test-all", True)):
+        reaching = [name.partition("::")[0] for name in known.of(old, slow=slow)]
+        files = [name for name in dict.fromkeys([finder, *reaching]) if name and (copy / name).exists()]
+        started = time.perf_counter()
+        result["tier"], result["verdict"], result["by"] = tier, "survived", ""
+        for file in files[:FILES]:
+            result["verdict"], result["by"] = verdict(mutant, [file], copy, slow=slow)
+            if result["verdict"] == "killed":
+                break
+        result["seconds"] = round(time.perf_counter() - started, 1)
+        if result["verdict"] == "killed":
+            return result
+    return result | {"tier": ""}
+
+
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Count what each tier found, and name the survivors."""
     found = Counter(row["tier"] for row in rows)
@@ -295,37 +370,47 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Draw the mutants and run those that have no result yet."""
+    """Plant the mutants that have no result yet: those drawn, or those of an earlier run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--again", nargs="*", default=[], help="FILE:LINE of mutants that are run once more")
     parser.add_argument("--jobs", type=int, default=1, help="mutants side by side")
     parser.add_argument("--results", type=Path, default=ROOT / "benchmarks" / "results" / "mutants.json")
+    parser.add_argument("--before", type=Path, help="results of an earlier run, whose mutants are planted again")
+    parser.add_argument("--checkout", type=Path, help="the checkout of that run, with its out/mutants/reach")
     options = parser.parse_args()
-    known = reach()
-    drawn = draw()
+    if (options.before is None) != (options.checkout is None):
+        parser.error("--before and --checkout belong together")
+    work: list[tuple[Mutant, Callable[[Path], dict[str, Any]]]]
+    if options.before is not None:
+        known = Reach(options.checkout / REACH.relative_to(ROOT))
+        earlier = planted_again(json.loads(options.before.read_text()), options.checkout.resolve())
+        work = [(mutant, partial(judge_again, mutant, row, known)) for mutant, row in earlier]
+    else:
+        known = reach()
+        work = [(mutant, partial(judge, mutant, known)) for mutant in draw()]
     rows = json.loads(options.results.read_text())["rows"] if options.results.exists() else []
     rows = [row for row in rows if f"{row['file']}:{row['line']}" not in options.again]
     done = {(row["file"], row["line"], row["before"], row["after"]) for row in rows}
-    left = [one for one in drawn if (one.file, one.line, one.before, one.after) not in done]
+    left = [judged for one, judged in work if (one.file, one.line, one.before, one.after) not in done]
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder, ThreadPoolExecutor(options.jobs) as pool:
         copies: Queue[Path] = Queue()
         ignored = shutil.ignore_patterns(".git", ".venv", "out", "__pycache__", ".*_cache", ".hypothesis")
         for number in range(options.jobs):
             copies.put(Path(shutil.copytree(ROOT, Path(folder) / str(number), ignore=ignored)))
 
-        def judged(mutant: Mutant) -> dict[str, Any]:
+        def in_a_copy(judged: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
             copy = copies.get()
             try:
-                return judge(mutant, known, copy)
+                return judged(copy)
             finally:
                 copies.put(copy)
 
-        running = [pool.submit(judged, mutant) for mutant in left]
-        for number, one in enumerate(as_completed(running), len(drawn) - len(left) + 1):
+        running = [pool.submit(in_a_copy, judged) for judged in left]
+        for number, one in enumerate(as_completed(running), len(work) - len(left) + 1):
             row = one.result()
             rows.append(row)
             place = f"{row['file']}:{row['line']} {row['before']} → {row['after']}"
-            print(f"{number} of {len(drawn)}: {row['verdict']:8} {place[:100]}", flush=True)
+            print(f"{number} of {len(work)}: {row['verdict']:8} {place[:100]}", flush=True)
             temporary = options.results.with_suffix(".part")
             found = {"seed": SEED, **summary(rows), "rows": rows}
             temporary.write_text(json.dumps(found, indent=1, ensure_ascii=False))

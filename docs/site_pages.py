@@ -1,8 +1,11 @@
 """What the site has besides docs/*.md: pages of the repository's root, and the API reference (hooks of mkdocs.yml)."""
 
+import functools
+import importlib
 import posixpath
 import re
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +13,8 @@ from mkdocs.structure.files import File
 
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
-sys.path[:0] = [str(ROOT / "src"), str(DOCS)]  # not the installed regard, which may be another checkout
-from surface import PACKAGES, module_of  # noqa: E402
+sys.path.insert(0, str(ROOT / "src"))  # not the installed regard, which may be another checkout
+PACKAGES = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["regard"]["public"]
 
 __all__ = ["on_files", "on_page_context", "on_page_markdown", "on_post_page"]
 
@@ -35,11 +38,11 @@ def on_files(files: Any, config: Any) -> Any:
         text = (ROOT / name).read_text(encoding="utf-8")
         quiet = "---\nsearch:\n  exclude: true\n---\n\n" if name == "CHANGELOG.md" else ""
         files.append(File.generated(config, page, content=quiet + text))
-    reference = {f"reference/{package or 'regard'}.md": package for package in PACKAGES}
+    reference = {f"reference/{package.removeprefix('regard.')}.md": package for package in PACKAGES}
     for page, package in reference.items():
         files.append(File.generated(config, page, content=reference_page(package)))
     (section,) = (entry for entry in config.nav if "Reference" in entry)
-    section["Reference"] = [{f"regard.{package}".rstrip("."): page} for page, package in reference.items()]
+    section["Reference"] = [{package: page} for page, package in reference.items()]
     (build,) = (entry["Build"] for entry in config.nav if "Build" in entry)
     families = {folder.name: sorted(folder.glob("*.md")) for folder in sorted(DOCS.glob("mechanisms/*/"))}
     groups = [{name.capitalize(): [f"mechanisms/{name}/{page.name}" for page in families[name]]} for name in families]
@@ -49,10 +52,15 @@ def on_files(files: Any, config: Any) -> Any:
     return files
 
 
-def reference_page(package: str) -> str:
+def module_of(public: str) -> Any:
+    """Return a public package by the name that a user types: `regard.statistics` is in another folder."""
+    regard = importlib.import_module("regard")
+    return functools.reduce(getattr, public.split(".")[1:], regard)
+
+
+def reference_page(public: str) -> str:
     """Write the page of a package: what it is for, and a section for each name that it exports."""
-    module = module_of(package)
-    public = f"regard.{package}".rstrip(".")
+    module = module_of(public)
     parts = [f"# {public}", (module.__doc__ or "").strip()]
     for name in sorted(module.__all__, key=str.lower):
         value = getattr(module, name)
