@@ -1,79 +1,88 @@
-"""Write the results of `regard bench` into README.md, README.zh.md and docs/performance.md, between their marks.
+"""Write the results of `regard bench` into docs/performance.md, between its marks.
 
     python benchmarks/table.py benchmarks/results/speed-2-cores*.json [--check]
 
-Each file is a machine, which has a column; a figure that does not reach its target says so. The README has the chosen
-cases, docs/performance.md has all, with the shares of the machines' limits. `--check` writes nothing, and exits with 1
-where a page says anything else than the results.
+Each file is a run with the compiled loops, which has a column. A table is between `<!-- speed: NAME -->` and
+`<!-- end of speed -->`; what is to be read from it is written above it by hand. `--check` writes nothing, and exits
+with 1 where the page differs from the results.
 """
 
 import argparse
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from regard.files import write_atomically
-from regard_bench.report import limits_table, read, share_of, table
+from regard_bench.report import limits_table, processor, read, table, targets_table
 
 ROOT = Path(__file__).resolve().parent.parent
-MARKS = re.compile(r"(<!-- speed: [^>]*-->\n).*?(<!-- end of speed -->)", re.DOTALL)
-CHOSEN = (  # what the README shows: case, at, what
-    ("causal, float32", "512 tokens", "time / SDPA's"),
-    ("causal, float32", "4,096 tokens", "time / SDPA's"),
-    ("causal, float32", "8,192 tokens", "time / SDPA's"),
-    ("full, float32", "512 tokens", "time / SDPA's"),
-    ("full, float32", "4,096 tokens", "time / SDPA's"),
-    ("full, bfloat16", "4,096 tokens", "SDPA's time / time"),
-    ("causal, bfloat16", "512 tokens", "SDPA's time / time"),
-    ("window 512, float32", "8,192 tokens", "time / limit"),
-    ("window 512, float32", "8,192 tokens", "dense time / time"),
-    ("window 512, bfloat16", "8,192 tokens", "dense time / time"),
-    ("causal training, float32", "512 tokens", "time / SDPA's"),
-    ("causal training, float32", "4,096 tokens", "time / SDPA's"),
-    ("causal training, float32", "4,096 tokens", "time / limit"),
-    ("window 512, training", "4,096 tokens", "time / limit"),
-    ("window 512, training", "4,096 tokens", "dense time / time"),
-    ("Longformer, training", "4,096 to 16,384 tokens", "power of n"),
-    ("decoding, 9 heads on 3", "4,096 keys", "SDPA's time / time"),
-    ("decoding, 9 heads on 3", "65,536 keys", "SDPA's time / time"),
-    ("small calls, causal", "16 tokens", "above SDPA"),
-    ("SmolLM2 watched, all heads", "4,096 tokens", "watched / plain"),
-    ("one layer's weights of SmolLM2, against attnread", "2,048 tokens, one call", "its time / time"),
-    ("MiniLM embeds", "1,000 sentences", "transformers' time / time"),
-)
-CHINESE = {
-    "case": "情形", "at": "规模", "what": "比较", "measured": "测得", "target": "目标", "outcome": "结论",
-    "reached": "达到", "missed": "未达到", "inconclusive": "误差大于差距", "measured ": "测得",
-    "causal, float32": "因果，float32", "window 512, float32": "窗口 512，float32",
-    "Longformer, training": "Longformer，训练", "decoding, 9 heads on 3": "解码，9 个头共用 3 个",
-    "small calls, causal": "小调用，因果", "SmolLM2 watched, all heads": "观察 SmolLM2，全部头",
-    "MiniLM embeds": "MiniLM 句向量", "time / SDPA's": "时间 / SDPA 的时间", "time / limit": "时间 / 极限",
-    "dense time / time": "稠密时间 / 时间", "power of n": "n 的幂", "SDPA's time / time": "SDPA 的时间 / 时间",
-    "full, bfloat16": "无掩码，bfloat16", "window 512, bfloat16": "窗口 512，bfloat16",
-    "full, float32": "无掩码，float32", "causal, bfloat16": "因果，bfloat16",
-    "causal training, float32": "因果，训练，float32", "window 512, training": "窗口 512，训练",
-    "above SDPA": "比 SDPA 多出", "watched / plain": "观察 / 不观察",
-    "its time / time": "它的时间 / 时间",
-    "one layer's weights of SmolLM2, against attnread": "SmolLM2 一层的权重，与 attnread 相比",
-    "2,048 tokens, one call": "2,048 个词元，只调用一次",
-    "transformers' time / time": "transformers 的时间 / 时间", "512 tokens": "512 个词元",
-    "4,096 tokens": "4,096 个词元", "8,192 tokens": "8,192 个词元", "16 tokens": "16 个词元",
-    "4,096 to 16,384 tokens": "4,096 到 16,384 个词元", "4,096 keys": "4,096 个键",
-    "65,536 keys": "65,536 个键", "1,000 sentences": "1,000 句",
-}  # fmt: skip
+PAGE = ROOT / "docs" / "performance.md"
+AS_INSTALLED = ROOT / "benchmarks" / "results" / "speed-again-2-cores.json"  # before `auto` took compiled loops
+MARKS = re.compile(r"(<!-- speed: ([^>]*) -->\n).*?(<!-- end of speed -->)", re.DOTALL)
+CASES = {  # table: its cases
+    "full and causal, float32": ("causal, float32", "full, float32"),
+    "full and causal, bfloat16": ("causal, bfloat16", "full, bfloat16"),
+    "windows": ("window 512, float32", "window 512, bfloat16"),
+    "training": ("causal training, float32", "full training, float32"),
+    "training with sparse masks": (
+        "window 512, training",
+        "Longformer, training",
+        "BigBird, training",
+        "documents of 512, training",
+    ),
+    "decoding": ("decoding, 9 heads on 3",),
+    "options of training": ("causal, dropout 0.1", "causal, a T5 table that learns", "causal, values of 128"),
+    "small calls": (
+        "small calls, full",
+        "small calls, causal",
+        "small calls, causal & window",
+        "small calls, ALiBi",
+        "small calls, dropout 0.1",
+    ),
+    "models": (
+        "translation, 3 + 3 layers of 256",
+        "a GPT's training step, compiled",
+        "SmolLM2 writes",
+        "MiniLM embeds",
+        "transformers' SmolLM2 on regard's attention reads",
+    ),
+    "watching": (
+        "SmolLM2 watched, all heads",
+        "one layer's weights of SmolLM2, against attnread",
+        "a page of MiniLM, against bertviz",
+    ),
+    "other libraries": (
+        "a layer, against nn.MultiheadAttention",
+        "causal, against x-transformers",
+        "window 513, against local-attention",
+        "window 512, against FlexAttention, compiled",
+        "window 512, against natten (FlexAttention, not compiled)",
+    ),
+    "a busy machine": (
+        "window 512, float32, beside a busy process",
+        "causal training, dropout 0.1, beside a busy process",
+    ),
+}
 
 
-def pages(machines: Sequence[dict[str, Any]]) -> dict[Path, str]:
-    """What stands between the marks of each page."""
-    return {
-        ROOT / "README.md": table(machines, CHOSEN),
-        ROOT / "README.zh.md": table(machines, CHOSEN, CHINESE),
-        ROOT / "docs" / "performance.md": "\n\n".join(
-            part for part in (table(machines, more=share_of), limits_table(machines)) if part
-        ),
-    }
+def tables(runs: Sequence[Mapping[str, Any]], as_installed: Mapping[str, Any]) -> dict[str, str]:
+    """Return the tables by the names of their marks: `runs` are with compiled loops, `as_installed` is without.
+
+    Raises:
+        SystemExit: A case has no table.
+    """
+    cases = [case for many in CASES.values() for case in many]
+    if missing := sorted({row["case"] for run in runs for row in run["rows"]} - set(cases)):
+        sys.exit(f"no table of {Path(__file__).name} has {', '.join(missing)}")
+    compiled = {f"{processor(run)}, compiled loops": run for run in runs}
+    keys = {row["key"] for run in runs for row in run["rows"]}
+    installed = {"rows": [row for row in as_installed["rows"] if row["key"] in keys]}
+    columns = {f"{processor(as_installed)}, as installed": installed, **compiled}
+    named = {name: table(columns, many) for name, many in CASES.items()}
+    machines = {processor(run): run for run in runs}
+    return named | {"targets": targets_table(machines, cases), "limits": limits_table(machines)}
 
 
 def main() -> None:
@@ -82,19 +91,19 @@ def main() -> None:
     parser.add_argument("results", type=Path, nargs="+")
     parser.add_argument("--check", action="store_true")
     arguments = parser.parse_args()
-    stale = []
-    for path, text in pages([read(one) for one in arguments.results]).items():
-        before = path.read_text("utf-8")
-        if not MARKS.search(before):
-            sys.exit(f"{path} has no marks <!-- speed: … --> and <!-- end of speed -->")
-        after = MARKS.sub(lambda found, text=text: f"{found[1]}{text}\n{found[2]}", before)
-        if after != before:
-            stale.append(path)
-            if not arguments.check:
-                write_atomically(path, after.encode())
-    if arguments.check and stale:
-        files = " ".join(map(str, arguments.results))
-        sys.exit(f"{', '.join(str(path) for path in stale)}: not the table of {files}; run {__file__}")
+    texts = tables([read(path) for path in arguments.results], read(AS_INSTALLED))
+    before = PAGE.read_text("utf-8")
+    marks = [name for _, name, _ in MARKS.findall(before)]
+    if sorted(marks) != sorted(texts):
+        sys.exit(
+            f"{PAGE} needs the marks <!-- speed: … --> of {', '.join(texts)}, each once; it has {', '.join(marks)}"
+        )
+    after = MARKS.sub(lambda mark: f"{mark[1]}{texts[mark[2]]}\n{mark[3]}", before)
+    if after == before:
+        return
+    if arguments.check:
+        sys.exit(f"{PAGE}: not the tables of {' '.join(map(str, arguments.results))}; run {__file__}")
+    write_atomically(PAGE, after.encode())
 
 
 if __name__ == "__main__":

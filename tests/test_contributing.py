@@ -1,4 +1,4 @@
-"""The examples of CONTRIBUTING.md: each file and export is added to a copy of the sources, and its check is run."""
+"""The examples of CONTRIBUTING.md and docs/adding.md: each file and export is added, and its check is run."""
 
 import os
 import re
@@ -9,10 +9,25 @@ from pathlib import Path
 
 import pytest
 
+import regard
+
 ROOT = Path(__file__).resolve().parents[1]
-TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-SECTIONS = dict(re.findall(r"^### (An? [^\n]+)\n(.*?)(?=^##|\Z)", TEXT, flags=re.MULTILINE | re.DOTALL))
+PAGES = ("CONTRIBUTING.md", "docs/adding.md")
 BLOCK = re.compile(r"```python\n(.*?)```", flags=re.DOTALL)
+
+
+def sections() -> dict[str, str]:
+    """The sections that have Python, by title."""
+    text = "\n".join((ROOT / page).read_text("utf-8") for page in PAGES)
+    titled = re.findall(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", text, flags=re.MULTILINE | re.DOTALL)
+    return {title: body for title, body in titled if BLOCK.search(body)}
+
+
+def file_and_check(body: str) -> tuple[Path, str, str]:
+    """Return the place of an example's file below src, its text, and the code of its check."""
+    [place] = re.findall(r"`src/(\S+\.py)`:\n", body)
+    text, check = BLOCK.findall(body)
+    return Path(place), text, check
 
 
 def export(source: Path, place: Path, body: str) -> None:
@@ -35,30 +50,35 @@ def export(source: Path, place: Path, body: str) -> None:
         assert "Export: none" in body
 
 
-@pytest.fixture(scope="module")
-def source(tmp_path_factory):
-    """A copy of the sources with every example added."""
-    folder = tmp_path_factory.mktemp("contributed") / "src"
-    shutil.copytree(ROOT / "src", folder, ignore=shutil.ignore_patterns("__pycache__"))
-    for body in SECTIONS.values():
-        [place] = re.findall(r"`src/(\S+\.py)`:\n", body)
-        (folder / place).write_text(BLOCK.findall(body)[0], "utf-8")
-        export(folder, Path(place), body)
-    return folder
-
-
-def test_there_is_an_example_of_each():
-    assert [title.split(" ", 1)[1] for title in SECTIONS] == [
-        "mask", "score", "statistic", "backend", "training task", "claim of the lab", "picture",
-    ]  # fmt: skip
+def test_the_mask_of_the_guide_is_exported_and_does_what_its_check_says(tmp_path, monkeypatch):
+    place, text, check = file_and_check(sections()["Add a mask"])
+    (tmp_path / place.name).write_text(text, "utf-8")
+    monkeypatch.setattr(regard.masks, "__path__", [*regard.masks.__path__, str(tmp_path)])
+    before = dict(vars(regard.masks))
+    try:
+        [line] = re.findall(r"Export:\s+`(from [^`]+)`", sections()["Add a mask"])
+        exec(line, vars(regard.masks))
+        exec(compile(check, "CONTRIBUTING.md", "exec"), {})
+    finally:
+        for name in vars(regard.masks).keys() - before.keys():
+            delattr(regard.masks, name)
+        sys.modules.pop(f"regard.masks.{place.stem}", None)
 
 
 @pytest.mark.slow
-def test_every_example_does_what_its_check_says(source):
-    checks = [f"def check_{at}():\n" + "".join(f"    {line}\n" for line in BLOCK.findall(body)[-1].splitlines())
-              for at, body in enumerate(SECTIONS.values())]  # fmt: skip
-    calls = [f"check_{at}()" for at in range(len(checks))]
+def test_every_example_does_what_its_check_says(tmp_path):
+    source = tmp_path / "src"
+    shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
+    code = ["import regard", f"assert regard.__file__.startswith({str(source)!r})"]
+    for number, (title, body) in enumerate(sections().items()):
+        place, text, check = file_and_check(body)
+        (source / place).write_text(text, "utf-8")
+        export(source, place, body)
+        indented = "".join(f"    {line}\n" for line in check.splitlines())
+        code += [f"def check_{number}():\n{indented}", f"print({title!r}, flush=True)", f"check_{number}()"]
     environment = {**os.environ, "PYTHONPATH": str(source)}
-    code = "\n".join(["import regard", f"assert regard.__file__.startswith({str(source)!r})", *checks, *calls])
-    ran = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stderr
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(code)], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines().count("Add a mask") == 1

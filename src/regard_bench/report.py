@@ -1,7 +1,7 @@
 """Results as JSON and as tables, and regressions against an earlier run."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,8 @@ from regard_bench.shares import Peaks, shown_peaks, shown_share
 from regard_bench.timing import Ratio
 
 __all__ = [
-    "as_json", "limits_table", "read", "regressions", "share_of", "shown", "shown_ratio", "table", "write_json",
+    "as_json", "limits_table", "processor", "read", "regressions", "shown", "shown_ratio", "table", "targets_table",
+    "write_json",
 ]  # fmt: skip
 
 _VERSION = 2  # 1 had other words for outcomes
@@ -69,46 +70,109 @@ def regressions(rows: Sequence[Row], before: Mapping[str, Any]) -> list[tuple[Ro
     return worse
 
 
-def table(
-    machines: Sequence[Mapping[str, Any]],
-    chosen: Sequence[tuple[str, str, str]] = (),
-    words: Mapping[str, str] | None = None,
-    *,
-    more: Callable[[Mapping[str, Any]], str] = lambda _: "",
-) -> str:
-    """Return a table in Markdown of the results of several machines, a column each; `words` translates.
+def table(columns: Mapping[str, Mapping[str, Any]], cases: Sequence[str] = ()) -> str:
+    """Return a table in Markdown of the results of several runs, a column each.
 
-    The rows are those of the `chosen` (case, at, what), or all. A figure that does not reach its target says so. `more`
-    gives what a cell has after it.
+    The rows are those of `cases`, or all. Shares of the machine's limit have a column beside the figures. A run that
+    has none of the rows has no column.
 
-    >>> row = {"case": "full", "at": "512 tokens", "what": "time / SDPA's", "target": "≤ 0.8", "outcome": "missed"}
-    >>> row |= {"median": 1.004, "low": 0.99, "high": 1.01, "rounds": 9, "unit": "×", "why": ""}
-    >>> print(table([{"machine": {"cpu": "One"}, "rows": [row]}, {"machine": {"cpu": "Other"}, "rows": []}]))
-    | case | at | what | target | One | Other |
-    |---|---|---|---:|---:|---:|
-    | full | 512 tokens | time / SDPA's | ≤ 0.8 | 1.00 × (0.99 – 1.01), missed | not measured |
+    >>> row = {"case": "full", "at": "512 tokens", "what": "time / SDPA's", "unit": "×", "why": ""}
+    >>> row |= {"median": 1.004, "low": 0.99, "high": 1.01, "rounds": 9}
+    >>> print(table({"One": {"rows": [row]}, "Other": {"rows": [row | {"median": None}]}, "None": {"rows": []}}))
+    | case | at | what | One | Other |
+    |---|---|---|---:|---:|
+    | full | 512 tokens | time / SDPA's | 1.00 × (0.99 – 1.01) | not measured |
     """
-    translated = dict(words or {})
-
-    def word(text: str) -> str:
-        return translated.get(text, text)
-
-    def cell(row: Mapping[str, Any] | None) -> str:
-        if row is None or row["median"] is None:
-            return word((row and row["why"]) or "not measured")
-        outcome = str(row["outcome"] or "")
-        return shown(row) + (f", {word(outcome)}" if outcome in ("missed", "inconclusive") else "") + more(row)
-
-    names = _names(machines)
-    heads = [word(one) for one in ("case", "at", "what", "target")] + names
-    lines = [f"| {' | '.join(heads)} |", f"|---|---|---|{'---:|' * (1 + len(names))}"]
-    measured = [{(row["case"], row["at"], row["what"]): row for row in one["rows"]} for one in machines]
-    for key in dict.fromkeys(chosen or (key for one in measured for key in one)):
-        found = [one.get(key) for one in measured]
-        target = next((one["target"] for one in found if one and one["target"]), "")
-        cells = [*map(word, key), target, *map(cell, found)]
+    runs = {name: rows for name, results in columns.items() if (rows := _by_key(results, cases))}
+    with_shares = [name for name, rows in runs.items() if any(row.get("share") for row in rows.values())]
+    heads = ["case", "at", "what"]
+    for name in runs:
+        heads += [name, "share of its limit"] if name in with_shares else [name]
+    lines = [f"| {' | '.join(heads)} |", f"|---|---|---|{'---:|' * (len(heads) - 3)}"]
+    for key in dict.fromkeys(key for rows in runs.values() for key in rows):
+        cells = list(key)
+        for name, rows in runs.items():
+            row = rows.get(key)
+            cells.append(_figure(row))
+            if name in with_shares:
+                share = row and row.get("share")
+                cells.append(shown_share(share) if share else "")
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def targets_table(columns: Mapping[str, Mapping[str, Any]], cases: Sequence[str] = ()) -> str:
+    """Return a table in Markdown of the targets, with the outcome of each run, and above it the number of each outcome.
+
+    Sizes of a case that have the same target share a row.
+
+    >>> row = {"case": "full", "at": "512 tokens", "what": "time / SDPA's", "target": "≤ 0.8", "outcome": "missed"}
+    >>> rows = [row, row | {"at": "1,024 tokens"}, row | {"at": "2,048 tokens", "outcome": "reached"}]
+    >>> print(targets_table({"One": {"rows": rows}, "Other": {"rows": []}}))
+    - One: 1 of 3 targets reached, 2 not reached.
+    - Other: nothing was measured.
+    <BLANKLINE>
+    | case | what | target | One | Other |
+    |---|---|---:|---|---|
+    | full | time / SDPA's | ≤ 0.8 | not reached: 512 / 1,024 tokens; reached: 2,048 tokens | not measured |
+    """
+    runs = {name: _by_key(results, cases) for name, results in columns.items()}
+    sizes: dict[tuple[str, str, str], dict[str, None]] = {}
+    for rows in runs.values():
+        for (case, at, what), row in rows.items():
+            if row["target"]:
+                sizes.setdefault((case, what, row["target"]), {})[at] = None
+    lines = [f"- {name}: {_counts(rows.values())}." for name, rows in runs.items()]
+    lines += ["", f"| case | what | target | {' | '.join(runs)} |", f"|---|---|---:|{'---|' * len(runs)}"]
+    for (case, what, target), lengths in sizes.items():
+        cells = [_outcomes({at: rows.get((case, at, what)) for at in lengths}) for rows in runs.values()]
+        lines.append(f"| {case} | {what} | {target} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _by_key(results: Mapping[str, Any], cases: Sequence[str]) -> dict[tuple[str, str, str], Mapping[str, Any]]:
+    rows = results["rows"]
+    if cases:
+        rows = [row for case in cases for row in rows if row["case"] == case]
+    return {(row["case"], row["at"], row["what"]): row for row in rows}
+
+
+def _figure(row: Mapping[str, Any] | None) -> str:
+    if row is None or row["median"] is None:
+        return (row and row["why"]) or "not measured"
+    return shown(row)
+
+
+_OUTCOMES = {"missed": "not reached", "inconclusive": "inconclusive", "reached": "reached", None: "not measured"}
+
+
+def _counts(rows: Iterable[Mapping[str, Any]]) -> str:
+    outcomes = [row["outcome"] for row in rows if row["target"] and row["outcome"]]
+    if not outcomes:
+        return "nothing was measured"
+    others = [f"{outcomes.count(name)} {_OUTCOMES[name]}" for name in ("missed", "inconclusive") if name in outcomes]
+    return ", ".join([f"{outcomes.count('reached')} of {len(outcomes)} targets reached", *others])
+
+
+def _outcomes(rows: Mapping[str, Mapping[str, Any] | None]) -> str:
+    """Return the outcomes of one target at several sizes: "not reached: 512 / 1,024 tokens; reached: 4,096 tokens"."""
+    at = {outcome: [size for size, row in rows.items() if (row and row["outcome"]) == outcome] for outcome in _OUTCOMES}
+    at = {outcome: sizes for outcome, sizes in at.items() if sizes}
+    if len(at) == 1:
+        return _OUTCOMES[next(iter(at))]
+    return "; ".join(f"{_OUTCOMES[outcome]}: {_sizes(sizes)}" for outcome, sizes in at.items())
+
+
+def _sizes(sizes: Sequence[str]) -> str:
+    """Join sizes, with their unit once.
+
+    >>> _sizes(["512 tokens", "1,024 tokens"])
+    '512 / 1,024 tokens'
+    """
+    units = {size.partition(" ")[2] for size in sizes}
+    if len(units) > 1:
+        return " / ".join(sizes)
+    return f"{' / '.join(size.partition(' ')[0] for size in sizes)} {units.pop()}".strip()
 
 
 def shown(row: Mapping[str, Any]) -> str:
@@ -116,25 +180,21 @@ def shown(row: Mapping[str, Any]) -> str:
     return shown_ratio(Ratio(row["median"], row["low"], row["high"], row["rounds"]), row["unit"])
 
 
-def share_of(row: Mapping[str, Any]) -> str:
-    """Return what a cell adds of the share of the machine's limit; nothing where it is not known, as in old files."""
-    share = row.get("share")
-    return f"; {shown_share(share)}" if share else ""
-
-
-def limits_table(machines: Sequence[Mapping[str, Any]]) -> str:
-    """Return a table in Markdown of the limits of several machines; nothing where no run has measured them."""
-    if not any("peaks" in one for one in machines):
+def limits_table(columns: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return a table in Markdown of the limits of several runs; nothing where no run has measured them."""
+    limits = {name: shown_peaks(results["peaks"]) for name, results in columns.items() if "peaks" in results}
+    if not limits:
         return ""
-    found = [shown_peaks(one["peaks"]) if "peaks" in one else {} for one in machines]
-    lines = [f"| limit | {' | '.join(_names(machines))} |", f"|---|{'---:|' * len(machines)}"]
-    names = dict.fromkeys(name for one in found for name in one)
-    lines += [f"| {name} | {' | '.join(one.get(name, 'not measured') for one in found)} |" for name in names]
+    lines = [f"| limit | {' | '.join(columns)} |", f"|---|{'---:|' * len(columns)}"]
+    for limit in dict.fromkeys(limit for shown in limits.values() for limit in shown):
+        cells = [limits.get(name, {}).get(limit, "not measured") for name in columns]
+        lines.append(f"| {limit} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def _names(machines: Sequence[Mapping[str, Any]]) -> list[str]:
-    return [one["machine"]["cpu"].replace("(R)", "").replace(" Processor", "") for one in machines]
+def processor(results: Mapping[str, Any]) -> str:
+    """Return the name of a run's processor."""
+    return str(results["machine"]["cpu"]).replace("(R)", "").replace(" Processor", "")
 
 
 def shown_ratio(ratio: Ratio, unit: str) -> str:

@@ -1,12 +1,13 @@
 """What is reported, and what is not: the table, the JSON, the comparison with an earlier run."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from regard.errors import InputError
 from regard_bench.page import page
-from regard_bench.report import as_json, read, regressions, table, write_json
+from regard_bench.report import as_json, read, regressions, table, targets_table, write_json
 from regard_bench.rows import Outcome, Row, at_least, at_most
 from regard_bench.timing import Ratio
 from regard_lab.machine import here
@@ -62,7 +63,7 @@ def test_without_a_target_what_is_divided_by_what_says_which_way_is_worse():
 def test_what_was_not_measured_stays_not_measured():
     missing = Row("peer", "512 tokens", "its time / time", why="x is not installed")
     told = as_json([missing], here(1))
-    assert "x is not installed" in table([told | {"machine": {"cpu": "One"}}])
+    assert "x is not installed" in table({"One": told})
     assert "x is not installed" in page(told)
     assert regressions([missing], as_json([row(1.0)], {})) == []
 
@@ -86,3 +87,31 @@ def test_the_page_draws_sides_over_the_length_and_says_every_number():
     assert "1.01 × (1.00 – 1.02)" in drawn
     assert "reached 0" not in drawn
     assert "<script" not in drawn
+
+
+def test_a_table_has_the_rows_of_its_cases_in_their_order_and_no_column_without_any():
+    rows = [replace(row(1.0), case=case) for case in ("b", "a", "c")]
+    run = as_json(rows, here(1))
+    assert table({"One": run, "Other": as_json([rows[2]], here(1))}, ["a", "b"]).splitlines() == [
+        "| case | at | what | One |",
+        "|---|---|---|---:|",
+        "| a | 512 tokens | time / SDPA's | 1.00 × (0.99 – 1.01) |",
+        "| b | 512 tokens | time / SDPA's | 1.00 × (0.99 – 1.01) |",
+    ]
+
+
+def test_targets_that_are_not_reached_are_named_with_their_sizes():
+    at = {"512 tokens": row(1.2), "1,024 tokens": row(1.0), "2,048 tokens": row(0.5), "4,096 tokens": row(1.3)}
+    unmeasured = Row("case", "8,192 tokens", "time / SDPA's", None, at_most(1.0), why="too long")
+    free = Row("case", "16 tokens", "time / limit", Ratio(3.0, 2.9, 3.1, 9))
+    rows = [*(replace(one, at=size) for size, one in at.items()), unmeasured, free]
+    assert targets_table({"One": as_json(rows, here(1)), "Other": as_json(rows[:1], here(1))}).splitlines() == [
+        "- One: 1 of 4 targets reached, 2 not reached, 1 inconclusive.",
+        "- Other: 0 of 1 targets reached, 1 not reached.",
+        "",
+        "| case | what | target | One | Other |",
+        "|---|---|---:|---|---|",
+        "| case | time / SDPA's | ≤ 1 | not reached: 512 / 4,096 tokens; inconclusive: 1,024 tokens; "
+        "reached: 2,048 tokens; not measured: 8,192 tokens | not reached: 512 tokens; "
+        "not measured: 1,024 / 2,048 / 4,096 / 8,192 tokens |",
+    ]
