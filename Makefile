@@ -61,10 +61,10 @@ look: $(STAMPS)/models ## See what a real model attends to in TEXT="…"; sets e
 	.venv/bin/regard look "$$@" -- "$$TEXT" || exit $$?; \
 	command -v regard >/dev/null || echo '(regard is in .venv: ". .venv/bin/activate" makes this shell know it)' >&2
 
-test: $(STAMPS)/dev $(STAMPS)/models ## Run the tests, without those that take long (five minutes on two cores)
+test: $(STAMPS)/dev $(STAMPS)/models ## Run the tests, without those that take long (three and a half minutes on two cores)
 	@$(TESTS) -m "not slow"
 
-test-all: $(STAMPS)/dev $(STAMPS)/models ## Run every test: what CI runs
+test-all: $(STAMPS)/dev $(STAMPS)/models ## Run every test: what CI runs (a quarter of an hour)
 	@$(TESTS)
 
 check: format lint types layers test-all ## Everything that must be green: format, lint, types, layers, every test

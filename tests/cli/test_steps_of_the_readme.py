@@ -1,4 +1,4 @@
-"""The commands `regard steps` of the READMEs, each one line to run, and their numbers worked out by hand."""
+"""The commands `regard steps` of the start pages, each one line to run, and their numbers worked out by hand."""
 
 import math
 import re
@@ -13,13 +13,13 @@ from regard.cli.steps import steps
 
 app = typer.Typer()
 app.command()(steps)
-READMES = ("README.md", "README.zh.md")
+PAGES = ("docs/start.md", "docs/start.zh.md")
 
 
 def lines(name):
     text = (ROOT / name).read_text(encoding="utf-8")
     found = re.findall(r"^regard steps(.*?)(?:  #.*)?$", text, re.MULTILINE)
-    return [line.strip() for line in found if "--model" not in line and "x.csv" not in line]  # your own numbers
+    return [line.strip() for line in found if "--model" not in line]
 
 
 def run(line, monkeypatch):
@@ -38,14 +38,14 @@ def shown(number):
     return f"{number:.3g}"
 
 
-@pytest.mark.parametrize("name", READMES)
+@pytest.mark.parametrize("name", PAGES)
 def test_every_line_runs_as_it_stands_there(name, monkeypatch):
     assert len(lines(name)) >= 4
     for line in lines(name):
         assert "softmax" in run(line, monkeypatch).lower()
 
 
-@pytest.mark.parametrize("name", READMES)
+@pytest.mark.parametrize("name", PAGES)
 def test_three_tokens(name, monkeypatch):
     (line,) = [one for one in lines(name) if one in ("", "--lang zh")][:1]
     text = run(line, monkeypatch)
@@ -54,14 +54,14 @@ def test_three_tokens(name, monkeypatch):
     assert "0.486" in text
 
 
-@pytest.mark.parametrize("name", READMES)
+@pytest.mark.parametrize("name", PAGES)
 def test_softmax_of_100_1_1(name, monkeypatch):
     text = run(the_line(name, "softmax"), monkeypatch)
     assert f"w₁₂ = 1.01e-43 / 1 = {math.exp(-99):.2e}".replace("e-0", "e-") in text
     assert "z₁ = [1 1.01e-43 1.01e-43]" in text
 
 
-@pytest.mark.parametrize("name", READMES)
+@pytest.mark.parametrize("name", PAGES)
 def test_a_library(name, monkeypatch):
     """The question [2 2 0 0] scores 4, 8 and 0; over √4 that is 2, 4, 0; the second book tells three times as much."""
     text = run(the_line(name, "library"), monkeypatch)
@@ -72,7 +72,7 @@ def test_a_library(name, monkeypatch):
     assert f"z₁ = [{shown(first + 3 * second)} {shown(4 * third)}]" in text
 
 
-@pytest.mark.parametrize("name", READMES)
+@pytest.mark.parametrize("name", PAGES)
 def test_a_shop(name, monkeypatch):
     """红色连衣裙 is q = [1 1]; the titles' scores are 2, 0, 0, −2; the values are prices."""
     text = run(the_line(name, "shop"), monkeypatch)
