@@ -158,7 +158,7 @@ _MASKS = [
     _mask("Global", "全局词元", "masks.Global([0])", "masks.Global([0])"),
     _mask(
         "Sinks",
-        "注意力沉没（attention sink）",
+        "注意力汇聚点（attention sink）",
         "masks.Causal() & (masks.Window(1020) | masks.Sinks(4))",
         "masks.Sinks(1)",
     ),
@@ -398,7 +398,7 @@ _ARGUMENTS = [
     ),
     Argument(
         "sink_logit",
-        "沉没 logit（sink logit）",
+        "汇聚点 logit（sink logit）",
         "normalizer=normalizers.Softmax(torch.zeros(8))",
         "normalizers.Softmax(torch.zeros(1))" + _NORMALIZED,
         "import torch\nfrom regard import attention, normalizers\n\n"
