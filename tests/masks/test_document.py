@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+import regard
 from regard import masks
 from regard.errors import InputError
 from regard.masks.block_plan import EMPTY, FULL, PARTIAL, edges
@@ -161,12 +162,86 @@ def test_a_mask_that_depends_on_lengths_fits_documents_of_one_length_alone():
         masks.Document.from_lengths(torch.tensor([3, 2]), within=within).bind(5, 5)
 
 
+ANYWHERE = [  # a mask, and whether query i sees key j in a document of n positions
+    (masks.Global([0]), lambda i, j: i == 0 or j == 0),
+    (masks.Window(3) | masks.Global([0]), lambda i, j: i - 3 < j <= i or i == 0 or j == 0),
+    (masks.Causal() & ~masks.Global([1]), lambda i, j: j <= i and i != 1 and j != 1),
+    (masks.longformer(2, [0, 4]), lambda i, j: abs(i - j) <= 1 or i in (0, 4) or j in (0, 4)),  # 4: not in all of them
+    (masks.Global([2**27]) | masks.Sinks(1), lambda i, j: j == 0),  # a flag for each position would be 128 MB
+    (masks.MaskMod(lambda batch, head, i, j: (i + j) % 3 == 0), lambda i, j: (i + j) % 3 == 0),
+]
+EMPTY_SOMEWHERE = [  # lengths of keys and of queries
+    ([5, 0, 6], [5, 0, 6]),
+    ([0, 5, 0, 0, 3], [0, 5, 0, 0, 3]),
+    ([4, 7], [0, 2]),
+    ([0, 7], [3, 2]),
+    ([5, 0, 6], [0, 4, 2]),
+    ([5, 0, 6], [0, 4, 0]),  # no document has both
+    ([0, 3], [2, 0]),
+]
+
+
+@pytest.mark.parametrize(("within", "rule"), ANYWHERE)
+def test_an_empty_document_sees_nothing_and_is_seen_by_nothing(within, rule):
+    for lengths, query_lengths in EMPTY_SOMEWHERE:
+        kv_len, q_len, case = sum(lengths), sum(query_lengths), f"{lengths} keys, {query_lengths} queries"
+        right = _diagonal(lengths, query_lengths, rule)
+        made = {
+            "lengths": masks.Document.from_lengths(torch.tensor(lengths), torch.tensor(query_lengths), within=within),
+            "edges": masks.Document.from_cu_seqlens(_edges(lengths), _edges(query_lengths), within=within),
+        }
+        for name, mask in made.items():
+            bound = mask.bind(q_len, kv_len)
+            np.testing.assert_array_equal(bound.dense()[0, 0].numpy(), right, err_msg=f"{name}: {case}")
+            rows, columns = edges(q_len, 2), edges(kv_len, 2)
+            kinds, truth = bound.blocks(rows, columns)[0, 0].numpy(), _truth(right, rows.tolist(), columns.tolist())
+            assert ((kinds == truth) | (kinds == PARTIAL)).all(), f"{name}: {case}"
+
+
+def _edges(lengths):
+    return torch.tensor([0, *np.cumsum(lengths)], dtype=torch.int32)
+
+
+@pytest.mark.parametrize(("within", "rule"), ANYWHERE)
+def test_attention_in_packed_documents_is_that_of_each_that_is_not_empty(within, rule):
+    generator = torch.Generator().manual_seed(0)
+    for lengths, query_lengths in EMPTY_SOMEWHERE:
+        q, k, v = (torch.randn(1, 2, n, 4, generator=generator) for n in (sum(query_lengths), *[sum(lengths)] * 2))
+        visible = torch.from_numpy(_diagonal(lengths, query_lengths, rule))
+        scores = (q @ k.mT / 2).masked_fill(~visible, -torch.inf)
+        right = scores.softmax(-1).nan_to_num() @ v  # a query that sees nothing: 0
+        mask = masks.Document.from_lengths(torch.tensor(lengths), torch.tensor(query_lengths), within=within)
+        for backend in ("reference", "blockwise", "auto"):
+            output = regard.attention(q, k, v, mask=mask, backend=backend)
+            assert torch.allclose(output, right, atol=1e-6), f"{backend}: {lengths} keys, {query_lengths} queries"
+        jagged = regard.attention(_jagged(q, query_lengths), _jagged(k, lengths), _jagged(v, lengths), mask=within)
+        output = jagged.transpose(1, 2).values().transpose(0, 1)[None]
+        assert torch.allclose(output, right, atol=1e-6), f"jagged: {lengths} keys, {query_lengths} queries"
+
+
+def _jagged(packed, lengths):
+    parts = packed[0].transpose(0, 1).split(lengths)
+    return torch.nested.nested_tensor(list(parts), layout=torch.jagged).transpose(1, 2)
+
+
 @pytest.mark.parametrize("lengths", [[], [0], [0, 0]])
-@pytest.mark.parametrize("within", [None, masks.Causal()])
+@pytest.mark.parametrize("within", [None, masks.Causal(), masks.Global([0]), masks.RandomBlocks(1), masks.bigbird()])
 def test_where_there_are_no_keys_there_is_nothing_to_see(lengths, within):
     mask = masks.Document.from_lengths(torch.tensor(lengths, dtype=torch.long), within=within)
     assert mask.bind(2, 0).dense().shape == (1, 1, 2, 0)
     assert mask.bind(2, 0).blocks(torch.tensor([0, 2]), torch.tensor([0])).shape == (1, 1, 1, 0)
+
+
+@pytest.mark.parametrize("within", [masks.Dense(torch.ones(3, 3).bool().tril()), masks.RandomBlocks(1, block=1)])
+def test_a_mask_for_one_length_fits_where_all_other_documents_are_empty(within):
+    packed = masks.Document.from_lengths(torch.tensor([3, 0, 3, 0]), within=within).bind(6, 6).dense()[0, 0]
+    alone = within.bind(3, 3).dense()[0, 0]
+    assert torch.equal(packed, torch.block_diag(alone, alone).bool())
+
+
+def test_a_sequence_of_padding_alone_sees_nothing_through_a_global_token():
+    mask = masks.Padding.from_lengths(torch.tensor([2, 0]), kv_len=3) & (masks.Window(2) | masks.Global([0]))
+    assert mask.bind(3, 3).dense(batch=2)[:, 0].int().tolist() == [[[1, 1, 0], [1, 1, 0], [1, 1, 0]], [[0] * 3] * 3]
 
 
 @pytest.mark.parametrize(

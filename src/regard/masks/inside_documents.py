@@ -100,17 +100,19 @@ class Inside(Mask):
         return self.within.leading
 
     def resolve(self, q_len: int, kv_len: int, q_offset: int) -> Mask:
-        """Resolve both; the inner mask must be the same one in every document."""
+        """Resolve both; the inner mask must be the same one in every document that has queries and keys."""
         documents = self.documents.resolve(q_len, kv_len, q_offset)
-        within = self.within
-        for n, (m, size) in enumerate(self._read[2]):
-            placed = self.within.resolve(m, size, size - m)
-            if n > 0 and placed != within:
-                raise InputError(
-                    "`within` must be the same in documents of every length, as Causal() and Window(…) are, got "
-                    f"{self.within!r}"
-                )
-            within = placed
+        # A document without queries or without keys has no pair: whatever the inner mask is there, it hides nothing.
+        sizes = sorted((size, m) for m, size in self._read[2] if m > 0 and size > 0)
+        if not sizes:
+            return documents  # in which nobody sees anything
+        resolved = [self.within.resolve(m, size, size - m) for size, m in sizes]
+        if any(mask != resolved[-1] for mask in resolved):
+            raise InputError(
+                "`within` must be the same in documents of every length, as Causal() and Window(…) are, got "
+                f"{self.within!r}"
+            )
+        within = resolved[-1]  # of the longest, so that no global token of it is left out
         start = 0 if self.query_lengths is None else q_offset
         return self.with_place(documents=documents, within=within, start=start, _lengths=self._read)
 

@@ -131,6 +131,15 @@ class Global(Mask):
         for token in self.tokens:
             check_count("tokens", token, 0, "gives positions, each of which counts from the first key", most=_FAR)
 
+    def __eq__(self, other: object) -> bool:
+        """The same tokens, whatever the length that it is bound to."""
+        if not isinstance(other, Global) or isinstance(self.tokens, Tensor) or isinstance(other.tokens, Tensor):
+            return isinstance(other, Global) and self.tokens is other.tokens
+        return self.tokens == other.tokens
+
+    def __hash__(self) -> int:
+        return id(self.tokens) if isinstance(self.tokens, Tensor) else hash(self.tokens)
+
     @property  # kept by hand: compilers cannot enter the lock of `cached_property` before Python 3.12
     def _flags(self) -> Tensor:
         if isinstance(self.tokens, Tensor):
@@ -138,8 +147,9 @@ class Global(Mask):
         kept: Tensor | None = getattr(self, "_listed", None)
         if kept is not None:
             return kept
-        flags = torch.zeros(1, 1 + max(self.tokens, default=0), dtype=torch.bool)
-        flags[0, list(self.tokens)] = True
+        near = getattr(self, "_near", self.tokens)
+        flags = torch.zeros(1, 1 + max(near, default=0), dtype=torch.bool, device="cpu")
+        flags[0, list(near)] = True
         if not torch.compiler.is_compiling():
             object.__setattr__(self, "_listed", flags)
         return flags
@@ -176,10 +186,16 @@ class Global(Mask):
         if not isinstance(self.tokens, Tensor):
             end = max(kv_len, q_offset + q_len)
             near = tuple(token for token in self.tokens if token < end)
-            return self if len(near) == len(self.tokens) else Global(near)
+            return self if len(near) == len(self.tokens) else self._before(near)
         if self.tokens.shape[1] != kv_len:
             raise InputError(f"`tokens` must have one flag for each of {kv_len} keys, got {self.tokens.shape[1]}")
         return self
+
+    def _before(self, near: tuple[int, ...]) -> "Global":
+        # No field: it is the same mask, of which fewer flags are made, and equal to what other lengths leave of it.
+        placed = Global(self.tokens)
+        object.__setattr__(placed, "_near", near)
+        return placed
 
 
 def as_booleans(name: str, flags: Tensor) -> Tensor:
