@@ -4,7 +4,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -74,6 +74,7 @@ def train(
         callbacks = (log, Curves(log.path, folder / "curves.svg"), screen)
         with _stop_requested() as should_stop, screen:
             ended = run(settings, callbacks, should_stop=should_stop)
+    screen.warn(ended.warnings)
     if ended.reason == "should_stop":
         console.print(f"stopped after step {ended.step:,}; the same command resumes from there")
         raise typer.Exit(130)
@@ -94,6 +95,7 @@ class _Screen:
         self.task = self.bar.add_task("", visible=False)
         self._speed = 0.0
         self._began = time.perf_counter()
+        self._warned: set[str] = set()
 
     def __enter__(self) -> "_Screen":
         return self
@@ -109,6 +111,13 @@ class _Screen:
 
     def show(self, text: str, style: str = "") -> None:
         self.console.print(text, style=style, soft_wrap=True)
+
+    def warn(self, warnings: Iterable[str]) -> None:
+        """Show each warning once."""
+        for text in warnings:
+            if text not in self._warned:
+                self.show(f"warning: {text}")
+                self._warned.add(text)
 
     def _started(self, event: "Started") -> None:
         if callable(self._ready):
@@ -133,6 +142,7 @@ class _Screen:
         self.show(f"step {event.step:>6,}  epoch {event.epoch}  held out: {scores}{'  best' if event.is_best else ''}")
         for one in event.samples:
             self.show(f"  {one.source} → {one.prediction}   ({one.reference})", style="dim")
+        self.warn(event.warnings)
 
     def _ended(self, event: "Ended") -> None:
         self.bar.stop()

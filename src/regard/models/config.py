@@ -257,8 +257,7 @@ class TransformerConfig:
     @property
     def start_token_id(self) -> int | None:
         """The first token of the decoder: its start token, or that of all texts, as in transformers' `generate`."""
-        own = self.special_tokens.decoder_start_token_id
-        return self.special_tokens.bos_token_id if own is None else own
+        return next(iter(self.special_tokens.decoder_prefix), None)
 
     def window_of(self, layer: int) -> int | None:
         """The window of a layer of the decoder."""

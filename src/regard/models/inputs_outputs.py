@@ -80,6 +80,17 @@ class SpecialTokens:
         found = self.eos_token_id
         return () if found is None else (found,) if isinstance(found, int) else tuple(found)
 
+    @property
+    def decoder_prefix(self) -> tuple[int, ...]:
+        """The tokens before a target, as in transformers' `generate`: the start token, and one that is forced after it.
+
+        >>> SpecialTokens(bos_token_id=0, decoder_start_token_id=2, forced_bos_token_id=0).decoder_prefix
+        (2, 0)
+        """
+        start = self.bos_token_id if self.decoder_start_token_id is None else self.decoder_start_token_id
+        forced = () if self.forced_bos_token_id is None else (self.forced_bos_token_id,)
+        return () if start is None else (start, *forced)
+
 
 def token_mask(
     name: str, mask: Tensor | None, shape: Sequence[int], before: int = 0

@@ -124,19 +124,37 @@ class PretrainedMixin(nn.Module):
         return filled if dtype is None else filled.to(dtype)
 
     @classmethod
+    def pretrained_config(cls, name: str | Path) -> Any:
+        """Return the configuration of a model that `from_pretrained` loads, without reading its weights.
+
+        Raises:
+            InputError: There is no such model, or its family or configuration is not read.
+            MissingExtraError: huggingface_hub is not installed.
+        """
+        checkpoint = Checkpoint(name)
+        raw = checkpoint.config()
+        if _OURS not in raw:
+            return cls._their_config(raw, checkpoint)
+        _check_format(raw, checkpoint)
+        return cls._our_config(raw, checkpoint)
+
+    @classmethod
     def _ours(cls, raw: dict[str, Any], checkpoint: Checkpoint) -> tuple[Any, dict[str, Tensor]]:
-        if type(version := raw.get(_FORMAT, 1)) is not int or version != _VERSION:
-            way = "train or save the model again" if version in (1, 2) else "update regard"
-            raise InputError(
-                f"the config.json of {checkpoint.name!r} is of format version {version!r}, and this regard loads "
-                f"version {_VERSION}: {way}"
-            )
+        _check_format(raw, checkpoint)
         _verify(raw, checkpoint)
+        return cls._our_config(raw, checkpoint), dict(checkpoint.tensors())
+
+    @classmethod
+    def _our_config(cls, raw: dict[str, Any], checkpoint: Checkpoint) -> Any:
         config = from_json(raw[_OURS], cls.config_kinds)
         if not isinstance(config, cls.config_kinds[0]):
             kind = type(config).__name__
             raise InputError(f"{checkpoint.name!r} holds a {kind}: {cls.__name__} reads {cls.config_kinds[0].__name__}")
-        return config, dict(checkpoint.tensors())
+        return config
+
+    @classmethod
+    def _their_config(cls, raw: dict[str, Any], checkpoint: Checkpoint) -> Any:
+        return cls._theirs(raw, checkpoint, None)[0]  # a model with families of checkpoints reads no weights for it
 
     @classmethod
     def _theirs(
@@ -157,6 +175,16 @@ def list_tokenizer_files(folder: Path) -> None:
     raw = json.loads(path.read_text("utf-8"))
     raw[_SUMS] |= {name: checksum_of_file(folder / name) for name in _BESIDE if (folder / name).is_file()}
     path.write_text(json.dumps(raw, indent=2, ensure_ascii=False) + "\n", "utf-8")
+
+
+def _check_format(raw: dict[str, Any], checkpoint: Checkpoint) -> None:
+    """Refuse a folder that another version of regard wrote."""
+    if type(version := raw.get(_FORMAT, 1)) is not int or version != _VERSION:
+        way = "train or save the model again" if version in (1, 2) else "update regard"
+        raise InputError(
+            f"the config.json of {checkpoint.name!r} is of format version {version!r}, and this regard loads "
+            f"version {_VERSION}: {way}"
+        )
 
 
 def _verify(raw: dict[str, Any], checkpoint: Checkpoint) -> None:

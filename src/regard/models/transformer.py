@@ -13,7 +13,7 @@ from regard.models.checkpoint_files import Checkpoint
 from regard.models.config import KINDS, TransformerConfig
 from regard.models.continuation import Prompts, TransformerContinuation, continue_texts
 from regard.models.families import family_of
-from regard.models.families.base import read
+from regard.models.families.base import read, read_config
 from regard.models.generation import GenerationMixin
 from regard.models.inputs_outputs import (
     Output,
@@ -244,6 +244,10 @@ class Transformer(GenerationMixin, PretrainedMixin):
         """A Hugging Face checkpoint under our names."""
         wanted = None if head is None else type(head)
         return read(family_of(raw), raw, checkpoint.tensors(), name=checkpoint.name, wanted=wanted)
+
+    @classmethod
+    def _their_config(cls, raw: dict[str, Any], checkpoint: Checkpoint) -> TransformerConfig:
+        return read_config(family_of(raw), raw, name=checkpoint.name)
 
     def _logits_and_loss(
         self, states: Tensor, mask: Tensor | None, keep: int, labels: Tensor | None, documents: Tensor | None = None

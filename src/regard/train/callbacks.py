@@ -78,7 +78,10 @@ class Sample:
 
 @dataclass(frozen=True)
 class Evaluated:
-    """The held-out data was evaluated; `is_best` where no earlier evaluation was as good."""
+    """The held-out data was evaluated; `is_best` where no earlier evaluation was as good.
+
+    `warnings` name what was left out, each with its reason.
+    """
 
     step: int
     epoch: int
@@ -86,6 +89,7 @@ class Evaluated:
     is_best: bool
     seconds: float
     samples: tuple[Sample, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -101,7 +105,8 @@ class Ended:
     """Training has ended; `reason` is "max_steps", "early_stopping" or "should_stop".
 
     `scores` are those of the final model, and `model` is its folder, None where training was stopped and can resume;
-    `notes` are the signatures of the scores.
+    `notes` are the signatures of the scores, and `warnings` name what was left out, each with its reason: what `train`
+    returns has those of the whole run, the event those since the last evaluation.
     """
 
     step: int
@@ -109,6 +114,7 @@ class Ended:
     scores: dict[str, float]
     model: Path | None
     notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 Event = Started | Stepped | Evaluated | Saved | Ended

@@ -19,11 +19,12 @@ from torch import nn
 from regard.backends.numba_loops.auto import attends_by
 from regard.data import shard_batch
 from regard.errors import InputError, MissingExtraError, NonFiniteLossError
-from regard.train.callbacks import Callback, Ended, Evaluated, Event, Saved, Started, Stepped
+from regard.train.callbacks import Callback, Ended, Evaluated, Event, Sample, Saved, Started, Stepped
 from regard.train.checkpoints import Checkpoints, TrainerState
 from regard.train.config import Config, task_of
 from regard.train.loss_and_optimizer import OneProcess, optimizer_of, summed_cross_entropy, total_steps
 from regard.train.model_types import check_size
+from regard.train.optional_parts import optional_part, reason_of
 from regard.train.run_dir import Folder, hold_folder
 from regard.train.tasks import Task
 
@@ -128,6 +129,8 @@ class Trainer:
         self.checkpoints = Checkpoints(folder.checkpoints)
         self.metric, self.higher = task.metric(self.training.metric_for_best_model)
         self.place = TrainerState()
+        self.warnings: list[str] = []  # of what was left out so far
+        self.unscored: int | None = None  # the last step, if its evaluation has failed
 
     def run(self) -> Ended:
         """Train to the end."""
@@ -141,6 +144,8 @@ class Trainer:
         notes = (*self.task.notes, *self.folder.notes)
         self.notify(Started(self.folder.path, self.place.step, self.total, self.num_parameters, notes))
         reason = self.over()
+        if reason is None and self.place.step > 0 and self.evaluates() and not self.scored():
+            self.evaluate(self.place.epoch)  # which has failed before the checkpoint was saved
         steps = self.steps()
         while reason is None:
             began = time.perf_counter()
@@ -206,17 +211,36 @@ class Trainer:
         every, place = self.training.eval_steps, self.place
         return place.batch == 0 or self.done() if every is None else place.step % every == 0 or self.done()
 
+    def scored(self) -> bool:
+        """Whether the held-out data was evaluated after this step."""
+        return bool(self.place.scores) and self.place.scores[-1]["step"] == self.place.step
+
     def evaluate(self, epoch: int) -> None:
-        """Score the held-out data, and save."""
+        """Score the held-out data, and save, whatever fails."""
         began = time.perf_counter()
         self.model.eval()
-        scores = self.task.evaluate(self.accelerator.unwrap_model(self.model), self.training.max_tokens_per_batch)
+        try:
+            scores = self.task.evaluate(self.accelerator.unwrap_model(self.model), self.training.max_tokens_per_batch)
+        except Exception as problem:
+            self.save()
+            if not self.done() or self.ranks.sequence_ranks > 1:
+                raise
+            self.unscored = self.place.step
+            self.task.warnings.append(f"the evaluation of step {self.place.step:,} is left out: {reason_of(problem)}")
+            return
         before = self.place.best(self.metric, self.higher)
         self.place = self.place.scored(scores)
         best = before is None or self.place.best(self.metric, self.higher) != before
-        samples = self.task.samples(self.accelerator.unwrap_model(self.model))
+        samples: tuple[Sample, ...] = ()
+        with optional_part("the samples", self.task.warnings):
+            samples = self.task.samples(self.accelerator.unwrap_model(self.model))
+        seconds, warnings = time.perf_counter() - began, self.take_warnings()
         # Before it is saved: killed in between, the run evaluates again, and the log drops what came after.
-        self.notify(Evaluated(self.place.step, epoch, scores, best, time.perf_counter() - began, samples))
+        try:
+            self.notify(Evaluated(self.place.step, epoch, scores, best, seconds, samples, warnings))
+        except Exception:
+            self.save()
+            raise
         self.save()
 
     def save(self) -> None:
@@ -231,7 +255,8 @@ class Trainer:
                 needed |= set(scored[-self.training.num_averaged_checkpoints :])
             others = [step for step in steps if step not in needed]
             free = max(0, self.training.save_total_limit - len(needed))
-            self.checkpoints.prune(sorted(needed | set(others[len(others) - free :])))
+            with optional_part("removing old checkpoints", self.task.warnings):
+                self.checkpoints.prune(sorted(needed | set(others[len(others) - free :])))
         self.notify(Saved(self.place.step, path))
 
     def done(self) -> bool:
@@ -248,16 +273,18 @@ class Trainer:
         return None
 
     def end(self, reason: str) -> Ended:
-        """Save the model: the best one, or the mean of the last; a checkpoint where training was stopped."""
+        """Save the model: the best one, or the mean of the last; a checkpoint where training was stopped.
+
+        What comes after may fail, and is left out: scores of the final model, the figure, callbacks.
+        """
         if reason == "should_stop":
             if self.place.step not in self.checkpoints.steps():
                 self.save()
             self.draw()
-            ended = Ended(self.place.step, reason, {}, None)
+            ended = Ended(self.place.step, reason, {}, None, warnings=self.take_warnings())
         else:
-            if not self.place.scores or self.place.scores[-1]["step"] != self.place.step:
+            if self.unscored is None and not self.scored():
                 self.evaluate(self.place.epoch)
-            self.draw()
             scores: dict[str, float] = {}
             self.ranks.meet()  # the first process has saved the last checkpoint
             if self.accelerator.is_main_process or self.ranks.sequence_ranks > 1:
@@ -265,20 +292,33 @@ class Trainer:
                     self.task, self.checkpoints, self.place, self.metric, self.higher, self.accelerator.device
                 )
             self.ranks.meet()
-            ended = Ended(self.place.step, reason, scores, self.folder.model, self.task.counted)
+            self.draw()
+            warnings = self.take_warnings()
+            ended = Ended(self.place.step, reason, scores, self.folder.model, self.task.counted, warnings)
         self.notify(ended)
-        return ended
+        self.take_warnings()
+        return replace(ended, warnings=tuple(dict.fromkeys(self.warnings)))
 
     def draw(self) -> None:
         """Draw the model's attention at the last step."""
         self.model.eval()  # a run that resumes after its last step has not evaluated
         if self.accelerator.is_main_process:
-            self.task.draw(self.accelerator.unwrap_model(self.model), self.folder.path)
+            with optional_part("the figure of the model's attention", self.task.warnings):
+                self.task.draw(self.accelerator.unwrap_model(self.model), self.folder.path)
 
     def notify(self, event: Event) -> None:
-        """Call all callbacks with an event."""
+        """Call all callbacks with an event; after the last step, do without one that fails."""
+        ends = isinstance(event, Ended) or (self.over() is not None and not isinstance(event, Started))
         for callback in self.callbacks:
-            callback(event)
+            with optional_part(_name_of(callback), self.task.warnings) if ends else nullcontext():
+                callback(event)
+
+    def take_warnings(self) -> tuple[str, ...]:
+        """Return the warnings since the last call."""
+        warnings = tuple(self.task.warnings)
+        self.warnings += warnings
+        self.task.warnings.clear()
+        return warnings
 
     def _batches(self, epoch: int) -> list[tuple[int, ...]]:
         return self.task.epoch(self.training.max_tokens_per_batch * self.num_shards, self.training.seed, epoch)
@@ -292,3 +332,9 @@ class Trainer:
             'training.learning_rate, raise training.warmup_steps, or set training.mixed_precision = "no", in another '
             "folder"
         )
+
+
+def _name_of(callback: Callback) -> str:
+    """The file that a callback writes, or its own name."""
+    path = getattr(callback, "path", None)
+    return path.name if isinstance(path, Path) else getattr(callback, "__qualname__", type(callback).__name__)

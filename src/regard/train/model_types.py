@@ -81,6 +81,10 @@ class ModelSettings:
         """Return the model that a task requests, with new weights or those of a checkpoint."""
         raise NotImplementedError  # each type of model defines it
 
+    def generation_tokens(self, tokenizer: SpecialTokens) -> SpecialTokens:
+        """Return the special tokens that the model generates with: those of the tokenizer, or a checkpoint's own."""
+        return tokenizer
+
     def least_parameters(self, sides: int, symbols: int) -> int:
         """Return the least number of parameters of so many sides with so many symbols each; 0 where files give it."""
         del sides, symbols
@@ -225,10 +229,18 @@ class CheckpointSettings(ModelSettings):
 
     def build(self, request: ModelRequest) -> PretrainedMixin:
         """Return the checkpoint's model, in float32: a step of 1e-5 is nothing to the eight bits of bfloat16."""
-        asked: dict[str, Any] = {"output_head": request.output_head, "dtype": torch.float32}
+        head = request.output_head if request.output_head.fresh else type(request.output_head)()  # the checkpoint's own
+        asked: dict[str, Any] = {"output_head": head, "dtype": torch.float32}
         if self.dropout is not None:
             asked |= dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), self.dropout)
         return TransformerModel.from_pretrained(self.model_name_or_path, **asked)
+
+    def generation_tokens(self, tokenizer: SpecialTokens) -> SpecialTokens:
+        """Return the checkpoint's own special tokens; where it has none for a role, those of its tokenizer."""
+        own: SpecialTokens = TransformerModel.pretrained_config(self.model_name_or_path).special_tokens
+        lacking = {name: getattr(tokenizer, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
+        lacking = {name: token for name, token in lacking.items() if getattr(own, name) is None}
+        return replace(own, **lacking)
 
     def tokenizer(self, name: str) -> Tokenizer:
         """Return the checkpoint's tokenizer.

@@ -9,6 +9,7 @@ from regard.errors import InputError, MissingExtraError
 from regard.files import read_text
 from regard.interpret.bundled import Loaded
 from regard.models.as_transformers import AsTransformers
+from regard.models.inputs_outputs import SpecialTokens
 from regard.strict_json import is_version
 from regard.train.checkpoints import Checkpoints
 from regard.train.config import Config, task_of
@@ -42,7 +43,8 @@ def load_trained(name: str) -> Loaded:
         if not (words / "source.json").is_file():
             raise InputError(f"{name} was trained on made-up symbols, which are no text: there is nothing to tokenize")
         source, target = (Tokenizer.load(words / f"{side}.json") for side in ("source", "target"))
-        return Loaded(name, opened, _tokenizer(source, eos=True), kind, _tokenizer(target, eos=True))
+        forced = getattr(model.config, "special_tokens", SpecialTokens()).forced_bos_token_id
+        return Loaded(name, opened, _tokenizer(source, eos=True), kind, _tokenizer(target, bos=forced, eos=True))
     if not (words / "tokenizer.json").is_file():
         raise InputError(
             f"{name} has no tokenizer.json: put the one that the model was trained with beside its weights"
@@ -51,7 +53,8 @@ def load_trained(name: str) -> Loaded:
     starts = vocabulary.bos_token_id is not None and (
         kind == "encoder" or vocabulary.bos_token_id != vocabulary.eos_token_id
     )
-    return Loaded(name, opened, _tokenizer(vocabulary, bos=starts, eos=kind == "encoder"), kind)
+    start = vocabulary.bos_token_id if starts else None
+    return Loaded(name, opened, _tokenizer(vocabulary, bos=start, eos=kind == "encoder"), kind)
 
 
 def _at_step(folder: Path) -> tuple[Any, Path]:
@@ -81,8 +84,8 @@ def _at_step(folder: Path) -> tuple[Any, Path]:
     return model, run / "vocabulary"
 
 
-def _tokenizer(vocabulary: Tokenizer, *, bos: bool = False, eos: bool = False) -> Any:
-    """Return a tokenizer of transformers that adds the special tokens that training added."""
+def _tokenizer(vocabulary: Tokenizer, *, bos: int | None = None, eos: bool = False) -> Any:
+    """Return a tokenizer of transformers that adds the special tokens that training added: `bos`, and the end token."""
     try:
         from tokenizers import Tokenizer as Backend
         from tokenizers import processors
@@ -92,14 +95,14 @@ def _tokenizer(vocabulary: Tokenizer, *, bos: bool = False, eos: bool = False) -
     ids = {role: getattr(vocabulary, f"{role}_token_id") for role in ("pad", "bos", "eos", "unk", "mask")}
     ids = {role: one for role, one in ids.items() if one is not None}
     named = {role: str(vocabulary.backend_tokenizer.id_to_token(one)) for role, one in ids.items()}
-    before = [named["bos"]] if bos and "bos" in named else []
-    after = [named["eos"]] if eos and "eos" in named else []
+    before = {} if bos is None else {str(vocabulary.backend_tokenizer.id_to_token(bos)): bos}
+    after = {named["eos"]: ids["eos"]} if eos and "eos" in named else {}
     backend = Backend.from_str(vocabulary.json)
     backend.no_truncation()
     backend.no_padding()
     backend.post_processor = processors.TemplateProcessing(
         single=[*before, "$A", *after],
-        special_tokens=[(named[role], ids[role]) for role in ("bos", "eos") if named.get(role) in before + after],
+        special_tokens=list((before | after).items()),
     )
     special = {f"{role}_token": token for role, token in named.items()}
     return PreTrainedTokenizerFast(tokenizer_object=backend, split_special_tokens=True, **special)

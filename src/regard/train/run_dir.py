@@ -10,6 +10,7 @@ model/           the final model, with its tokenizers
 import contextlib
 import importlib.metadata
 import json
+import math
 import os
 import platform
 import subprocess
@@ -28,6 +29,7 @@ from regard.strict_json import is_version
 from regard.train.checkpoints import Checkpoints, TrainerState, mean_of
 from regard.train.config import Config
 from regard.train.key_names import FORMAT
+from regard.train.optional_parts import optional_part
 from regard.train.settings import changed_keys
 from regard.train.tasks.base import Task
 
@@ -149,7 +151,9 @@ class Folder:
         higher: bool,
         device: torch.device,
     ) -> dict[str, float]:
-        """Save the model, the best one or the mean of the last ones; return its scores on all held-out data.
+        """Save the model, the best one or the mean of the last ones; then return its scores on all held-out data.
+
+        Where no evaluation has a number, it is that of the last step. Scores that cannot be computed are left out.
 
         Of several processes, all those that share the tokens of a row compute the scores.
 
@@ -158,8 +162,10 @@ class Folder:
         """
         average = self.config.training.num_averaged_checkpoints
         best = place.best(metric, higher)
-        assert best is not None
-        steps = [int(best["step"])] if average == 1 else [int(one["step"]) for one in place.scores[-average:]]
+        if best is None or math.isnan(best[metric]):  # no evaluation has a number
+            steps = [place.step]
+        else:
+            steps = [int(best["step"])] if average == 1 else [int(one["step"]) for one in place.scores[-average:]]
         if gone := [step for step in steps if step not in checkpoints.steps()]:
             key = "metric_for_best_model" if average == 1 else "num_averaged_checkpoints"
             raise InputError(
@@ -170,19 +176,35 @@ class Folder:
         model = task.model(self.config.model).eval()
         model.load_state_dict(mean_of([checkpoints.weights(step) for step in steps]))
         model.to(device)
-        scores = task.final(model, self.config.training.max_tokens_per_batch)
+        known = self._scores(steps)
 
         def write(folder: Path) -> None:
             model.save_pretrained(folder)
             task.save(folder)
             list_tokenizer_files(folder)
-            (folder / "scores.json").write_text(
-                json.dumps({"steps": steps, "scores": scores}, indent=2) + "\n", "utf-8"
-            )
+            if known is not None:  # of the same checkpoints, which are computed again
+                (folder / "scores.json").write_bytes(known)
 
         if self._writes:
             write_folder(self.model, write, "the checkpoints are whole; make room and start the same command again")
+        scores: dict[str, float] = {}
+        # Ranks that share the tokens of a row wait for each other inside: there an error stops all of them.
+        with (
+            optional_part("scores.json", task.warnings) if task.ranks.sequence_ranks == 1 else contextlib.nullcontext()
+        ):
+            scores = task.final(model, self.config.training.max_tokens_per_batch)
+            if self._writes:
+                text = json.dumps({"steps": steps, "scores": scores}, indent=2) + "\n"
+                write_atomically(self.model / "scores.json", text.encode())
         return scores
+
+    def _scores(self, steps: list[int]) -> bytes | None:
+        """The scores.json of a model that is made of these checkpoints, if there is one."""
+        try:
+            content = (self.model / "scores.json").read_bytes()
+            return content if json.loads(content)["steps"] == steps else None
+        except (OSError, ValueError, LookupError, TypeError):
+            return None
 
     def _read(self) -> dict[str, Any] | None:
         try:

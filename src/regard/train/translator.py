@@ -202,10 +202,7 @@ class Translator:
         search: Decoding | None = BeamSearch(num_beams, length_penalty) if num_beams > 1 else None
         with torch.inference_mode():
             asked = {"search_strategy": search, "max_new_tokens": 2 * len(source) + 10, "return_dict_in_generate": True}
-            written = model.generate([source], **asked).new_tokens[0]
-            if self.tgt_tokenizer.bos_token_id is None:
-                raise InputError("the target tokenizer has no start token")
-            target = [self.tgt_tokenizer.bos_token_id, *written]
+            target = model.generate([source], **asked).sequences[0].tolist()  # the model's own start token first
             with watch(model, keep="weights") as seen:
                 device = next(self.model.parameters()).device
                 read = torch.tensor([target], device=device)

@@ -23,6 +23,7 @@ __all__ = [
     "label_count",
     "need",
     "read",
+    "read_config",
     "refuse",
     "saved_class",
     "tokens",
@@ -146,6 +147,20 @@ class _Sorted:
     prefixed: bool = False  # whether names have the prefix of a trunk with a head beside it
 
 
+def read_config(family: Family, raw: Raw, *, name: str, wanted: type[Any] | None = None) -> TransformerConfig:
+    """Give the configuration of a checkpoint, whose arguments are those of `read`.
+
+    Raises:
+        InputError: It cannot be read.
+    """
+    try:
+        return family.config(raw if wanted is None else {**raw, WANTED: wanted})
+    except (TypeError, AttributeError, ValueError, LookupError, ArithmeticError) as problem:
+        raise InputError(
+            f"the config.json of {name!r} cannot be read as a {family.types[0]} model: {problem}"
+        ) from problem
+
+
 def read(
     family: Family, raw: Raw, tensors: Iterable[tuple[str, Tensor]], *, name: str, wanted: type[Any] | None = None
 ) -> tuple[TransformerConfig, dict[str, Tensor]]:
@@ -161,12 +176,7 @@ def read(
     Raises:
         InputError: The configuration cannot be read, or there are weights that our modules have no place for.
     """
-    try:
-        config = family.config(raw if wanted is None else {**raw, WANTED: wanted})
-    except (TypeError, AttributeError, ValueError, LookupError, ArithmeticError) as problem:
-        raise InputError(
-            f"the config.json of {name!r} cannot be read as a {family.types[0]} model: {problem}"
-        ) from problem
+    config = read_config(family, raw, name=name, wanted=wanted)
     found = _sorted(family, config, tensors, name)
     foreign = [one for one in found.foreign if not found.prefixed or config.output_head or one.startswith(family.trunk)]
     if foreign:

@@ -57,8 +57,12 @@ def _config(raw: Raw) -> TransformerConfig:
         scale=1.0,
         dropout=raw.get("dropout_rate", 0.1),
         output_head=choose(raw, heads),
-        special_tokens=tokens({"decoder_start_token_id": raw.get("pad_token_id", 0), **raw}),
+        special_tokens=tokens(raw if raw.get("decoder_start_token_id") is not None else _started_by_padding(raw)),
     )
+
+
+def _started_by_padding(raw: Raw) -> Raw:
+    return {**raw, "decoder_start_token_id": raw.get("pad_token_id", 0)}
 
 
 def _stack(side: str, layers: tuple[str, ...]) -> tuple[tuple[str, str], ...]:

@@ -1,6 +1,7 @@
 """The base of all tasks: a table [task], rows of tokens, batches of them, and the loss on held-out rows."""
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -16,6 +17,7 @@ from regard.models.output_heads import LanguageModel, OutputHead
 from regard.train.callbacks import Sample
 from regard.train.loss_and_optimizer import IGNORED, OneProcess, summed_cross_entropy
 from regard.train.model_types import ModelRequest, ModelSettings
+from regard.train.optional_parts import optional_part
 from regard.train.settings import TokenizerConfig
 
 if TYPE_CHECKING:
@@ -82,6 +84,7 @@ class Task:
         self.data: dict[str, str] = {}  # each file's SHA-256, tokenizers' too: with another, tokens mean something else
         self.notes: tuple[str, ...] = ()  # what people should know of the data
         self.counted: tuple[str, ...] = ()  # how the final scores were counted
+        self.warnings: list[str] = []  # of what was left out, until the trainer takes them
         self.lengths: Sequence[Any] = ()  # of the rows that are trained on
         self.held_lengths: Sequence[Any] = ()
 
@@ -94,6 +97,11 @@ class Task:
                 f"got {chosen!r}"
             )
         return chosen, self.metrics[chosen]
+
+    def optional_score(self, name: str) -> AbstractContextManager[None]:
+        """Do without a score that cannot be computed, unless it is the one that measures improvement."""
+        chosen, _ = self.metric(self.config.training.metric_for_best_model)
+        return nullcontext() if name == chosen else optional_part(f"the score {name}", self.warnings)
 
     def request(self, chosen: ModelSettings) -> ModelRequest:
         """Return what the task needs of its model."""
@@ -227,12 +235,13 @@ class PairsTask(Task):
     def __init__(self, config: "Config", folder: Path) -> None:
         super().__init__(config, folder)
         self.sizes = 0, 0  # of the vocabularies
-        self.tokens = SpecialTokens()
+        self.tokens = SpecialTokens()  # those that the model generates with
 
     def take(self, trained: TokenPairs, held: TokenPairs) -> None:
         """Set the rows."""
         self.trained, self.held = list(trained), list(held)
-        self.lengths, self.held_lengths = ([(len(a), len(b) + 1) for a, b in rows] for rows in (trained, held))
+        more = len(self.tokens.decoder_prefix)
+        self.lengths, self.held_lengths = ([(len(a), len(b) + more) for a, b in rows] for rows in (trained, held))
 
     def request(self, chosen: ModelSettings) -> ModelRequest:
         """Return what the task needs: an encoder–decoder with positions for twice the longest row."""
@@ -241,13 +250,13 @@ class PairsTask(Task):
         return ModelRequest(self.options.sides, self.sizes[0], self.tokens, head, 2 * longest, self.sizes[1])
 
     def rows(self, rows: Sequence[int], *, held: bool) -> Batch:
-        """Return sources and targets: decoder inputs begin with the start token, labels end with the end token."""
+        """Return sources and targets: decoder inputs begin as generation does, labels end with the end token."""
         chosen = [(self.held if held else self.trained)[row] for row in rows]
-        filled, start = self.tokens.pad_token_id or 0, self.tokens.bos_token_id
-        assert start is not None
+        filled, prefix, end = self.tokens.pad_token_id or 0, self.tokens.decoder_prefix, self.tokens.eos_token_ids[0]
+        targets = [[*prefix, *target, end] for _, target in chosen]
         ids, real = pad([source for source, _ in chosen], filled)
-        read, _ = pad([[start, *target] for _, target in chosen], filled)  # no token attends to the padding after it
-        labels, _ = pad([[*target, self.tokens.eos_token_ids[0]] for _, target in chosen], IGNORED)
+        read, _ = pad([target[:-1] for target in targets], filled)  # no token attends to the padding after it
+        labels, _ = pad([target[1:] for target in targets], IGNORED)
         inputs = {"input_ids": ids, "decoder_input_ids": read}
         inputs |= {} if bool(real.all()) else {"attention_mask": real}
         return Batch(inputs, labels, int(real.sum()) + int((labels != IGNORED).sum()))
@@ -258,5 +267,5 @@ def special_tokens(vocabulary: Tokenizer) -> SpecialTokens:
     return SpecialTokens(
         pad_token_id=vocabulary.pad_token_id,
         bos_token_id=vocabulary.bos_token_id,
-        eos_token_id=vocabulary.eos_token_id or 0,
+        eos_token_id=vocabulary.eos_token_id,
     )

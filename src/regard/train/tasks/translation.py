@@ -11,6 +11,7 @@ from torch import nn
 from regard.data import Corpus, read_corpus, references, split, to_script, without_sources
 from regard.errors import InputError
 from regard.train.callbacks import Sample
+from regard.train.optional_parts import optional_part
 from regard.train.settings import Length, Rows, TokenizerConfig, nested, settings
 from regard.train.tasks.base import PairsTask, TaskSettings, special_tokens
 from regard.train.translator import Translator, translation_scores
@@ -82,15 +83,11 @@ class TranslationTask(PairsTask):
         self.held_texts, self.references = held, references(corpus, held)
         self.source = self.train_tokenizer("source.json", task.src_tokenizer, trained["source"])
         self.target = self.train_tokenizer("target.json", task.target_tokenizer, trained["target"])
-        if None in (
-            self.target.pad_token_id,
-            self.target.bos_token_id,
-            self.target.eos_token_id,
-            self.source.eos_token_id,
-        ):
-            raise InputError("the checkpoint's tokenizer lacks a padding, start or end token: take another one")
         self.sizes = len(self.source), len(self.target)
-        self.tokens = special_tokens(self.target)
+        self.tokens = config.model.generation_tokens(special_tokens(self.target))
+        prefix, ends = self.tokens.decoder_prefix, self.tokens.eos_token_ids
+        if None in (self.tokens.pad_token_id, self.source.eos_token_id) or not prefix or not ends:
+            raise InputError("the checkpoint lacks a padding, start or end token: take another one")
         rows = self._rows(trained)
         kept = [pair for pair in rows if max(map(len, pair)) < task.max_length]
         left = (
@@ -118,14 +115,18 @@ class TranslationTask(PairsTask):
             order = random.Random(0).sample(
                 range(len(self.held)), min(self.options.max_predict_samples, len(self.held))
             )
-            scores["bleu"] = self._scores(model, order, num_beams=1).bleu
+            with self.optional_score("bleu"):
+                scores["bleu"] = self._scores(model, order, num_beams=1).bleu
         return scores
 
     def final(self, model: nn.Module, max_tokens_per_batch: int) -> dict[str, float]:
         """Return the loss, and BLEU and chrF of all held-out sentences with four beams."""
-        found = self._scores(model, list(range(len(self.held))), num_beams=4)
-        self.counted = f"BLEU {found.bleu_signature}", f"chrF {found.chrf_signature}"
-        return PairsTask.evaluate(self, model, max_tokens_per_batch) | {"bleu": found.bleu, "chrf": found.chrf}
+        scores = PairsTask.evaluate(self, model, max_tokens_per_batch)
+        with optional_part("BLEU and chrF of the final model", self.warnings):
+            found = self._scores(model, list(range(len(self.held))), num_beams=4)
+            self.counted = f"BLEU {found.bleu_signature}", f"chrF {found.chrf_signature}"
+            scores |= {"bleu": found.bleu, "chrf": found.chrf}
+        return scores
 
     def samples(self, model: nn.Module) -> tuple[Sample, ...]:
         """Return translations of a few held-out sentences, the same each time."""
@@ -143,8 +144,9 @@ class TranslationTask(PairsTask):
         without = getattr(getattr(model, "config", None), "attention", "") is None
         if not self.printed or without or self.config.training.torch_compile:  # compiled code is not observed
             return
-        record = self.translator(model).align(self.held_texts["source"][self.printed[0]], num_beams=1)
-        write_figure(alignment_figure(record, rows="written"), folder / "alignment.svg")
+        with optional_part("alignment.svg", self.warnings):
+            record = self.translator(model).align(self.held_texts["source"][self.printed[0]], num_beams=1)
+            write_figure(alignment_figure(record, rows="written"), folder / "alignment.svg")
 
     def translator(self, model: nn.Module) -> Translator:
         """Return the model as a translator of texts."""
