@@ -36,10 +36,12 @@ def random_features(
     check_size("num_features", num_features)
     check_size("dim", dim)
     blocks = -(-num_features // dim)
-    normal = torch.randn(blocks, dim, dim, generator=generator, dtype=torch.float64)
+    normal = torch.randn(blocks, dim, dim, generator=generator, dtype=torch.float64, device="cpu")
     q, r = torch.linalg.qr(normal)
     rotations = q * r.diagonal(dim1=-2, dim2=-1).sign()[:, None]
-    lengths = torch.randn(num_features, dim, generator=generator, dtype=torch.float64).norm(dim=-1, keepdim=True)
+    lengths = torch.randn(num_features, dim, generator=generator, dtype=torch.float64, device="cpu").norm(
+        dim=-1, keepdim=True
+    )
     directions: Tensor = rotations.reshape(-1, dim)[:num_features] * lengths
     return directions.to(device=device, dtype=dtype)
 

@@ -72,7 +72,7 @@ def _compute(problem: Problem) -> Answer:
         weights = weights * problem.weight_factor.tile(*everything).to(wide)
     dropped = weights
     if problem.dropout is not None:
-        rows, columns = (torch.arange(size) for size in weights.shape[2:])
+        rows, columns = (torch.arange(size, device=weights.device) for size in weights.shape[2:])
         keep = problem.dropout.keep(*everything[:2], rows, columns)
         dropped = weights * keep / (1 - problem.dropout.p)
     output = dropped @ v

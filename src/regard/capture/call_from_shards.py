@@ -118,7 +118,7 @@ class CallFromShards(WatchedCall):
     def _rows(self, start: int, align: int) -> Iterator[RowBlock]:
         """Yield the weights of all parts of this rank's rows."""
         totals = self._log_sum_exps(align)
-        blind = torch.ones(self.queries, dtype=torch.bool)
+        blind = torch.ones(self.queries, dtype=torch.bool, device="cpu")
         for at, rows in self._parts(align):
             blind[rows.rows] = False
             here, lse, weights = self._index(rows), rows.lse, rows.weights

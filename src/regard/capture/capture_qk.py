@@ -74,7 +74,7 @@ class QueriesKeys:
         self._purse = purse
         self._queries: list[Tensor] = []
         self._keys: list[Tensor] = []  # up to the newest one
-        self._room = torch.empty(0)  # columns after it: unused, or padding
+        self._room = torch.empty(0, dtype=torch.float32, device="cpu")  # columns after it: unused, or padding
         self._is_chosen = False  # whether some heads were chosen, each with its own keys
         self._known = 0
         self._lse: list[Tensor] = []
@@ -98,7 +98,7 @@ class QueriesKeys:
             problem = self._of_heads(problem, call.head_numbers, extent)
         self._first, self._device = extent.queries - call.queries, extent.device
         self._take(problem, extent, around.shift)
-        lse = torch.full((call.batch, call.heads, call.queries), torch.nan, dtype=torch.float64)
+        lse = torch.full((call.batch, call.heads, call.queries), torch.nan, dtype=torch.float64, device="cpu")
         if call.chosen_rows is not None:
             lse[:, :, [row for row in range(call.queries) if row not in call.chosen_rows]] = torch.inf  # weights of 0
         self._lse.append(lse)
@@ -155,7 +155,9 @@ class QueriesKeys:
         count = problem.q.numel() + new[:, :, :middle].numel()
         self._purse.spend(count * problem.q.element_size() + 8 * problem.q[..., 0].numel(), "q and k", extent.site)
         if shift > self._known:  # dropped before the first call, and never seen
-            self._keys.append(torch.zeros(*new.shape[:2], shift - self._known, new.shape[3], dtype=new.dtype))
+            self._keys.append(
+                torch.zeros(*new.shape[:2], shift - self._known, new.shape[3], dtype=new.dtype, device="cpu")
+            )
             middle -= shift - self._known
         if not extent.cross or not self._keys:
             self._keys.append(_copied(new[:, :, :middle]))

@@ -196,7 +196,7 @@ class KeySpans:
 
     def mask(self, count: int) -> Bool[Tensor, "spans keys"]:
         """Return which of `count` keys belong to each span."""
-        return self.sum(torch.eye(count)).T > 0
+        return self.sum(torch.eye(count, dtype=torch.float32, device="cpu")).T > 0
 
 
 def _span(name: str, one: Any) -> _Span:

@@ -150,7 +150,11 @@ class TapSteps:
             )
         nothing = step.rows.start >= step.rows.stop if isinstance(step.rows, slice) else not step.rows
         end = step.past + queries
-        step.weights[site] = torch.empty(0) if nothing else self._over_keys(weigh(step.rows), keys, site, end)
+        step.weights[site] = (
+            torch.empty(0, dtype=torch.float32, device="cpu")
+            if nothing
+            else self._over_keys(weigh(step.rows), keys, site, end)
+        )
 
     def place(self, site: TapSite, queries: int, newest: Callable[[], int]) -> None:
         """Find the position of the first query from the keys of a self-attention, if no cache has shown it."""
@@ -236,7 +240,7 @@ class TapSteps:
         if whole and batch > 1:  # no cache is reordered, and only token ids tell
             parent = rows
         elif parent is None and batch == text.batch:
-            parent = torch.arange(batch)
+            parent = torch.arange(batch, device="cpu")
         elif parent is not None and len(parent) != batch:
             parent = None
         text.number, text.batch, text.cached = text.number + 1, batch, cache is not None
@@ -251,7 +255,7 @@ class TapSteps:
         if text is None:
             return
         if isinstance(rows, int):
-            before = torch.arange(text.batch) if text.parent is None else text.parent
+            before = torch.arange(text.batch, device="cpu") if text.parent is None else text.parent
             text.parent = before.repeat_interleave(rows)
         else:
             text.parent = rows.detach().clone() if text.parent is None else text.parent[rows]

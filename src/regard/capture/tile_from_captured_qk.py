@@ -59,7 +59,7 @@ def weights(kept: "Kept", batch_index: int, head: int, rows: slice, columns: sli
     q, k = kept.arrays["q"], kept.arrays["k"]
     pairs = (rows.stop - rows.start) * (columns.stop - columns.start)
     wide = torch.float64 if q.dtype == np.float64 or pairs <= _SMALL else torch.float32
-    found = torch.zeros(rows.stop - rows.start, columns.stop - columns.start, dtype=wide)
+    found = torch.zeros(rows.stop - rows.start, columns.stop - columns.start, dtype=wide, device="cpu")
     kv_head = head // (q.shape[1] // k.shape[1])
     for number, segment in enumerate(kept.segments):
         top, bottom = max(rows.start, segment.first), min(rows.stop, segment.first + segment.rows)
@@ -132,11 +132,11 @@ def _check_call(
         raise ValueError(f"the scale is {parts.scale}")
     if 0 in (batch, heads, segment.rows) or keys < 1:
         return
-    q, k = (torch.zeros(1, width, dtype=torch.float64) for width in widths)
+    q, k = (torch.zeros(1, width, dtype=torch.float64, device="cpu") for width in widths)
     corners = product(*({0, size - 1} for size in (batch, heads, segment.rows, keys)))
     for corner in corners:
         place = _Place(*(slice(at, at + 1) for at in corner))
-        if _weigh(parts, place, q, k, torch.zeros(1, dtype=torch.float64)).shape != (1, 1):
+        if _weigh(parts, place, q, k, torch.zeros(1, dtype=torch.float64, device="cpu")).shape != (1, 1):
             raise ValueError("it does not give one weight for a query and a key")
 
 
@@ -148,8 +148,8 @@ def _masks(mask: Mask) -> list[Mask]:
 
 def _weigh(parts: _Parts, place: _Place, q: Tensor, k: Tensor, lse: Tensor) -> Tensor:
     """Convert scores to weights as `weights_from_qk` does, with a known log-sum-exp."""
-    i = torch.arange(place.rows.start, place.rows.stop) + parts.start
-    j = torch.arange(place.columns.start, place.columns.stop)
+    i = torch.arange(place.rows.start, place.rows.stop, device="cpu") + parts.start
+    j = torch.arange(place.columns.start, place.columns.stop, device="cpu")
     with torch.no_grad():
         scores = parts.score.of_heads(place.head).tile(q[None, None], k[None, None], i, j)[0, 0].to(q.dtype)
         scores = scores * parts.scale

@@ -176,7 +176,10 @@ class Heard:
         for one in set(ids.unique().tolist()) - self._separates.keys():
             ends = one in (getattr(self._tokenizer, name, None) for name in ("sep_token_id", "eos_token_id"))
             self._separates[one] = ends or _separates(self._tokens_of(self._tokenizer, [one])[0].text)
-        return torch.isin(ids, torch.tensor([one for one, does in self._separates.items() if does], dtype=torch.long))
+        return torch.isin(
+            ids,
+            torch.tensor([one for one, does in self._separates.items() if does], dtype=torch.long, device=ids.device),
+        )
 
     def _settle(self) -> None:
         """Assign the ids of the finished call to its record."""
@@ -252,8 +255,10 @@ class GivenTokens:
     def __init__(self, tokens: Named) -> None:
         named = tokens if isinstance(tokens, Mapping) else {"text": tokens}
         numbers = {text: number for number, text in enumerate(dict.fromkeys(itertools.chain(*named.values())))}
-        self._ids = {name: torch.tensor([[numbers[text] for text in texts]]) for name, texts in named.items()}
-        self._separating = torch.tensor([_separates(text) for text in numbers])
+        self._ids = {
+            name: torch.tensor([[numbers[text] for text in texts]], device="cpu") for name, texts in named.items()
+        }
+        self._separating = torch.tensor([_separates(text) for text in numbers], device="cpu")
 
     def streams(self) -> Mapping[str, Tensor]:
         """Return the ids of the whole text of each stream."""

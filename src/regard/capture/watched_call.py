@@ -211,7 +211,7 @@ class WatchedCall:
 
     def _first_seen(self) -> Int[Tensor, " batch"]:
         """Return the first own key that any query of each sequence sees, searching 128 columns at a time."""
-        found = torch.full((self.batch,), -1)
+        found = torch.full((self.batch,), -1, device="cpu")
         for left in range(0, self.keys, 128):
             some = self._seen_columns(slice(left, min(left + 128, self.keys))).cpu()
             fresh = (found < 0) & some.any(1)

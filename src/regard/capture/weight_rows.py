@@ -86,7 +86,7 @@ class Plan:
         while unit > _ROWS and unit * padded > BLOCK_ELEMENTS:
             unit //= 2  # a part of a bin: for very long texts, whole bins would take hundreds of megabytes
         first = min(-start % unit or unit, queries)
-        bounds = torch.tensor([0, *range(first, queries, unit), queries])
+        bounds = torch.tensor([0, *range(first, queries, unit), queries], device="cpu")
         kinds = None if mask is None else mask.blocks(bounds, edges(keys, _COLUMNS)).numpy()
         return cls(bounds.numpy(), kinds, unit, padded, chosen)
 

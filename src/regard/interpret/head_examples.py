@@ -160,7 +160,7 @@ def _sentence(draw: np.random.Generator) -> str:
 
 def call_of(ids: Sequence[int]) -> dict[str, Tensor]:
     """Return the arguments of a call with these ids."""
-    given = torch.tensor([list(ids)])
+    given = torch.tensor([list(ids)], device="cpu")
     return {"input_ids": given, "attention_mask": torch.ones_like(given)}
 
 

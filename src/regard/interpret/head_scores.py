@@ -98,7 +98,7 @@ def repeated_tokens(loaded: Loaded, probe: Probe) -> Repeated:
         rows.append([*before, *drawn, *drawn, *after])
     start = len(before)
     middle = start + probe.length
-    return Repeated(torch.tensor(rows), slice(start, middle), slice(middle, middle + probe.length))
+    return Repeated(torch.tensor(rows, device="cpu"), slice(start, middle), slice(middle, middle + probe.length))
 
 
 def tokens_around(loaded: Loaded) -> tuple[list[int], list[int]]:

@@ -315,7 +315,7 @@ def _ids(loaded: Loaded, tokenizer: Any, text: str) -> torch.Tensor:
         )
     if not ids:
         raise InputError(f"the text has no tokens for {loaded.name}: write a sentence")
-    return torch.tensor([ids])
+    return torch.tensor([ids], device="cpu")
 
 
 def _write(loaded: Loaded, ids: torch.Tensor) -> torch.Tensor:
@@ -332,4 +332,4 @@ def _start(loaded: Loaded, ids: torch.Tensor) -> torch.Tensor:
     predicted.
     """
     start = getattr(loaded.model.config, "decoder_start_token_id", None)
-    return torch.cat([torch.full((1, 1), int(start or 0)), ids[:, :-1]], 1)
+    return torch.cat([torch.full((1, 1), int(start or 0), device=ids.device), ids[:, :-1]], 1)

@@ -130,7 +130,7 @@ def generation(model: nn.Module, inputs: Any, pairs: Pairs, options: dict[str, A
 
         def run() -> None:
             for token in own(text, **options):
-                pairs.add_token(torch.tensor(token))
+                pairs.add_token(torch.tensor(token, device="cpu"))
 
         return run
     if not callable(generate := getattr(model, "generate", None)):

@@ -94,7 +94,7 @@ class Mask:
 
         PARTIAL everywhere unless a mask defines it: its pairs are asked for one by one, and no block is skipped.
         """
-        nowhere = torch.zeros((), dtype=torch.bool)
+        nowhere = torch.zeros((), dtype=torch.bool, device="cpu")
         return rectangles.answer(empty=nowhere, full=nowhere)
 
     @property

@@ -65,13 +65,13 @@ class Rectangles:
     ) -> Int8[Tensor, "#batch #heads *rectangles"]:
         """Turn two claims about each rectangle into EMPTY, FULL or PARTIAL; batch and heads may stand in front."""
         shape = np.broadcast_shapes((1, 1, *self.shape), empty.shape, full.shape)
-        kinds = torch.full(shape, PARTIAL, dtype=torch.int8)
+        kinds = torch.full(shape, PARTIAL, dtype=torch.int8, device="cpu")
         return kinds.masked_fill(full, FULL).masked_fill(empty, EMPTY)
 
 
 def edges(length: int, block: int) -> Int[Tensor, " edges"]:
     """Edges 0, block, 2·block, … up to `length`, which is always the last."""
-    return torch.cat([torch.arange(0, length, block), torch.tensor([length])])
+    return torch.cat([torch.arange(0, length, block, device="cpu"), torch.tensor([length], device="cpu")])
 
 
 @dataclass(frozen=True, eq=False)

@@ -149,5 +149,5 @@ class _Ends(Mask):
     def resolve(self, q_len: int, kv_len: int, q_offset: int) -> Mask:
         """Flag the positions in those blocks."""
         blocks = -(-kv_len // self.block)
-        place = torch.arange(kv_len) // self.block
+        place = torch.arange(kv_len, device="cpu") // self.block
         return Global(((place < self.count) | (place >= blocks - self.count))[None])

@@ -188,13 +188,13 @@ def _listed(
 ) -> tuple[Int32[Tensor, "batch heads rows"], Int32[Tensor, "batch heads rows columns"]]:
     """Count the marked columns of each row, and list them before all others, at full width, as kernels expect it."""
     counts = marked.sum(-1, dtype=torch.int32)
-    indices = torch.empty(marked.shape, dtype=torch.int32)
+    indices = torch.empty(marked.shape, dtype=torch.int32, device=marked.device)
     step = max(1, _AT_ONCE // marked[:, :, 0].numel())
     for top in range(0, marked.shape[2], step):
         part = marked[:, :, top : top + step]
         marked_before, others_before = part.cumsum(-1) - 1, (~part).cumsum(-1) - 1
         place = torch.where(part, marked_before, counts[:, :, top : top + step, None] + others_before)
-        columns = torch.arange(part.shape[-1], dtype=torch.int32).expand(part.shape)
+        columns = torch.arange(part.shape[-1], dtype=torch.int32, device=marked.device).expand(part.shape)
         indices[:, :, top : top + step].scatter_(-1, place, columns)
     return counts, indices
 

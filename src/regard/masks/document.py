@@ -40,8 +40,8 @@ def ranges(queries: Int[Tensor, "#batch queries"], keys: Int[Tensor, "#batch key
     batch, nowhere = max(len(queries), len(keys)), keys.shape[1]
     both = torch.cat([keys.expand(batch, -1), queries.expand(batch, -1)], 1)
     ids, documents = both.unique(return_inverse=True)
-    first = torch.full((batch, len(ids)), nowhere)
-    first.scatter_reduce_(1, documents[:, :nowhere], torch.arange(nowhere).expand(batch, -1), "amin")
+    first = torch.full((batch, len(ids)), nowhere, device="cpu")
+    first.scatter_reduce_(1, documents[:, :nowhere], torch.arange(nowhere, device="cpu").expand(batch, -1), "amin")
     first[:, ids < 0] = nowhere
     labels = first.gather(1, documents)
     return _bounds(labels[:, nowhere:], nowhere), _bounds(labels[:, :nowhere], nowhere)

@@ -68,7 +68,7 @@ class Grid(Mask):
 
     def _claims(self, top: Tensor, bottom: Tensor, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
         """Whether boxes around queries top … bottom and keys left … right are empty for sure, or full for sure."""
-        empty, full = torch.tensor(False), torch.tensor(True)
+        empty, full = torch.tensor(False, device="cpu"), torch.tensor(True, device="cpu")
         boxes = zip(spans(top, bottom, self.shape), spans(left, right, self.shape), strict=True)
         for axis, ((lowest, highest), (first, last)) in enumerate(boxes):
             (earliest, least), (latest, greatest) = self.window(axis, lowest), self.window(axis, highest)

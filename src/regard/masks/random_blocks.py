@@ -95,7 +95,7 @@ class RandomBlocks(Mask):
         first, last = rectangles.top // self.block, (rectangles.bottom - 1) // self.block
         left, right = rectangles.left // self.block, (rectangles.right - 1) // self.block
         low = last - first < _TALL
-        hits = torch.zeros((1, *rectangles.shape), dtype=torch.int64)
+        hits = torch.zeros((1, *rectangles.shape), dtype=torch.int64, device="cpu")
         for at in range(min(_TALL, int((last - first).max()) + 1) if bool(low.any()) else 0):
             row = first + at
             there = (row <= last) & (row >= 0) & (row < table.shape[1])
@@ -116,7 +116,7 @@ class RandomBlocks(Mask):
         heads, rows, columns = self.heads, self._drawn[1].shape[1], int(self._drawn[1].max()) + 1
         first, last = first.clamp(min=0), last.clamp(max=rows - 1)
         level = (last - first + 1).clamp(min=1).double().log2().floor().long()
-        some = torch.zeros((heads, *first.shape), dtype=torch.bool)
+        some = torch.zeros((heads, *first.shape), dtype=torch.bool, device="cpu")
         low, high = left.clamp(0, columns), (right + 1).clamp(0, columns)
         for one in level.unique().tolist():
             groups, cells = self._cells(one)
@@ -124,7 +124,8 @@ class RandomBlocks(Mask):
                 group = (first >> one) + at
                 there = (level == one) & (group <= last >> one) & (first <= last)
                 row = (
-                    torch.arange(heads).view(-1, *(1,) * first.ndim) * groups + group.clamp(max=groups - 1)
+                    torch.arange(heads, device="cpu").view(-1, *(1,) * first.ndim) * groups
+                    + group.clamp(max=groups - 1)
                 ) * columns
                 some |= there & (torch.searchsorted(cells, row + low) < torch.searchsorted(cells, row + high))
         return some
@@ -135,8 +136,8 @@ class RandomBlocks(Mask):
         if level not in known:
             table = self._drawn[1]
             groups, columns = ((table.shape[1] - 1) >> level) + 1, int(table.max()) + 1
-            group = torch.arange(table.shape[1])[:, None] >> level
-            cells = (torch.arange(self.heads)[:, None, None] * groups + group) * columns + table
+            group = torch.arange(table.shape[1], device=table.device)[:, None] >> level
+            cells = (torch.arange(self.heads, device=table.device)[:, None, None] * groups + group) * columns + table
             known[level] = groups, cells[table >= 0].unique()
         return known[level]
 
@@ -195,10 +196,10 @@ def _distinct(table: Int[Tensor, "heads rows count"]) -> Int[Tensor, "heads rows
 def _draw(heads: int, blocks: int, count: int, seed: int) -> Int[Tensor, "heads rows count"]:
     """Floyd's sample without putting back, for all rows at once: a number drawn twice is replaced by the newest."""
     with outside_transforms():  # the seed decides, and not the `randomness` of torch.func.vmap
-        generator = torch.Generator().manual_seed(seed)
-        table = torch.full((heads, blocks, count), -1)
+        generator = torch.Generator("cpu").manual_seed(seed)
+        table = torch.full((heads, blocks, count), -1, device="cpu")
         for n, newest in enumerate(range(blocks - count, blocks)):
-            drawn = torch.randint(newest + 1, (heads, blocks, 1), generator=generator)
+            drawn = torch.randint(newest + 1, (heads, blocks, 1), generator=generator, device="cpu")
             twice = (table == drawn).any(-1, keepdim=True)
             table[..., n : n + 1] = torch.where(twice, newest, drawn)
         return table

@@ -56,11 +56,11 @@ def dropped(x: Float[Tensor, "*batch width"], p: float, training: bool = True) -
         return functional.dropout(x, p)
     chosen = Dropout.of(p, None, x.device)
     assert chosen is not None
-    rows = torch.arange(math.prod(shape[:-1]))
+    rows = torch.arange(math.prod(shape[:-1]), device="cpu")
     if part is not None:
         rows = rows.view(shape[:-1])[:, part.places].flatten()
     one = slice(0, 1)
-    kept = chosen.keep(one, one, rows, torch.arange(x.shape[-1])).view(x.shape)
+    kept = chosen.keep(one, one, rows, torch.arange(x.shape[-1], device="cpu")).view(x.shape)
     return x * (kept.to(x.dtype) / (1 - p))
 
 

@@ -76,10 +76,10 @@ def sinusoidal(
         raise InputError(f"`dtype` must be a floating-point type, got {dtype}")
 
     pairs = dim // 2 if variant == "tensor2tensor" else (dim + 1) // 2
-    exponents = torch.arange(pairs, dtype=torch.float64)
+    exponents = torch.arange(pairs, dtype=torch.float64, device="cpu")
     exponents = exponents / max(pairs - 1, 1) if variant == "tensor2tensor" else 2 * exponents / dim
     # On the CPU: some devices have no float64.
-    angles = torch.arange(start, start + length, dtype=torch.float64)[:, None] * base**-exponents
+    angles = torch.arange(start, start + length, dtype=torch.float64, device="cpu")[:, None] * base**-exponents
     sines, cosines = angles.sin(), angles.cos()
     if variant == "paper":
         table = torch.stack([sines, cosines], -1).flatten(-2)[:, :dim]
@@ -87,7 +87,7 @@ def sinusoidal(
         table = torch.cat([sines, cosines[:, : dim // 2]], 1)
     else:
         table = torch.cat([sines, cosines, sines.new_zeros(length, dim % 2)], 1)
-    return table.to(device=device, dtype=dtype)
+    return table.to(device=torch.get_default_device() if device is None else device, dtype=dtype)
 
 
 def learned(table: Float[Tensor, "positions dim"], length: int, *, start: int = 0) -> Float[Tensor, "length dim"]:

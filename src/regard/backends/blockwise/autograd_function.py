@@ -257,7 +257,7 @@ def _visited(sheet: Sheet, engine: Fused | General) -> tuple[Tensor, Tensor, Ten
     q, k, v = _folded(sheet)
     output = q.new_empty(*q.shape[:3], v.shape[-1])
     lse, low = q.new_full(q.shape[:3], -torch.inf), q.new_zeros(q.shape[:3])
-    touched = torch.zeros(1, q.shape[1], dtype=torch.bool)
+    touched = torch.zeros(1, q.shape[1], dtype=torch.bool, device="cpu")
     for piece in sheet.chunks(engine.elements, columns=engine.columns):
         here = piece.rows_of(q), piece.keys_of(k, sheet.block), piece.keys_of(v, sheet.block)
         part, sums = engine.forward(piece, *here)
@@ -272,7 +272,7 @@ def _visited(sheet: Sheet, engine: Fused | General) -> tuple[Tensor, Tensor, Ten
                 sums, shares = merge(*sums, piece.rows_of(lse), piece.rows_of(low))
                 share, before_share = (one.unsqueeze(-1) for one in shares)
                 part = torch.addcmul(part * share, piece.rows_of(output), before_share)
-        piece.set_rows(touched, torch.tensor(True))
+        piece.set_rows(touched, torch.tensor(True, device="cpu"))
         piece.set_rows(output, part)
         if sums is not None:
             piece.set_rows(lse, sums[0])

@@ -82,10 +82,10 @@ class BlockBand:
 
     def places(self, block: int, shared: bool) -> tuple[Int[Tensor, "items rows"], Int[Tensor, "items columns"]]:
         """Indices of queries and keys; of the first row alone where all rows look alike."""
-        count = torch.arange(1 if shared else self.count)[:, None]
+        count = torch.arange(1 if shared else self.count, device="cpu")[:, None]
         return (
-            (self.row + count) * block + torch.arange(block),
-            (self.start + self.step * count) * block + torch.arange(self.length * block),
+            (self.row + count) * block + torch.arange(block, device="cpu"),
+            (self.start + self.step * count) * block + torch.arange(self.length * block, device="cpu"),
         )
 
 
@@ -144,7 +144,7 @@ class Gathered:
 
     def places(self, block: int, shared: bool) -> tuple[Int[Tensor, "items rows"], Int[Tensor, "items columns"]]:
         """Indices of queries and keys."""
-        inside = torch.arange(block)
+        inside = torch.arange(block, device="cpu")
         return self.rows[:, None] * block + inside, (self.columns[..., None] * block + inside).flatten(1)
 
 

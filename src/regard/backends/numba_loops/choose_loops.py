@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from regard.backends.blockwise.bias_tiles import diagonals_of
-from regard.backends.numba_loops.kernel_args import place, record_of
+from regard.backends.numba_loops.kernel_args import float_buffer, place, record_of
 from regard.backends.numba_loops.mask_tables import Tables, tables_for
 from regard.backends.numba_loops.sizes import BLOCK, GROUP, LANES
 from regard.backends.numba_loops.target import has_pairs
@@ -69,7 +69,7 @@ class Call:
         v: Float[Tensor, "batch kv_heads keys value_dim"],
     ) -> tuple[Float[Tensor, "batch heads queries value_dim"], Tensor, Tensor]:
         """Compute it."""
-        lse, low = (torch.empty(self._sizes[:3]) for _ in range(2))  # operators share no memory
+        lse, low = (float_buffer(*self._sizes[:3]) for _ in range(2))  # operators share no memory
         return self._computed(q, k, v, lse=lse.data_ptr(), low=low.data_ptr()), lse, low
 
     def output(
@@ -103,10 +103,10 @@ class Call:
         """Rearrange keys (and values), then compute each tile of queries."""
         batch, heads, queries, width = self._sizes
         packs = self._of * self._blocks
-        keys = torch.empty(packs * BLOCK * self._depth)
+        keys = float_buffer(packs * BLOCK * self._depth)
         place(job, rows={}, packs=packs, packed_keys=keys.data_ptr())
         if self._pairs:
-            values = torch.empty(packs * BLOCK // 2 * width)
+            values = float_buffer(packs * BLOCK // 2 * width)
             place(job, rows={}, packed_values=values.data_ptr())
         run("attend", job, tasks=packs + batch * heads * -(-queries // BLOCK), room_bytes=self._room)
 
@@ -149,10 +149,10 @@ def gradients(
     tiles = problem.heads // problem.kv_heads * -(-problem.queries // BLOCK)
     parts = _parts_of(sides, tiles)
     depth, width = q.shape[-1], v.shape[-1]
-    dq = torch.empty(*q.shape)
-    dk, dv = (torch.empty(*k.shape[:2], blocks * BLOCK, x) for x in (depth, width))
-    packed, sums = torch.empty(dk.numel() + dv.numel()), torch.empty((parts - 1) * (dk.numel() + dv.numel()))
-    lse, delta = lse.masked_fill(lse == -math.inf, 0.0).contiguous(), delta.contiguous()
+    dq = float_buffer(*q.shape)
+    dk, dv = (float_buffer(*k.shape[:2], blocks * BLOCK, x) for x in (depth, width))
+    packed, sums = float_buffer(dk.numel() + dv.numel()), float_buffer((parts - 1) * (dk.numel() + dv.numel()))
+    lse, delta = lse.float().masked_fill(lse == -math.inf, 0.0).contiguous(), delta.float().contiguous()
     numbers |= _numbers_of(problem, tables) | drops
     # The gradient of a bias has no factor; then the others are multiplied by it at the end.
     numbers |= {"edge": edge.ctypes.data, "depth": depth, "factor": 1.0 if of_bias else problem.scale}
@@ -180,7 +180,8 @@ def _sums_of_diagonals(problem: Problem, parts: int) -> Float[Tensor, "batch hea
     """Return zeros for each task's sums along diagonals, in the order of `diagonals_of`; the last block of keys may
     reach beyond them.
     """
-    return torch.zeros(problem.batch, problem.heads, parts, problem.queries - 1 + -(-problem.keys // BLOCK) * BLOCK)
+    diagonals = problem.queries - 1 + -(-problem.keys // BLOCK) * BLOCK
+    return float_buffer(problem.batch, problem.heads, parts, diagonals).zero_()
 
 
 def _added(
@@ -244,9 +245,9 @@ def _dropout_of(problem: Problem) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
     dropout = problem.dropout
     if dropout is None:
         return (), {"kept": 1.0}
-    columns = dropout.column_bits(torch.arange(-(-problem.keys // BLOCK) * BLOCK))
+    columns = dropout.column_bits(torch.arange(-(-problem.keys // BLOCK) * BLOCK, device="cpu"))
     everything = slice(0, problem.batch), slice(0, problem.heads)
-    rows = dropout.row_bits(*everything, torch.arange(problem.queries)).contiguous()
+    rows = dropout.row_bits(*everything, torch.arange(problem.queries, device="cpu")).contiguous()
     numbers = {"row_bits": rows.data_ptr(), "column_bits": columns.data_ptr(), "least_bits": dropout.least_bits}
     return (rows, columns), numbers | {"kept": 1 / (1 - dropout.p)}
 

@@ -11,9 +11,22 @@ import struct
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
-__all__ = ["BLOCK_OF_WEIGHTS", "CHUNK", "FROM_QK", "HEAD_ROWS", "JOB", "PACKED", "SEATS", "START", "place", "record_of"]
+__all__ = [
+    "BLOCK_OF_WEIGHTS",
+    "CHUNK",
+    "FROM_QK",
+    "HEAD_ROWS",
+    "JOB",
+    "PACKED",
+    "SEATS",
+    "START",
+    "float_buffer",
+    "place",
+    "record_of",
+]
 
 _NUMBERS = """
     counter seats packed tasks room room_bytes
@@ -48,6 +61,11 @@ def place(job: bytearray, *, rows: dict[str, Tensor], **numbers: int) -> None:
         _ROWS.pack_into(job, _PLACES[name], x.data_ptr(), batch * size, head * size, row * size)
     for name, number in numbers.items():
         _NUMBER.pack_into(job, _PLACES[name], number)
+
+
+def float_buffer(*sizes: int) -> Tensor:
+    """Return memory for numbers of 32 bits on the CPU, as compiled code addresses it under every default of PyTorch."""
+    return torch.empty(*sizes, dtype=torch.float32, device="cpu")
 
 
 CHUNK = 64  # weights that are searched together; the columns of a block are a multiple of it

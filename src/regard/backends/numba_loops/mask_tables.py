@@ -155,11 +155,11 @@ def _divided(bound: BoundMask, sequence: int, head: int, blocks: Runs) -> tuple[
 
 def _asked(bound: BoundMask, sequence: int, head: int, row: Numbers, column: Numbers) -> npt.NDArray[np.uint8]:
     """Return the visible pairs of some blocks; positions beyond the ends are hidden."""
-    within = torch.arange(BLOCK)
+    within = torch.arange(BLOCK, device="cpu")
     i = torch.from_numpy(row)[:, None, None] * BLOCK + within[:, None]
     j = torch.from_numpy(column)[:, None, None] * BLOCK + within
     real = (i < bound.q_len) & (j < bound.kv_len)
-    at = torch.tensor(sequence), torch.tensor(head)
+    at = torch.tensor(sequence, device="cpu"), torch.tensor(head, device="cpu")
     visible: Tensor = bound.mask(*at, i.clamp(max=bound.q_len - 1) + bound.q_offset, j.clamp(max=bound.kv_len - 1))
     bits: npt.NDArray[np.uint8] = (visible & real).to(torch.uint8).expand(real.shape).contiguous().numpy()
     return bits

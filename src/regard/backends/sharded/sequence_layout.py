@@ -46,8 +46,8 @@ class SequenceLayout:
 
     def positions(self, rank: int) -> Int[Tensor, " held"]:
         """The positions that a rank holds, in its order."""
-        parts = [torch.arange(one.start, one.stop) for one in self.spans[rank]]
-        return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.int64)
+        parts = [torch.arange(one.start, one.stop, device="cpu") for one in self.spans[rank]]
+        return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.int64, device="cpu")
 
     @cached_property
     def order(self) -> Int[Tensor, " length"]:

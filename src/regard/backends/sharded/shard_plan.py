@@ -287,4 +287,4 @@ def _kinds(mask: BoundMask | None, queries: SequenceLayout, keys: SequenceLayout
 
 
 def _edge(numbers: list[int]) -> Tensor:
-    return torch.tensor(numbers, dtype=torch.int64)
+    return torch.tensor(numbers, dtype=torch.int64, device="cpu")

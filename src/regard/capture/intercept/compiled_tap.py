@@ -127,13 +127,13 @@ class CompiledTap(CompiledBlock):
         self._chosen, self._sites, self._steps = chosen, sites, steps
         self.parameters: Collection[int] = {id(one) for one in model.parameters()}
         self._asked: list[int] | None = None
-        self.rows = torch.empty(0, dtype=torch.int64)  # of the running call
+        self.rows = torch.empty(0, dtype=torch.int64, device="cpu")  # of the running call
 
     def callback(self, original: Any) -> Any:
         """Return what compiles the frames of the model's running call."""
         self._asked = asked = self._steps.rows_ahead()
         if asked is not None:
-            self.rows = torch.tensor(asked)
+            self.rows = torch.tensor(asked, device="cpu")
         return self.compile_with(original, (self._chosen, None if asked is None else len(asked)), _TapCompiler)
 
     def checking(self, original: Any) -> Any:

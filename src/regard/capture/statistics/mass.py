@@ -146,7 +146,7 @@ class Mass(PerQuery):
     def _set(self, extent: Extent) -> Tensor | None:
         """Return 1 for keys in a set that is the same for all rows, 0 for others, of shape (batch or 1, keys)."""
         if self._on == "keys":
-            keys = torch.tensor([key for key in self._chosen if key < extent.keys], dtype=torch.long)
+            keys = torch.tensor([key for key in self._chosen if key < extent.keys], dtype=torch.long, device="cpu")
             return torch.zeros(1, extent.keys, device=extent.device).index_fill(1, keys.to(extent.device), 1.0)
         if self._on == "first":
             assert self._firsts is not None
