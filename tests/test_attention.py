@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from itertools import product
 
 import numpy as np
 import pytest
@@ -15,7 +16,9 @@ from regard.backends import BACKENDS
 from regard.errors import InputError
 from regard.masks import Causal, Padding, Window
 from regard.normalizers import Softmax
+from regard.positions import ALiBi, RoPE
 from regard.scores import Dot, ScaledDot
+from sweeps import sweep
 
 NAMES = [backend.name for backend in BACKENDS]
 
@@ -31,28 +34,29 @@ def near(tensor, array, atol=1e-12):
 # --- shapes
 
 
-@pytest.mark.parametrize("lead", [(), (2,), (2, 3), (2, 2, 3), (2, 1, 2, 3)], ids=str)
-@pytest.mark.parametrize("value_width", [4, 7, 1])
-def test_leading_dimensions_stay_as_they_came(lead, value_width):
-    q, k, v = randn(*lead, 5, 4), randn(*lead, 6, 4, seed=1), randn(*lead, 6, value_width, seed=2)
-    out, weights, lse = regard.attention(q, k, v, mask=Causal(), return_weights=True, return_lse=True)
-    assert out.shape == (*lead, 5, value_width)
-    assert weights.shape == (*lead, 5, 6)
-    assert lse.shape == (*lead, 5)
-    heads = (-1, lead[-1] if len(lead) > 1 else 1)
-    expected = dense(*(x.reshape(*heads, *x.shape[-2:]) for x in (q, k, v)), visible=causal(5, 6))
-    near(out, expected.output.reshape(out.shape))
-    near(weights, expected.weights.reshape(weights.shape))
-    near(lse, expected.lse.reshape(lse.shape))
+def test_leading_dimensions_stay_as_they_came():
+    for case in sweep(product([(), (2,), (2, 3), (2, 2, 3), (2, 1, 2, 3)], [4, 7, 1])):
+        with case as (lead, value_width):
+            q, k, v = randn(*lead, 5, 4), randn(*lead, 6, 4, seed=1), randn(*lead, 6, value_width, seed=2)
+            out, weights, lse = regard.attention(q, k, v, mask=Causal(), return_weights=True, return_lse=True)
+            assert out.shape == (*lead, 5, value_width)
+            assert weights.shape == (*lead, 5, 6)
+            assert lse.shape == (*lead, 5)
+            heads = (-1, lead[-1] if len(lead) > 1 else 1)
+            expected = dense(*(x.reshape(*heads, *x.shape[-2:]) for x in (q, k, v)), visible=causal(5, 6))
+            near(out, expected.output.reshape(out.shape))
+            near(weights, expected.weights.reshape(weights.shape))
+            near(lse, expected.lse.reshape(lse.shape))
 
 
-@pytest.mark.parametrize("kv_heads", [1, 2, 3, 6])
-def test_query_head_h_reads_its_group(kv_heads):
-    q, k, v = randn(2, 6, 5, 4), randn(2, kv_heads, 5, 4, seed=1), randn(2, kv_heads, 5, 3, seed=2)
-    grouped = regard.attention(q, k, v)
-    for h in range(6):
-        kv = h // (6 // kv_heads)
-        torch.testing.assert_close(grouped[:, h], regard.attention(q[:, h], k[:, kv], v[:, kv]))
+def test_query_head_h_reads_its_group():
+    for case in sweep([1, 2, 3, 6]):
+        with case as kv_heads:
+            q, k, v = randn(2, 6, 5, 4), randn(2, kv_heads, 5, 4, seed=1), randn(2, kv_heads, 5, 3, seed=2)
+            grouped = regard.attention(q, k, v)
+            for h in range(6):
+                kv = h // (6 // kv_heads)
+                torch.testing.assert_close(grouped[:, h], regard.attention(q[:, h], k[:, kv], v[:, kv]))
 
 
 def test_a_three_by_three_by_hand():
@@ -93,12 +97,17 @@ def test_a_sink_takes_weight_and_gives_no_value():
     assert (weights.sum(-1) < 1).all()
 
 
-@pytest.mark.parametrize("shape", [(5, 6), (1, 6), (1, 3, 5, 6), (2, 1, 1, 6), (2, 3, 5, 1)], ids=str)
-@pytest.mark.parametrize("backend", NAMES)
-def test_a_bias_broadcasts_over_the_scores(backend, shape):
-    q, k, v, bias = randn(2, 3, 5, 4), randn(2, 3, 6, 4, seed=1), randn(2, 3, 6, 4, seed=2), randn(*shape, seed=3)
-    ours = regard.attention(q, k, v, bias=bias, backend=backend)
-    torch.testing.assert_close(ours, functional.scaled_dot_product_attention(q, k, v, attn_mask=bias))
+def test_a_bias_broadcasts_over_the_scores():
+    for case in sweep(product([(5, 6), (1, 6), (1, 3, 5, 6), (2, 1, 1, 6), (2, 3, 5, 1)], NAMES)):
+        with case as (shape, backend):
+            q, k, v, bias = (
+                randn(2, 3, 5, 4),
+                randn(2, 3, 6, 4, seed=1),
+                randn(2, 3, 6, 4, seed=2),
+                randn(*shape, seed=3),
+            )
+            ours = regard.attention(q, k, v, bias=bias, backend=backend)
+            torch.testing.assert_close(ours, functional.scaled_dot_product_attention(q, k, v, attn_mask=bias))
 
 
 def test_a_bias_of_another_float_type_is_converted():
@@ -113,22 +122,23 @@ def test_a_boolean_tensor_is_a_mask():
     near(regard.attention(x, x, x, mask=seen[0, 0]), dense(x, x, x, visible=seen[0, 0].numpy()).output)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16], ids=str)
-def test_results_have_the_type_of_the_inputs_and_lse_at_least_float32(dtype):
-    x = randn(1, 2, 4, 3, dtype=torch.float32).to(dtype)
-    out, weights, lse = regard.attention(x, x, x, return_weights=True, return_lse=True)
-    assert out.dtype == weights.dtype == dtype
-    assert lse.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
-    near(lse, dense(x, x, x).lse, atol=1e-12 if dtype == torch.float64 else 1e-6)
+def test_results_have_the_type_of_the_inputs_and_lse_at_least_float32():
+    for case in sweep([torch.float64, torch.float32, torch.float16, torch.bfloat16]):
+        with case as dtype:
+            x = randn(1, 2, 4, 3, dtype=torch.float32).to(dtype)
+            out, weights, lse = regard.attention(x, x, x, return_weights=True, return_lse=True)
+            assert out.dtype == weights.dtype == dtype
+            assert lse.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+            near(lse, dense(x, x, x).lse, atol=1e-12 if dtype == torch.float64 else 1e-6)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("backend", NAMES)
-def test_half_types_accumulate_in_float32(backend, dtype):
-    n = 4096
-    x, ones = torch.zeros(1, 1, n, 8, dtype=dtype), torch.ones(1, 1, n, 8, dtype=dtype)
-    out = regard.attention(x[:, :, :2], x, ones, backend=backend)  # 4096 weights of 1/4096 of ones
-    near(out, np.ones((1, 1, 2, 8)), atol=torch.finfo(dtype).eps)
+def test_half_types_accumulate_in_float32():
+    for case in sweep(product([torch.float16, torch.bfloat16], NAMES)):
+        with case as (dtype, backend):
+            n = 4096
+            x, ones = torch.zeros(1, 1, n, 8, dtype=dtype), torch.ones(1, 1, n, 8, dtype=dtype)
+            out = regard.attention(x[:, :, :2], x, ones, backend=backend)  # 4096 weights of 1/4096 of ones
+            near(out, np.ones((1, 1, 2, 8)), atol=torch.finfo(dtype).eps)
 
 
 def test_two_halves_merge_by_lse_into_the_whole():
@@ -166,34 +176,36 @@ def test_weights_beyond_max_bytes_are_refused_with_bytes_and_the_way_round():
 # --- properties
 
 
-@pytest.mark.parametrize("backend", NAMES)
-def test_keys_may_be_permuted_with_their_values(backend):
-    q, k, v = randn(1, 2, 5, 4), randn(1, 2, 7, 4, seed=1), randn(1, 2, 7, 3, seed=2)
-    order = torch.randperm(7, generator=torch.Generator().manual_seed(3))
-    plain = regard.attention(q, k, v, backend=backend)
-    torch.testing.assert_close(regard.attention(q, k[:, :, order], v[:, :, order], backend=backend), plain)
+def test_keys_may_be_permuted_with_their_values():
+    for case in sweep(NAMES):
+        with case as backend:
+            q, k, v = randn(1, 2, 5, 4), randn(1, 2, 7, 4, seed=1), randn(1, 2, 7, 3, seed=2)
+            order = torch.randperm(7, generator=torch.Generator().manual_seed(3))
+            plain = regard.attention(q, k, v, backend=backend)
+            torch.testing.assert_close(regard.attention(q, k[:, :, order], v[:, :, order], backend=backend), plain)
 
 
-@pytest.mark.parametrize("backend", NAMES)
-@pytest.mark.parametrize("size", [1e-30, 1.0, 300.0, 1e4])
-def test_large_and_small_scores_stay_finite(backend, size):
-    x = size * randn(1, 1, 6, 4, dtype=torch.float32)
-    out = regard.attention(x, x, x / size, backend=backend)
-    near(out, dense(x, x, x / size).output, atol=1e-2 if size == 1e4 else 1e-4)
+def test_large_and_small_scores_stay_finite():
+    for case in sweep(product(NAMES, [1e-30, 1.0, 300.0, 1e4])):
+        with case as (backend, size):
+            x = size * randn(1, 1, 6, 4, dtype=torch.float32)
+            out = regard.attention(x, x, x / size, backend=backend)
+            near(out, dense(x, x, x / size).output, atol=1e-2 if size == 1e4 else 1e-4)
 
 
-@pytest.mark.parametrize("backend", NAMES)
-def test_without_a_visible_key_all_is_zero_and_gradients_are_finite(backend):
-    q, k, v = (randn(2, 2, 4, 3, seed=seed).requires_grad_() for seed in range(3))
-    nothing = Padding(torch.tensor([[True, True, True, False], [False] * 4]))
-    out = regard.attention(q, k, v, mask=nothing & Window(2), backend=backend)
-    assert (out[1] == 0).all()
-    assert (out[0, :, :3] != 0).all()
-    out.sum().backward()
-    for x in (q, k, v):
-        assert x.grad.isfinite().all()
-        assert (x.grad[1] == 0).all()
-    assert v.grad[0, :, :3].abs().sum() > 0
+def test_without_a_visible_key_all_is_zero_and_gradients_are_finite():
+    for case in sweep(NAMES):
+        with case as backend:
+            q, k, v = (randn(2, 2, 4, 3, seed=seed).requires_grad_() for seed in range(3))
+            nothing = Padding(torch.tensor([[True, True, True, False], [False] * 4]))
+            out = regard.attention(q, k, v, mask=nothing & Window(2), backend=backend)
+            assert (out[1] == 0).all()
+            assert (out[0, :, :3] != 0).all()
+            out.sum().backward()
+            for x in (q, k, v):
+                assert x.grad.isfinite().all()
+                assert (x.grad[1] == 0).all()
+            assert v.grad[0, :, :3].abs().sum() > 0
 
 
 def test_weights_of_a_row_that_sees_nothing_are_zero():
@@ -206,11 +218,12 @@ def test_weights_of_a_row_that_sees_nothing_are_zero():
     assert (lse == -math.inf).all()
 
 
-@pytest.mark.parametrize("backend", NAMES)
-def test_without_grad_nothing_is_recorded(backend):
-    x = randn(1, 1, 4, 3).requires_grad_()
-    with torch.no_grad():
-        assert not regard.attention(x, x, x, backend=backend).requires_grad
+def test_without_grad_nothing_is_recorded():
+    for case in sweep(NAMES):
+        with case as backend:
+            x = randn(1, 1, 4, 3).requires_grad_()
+            with torch.no_grad():
+                assert not regard.attention(x, x, x, backend=backend).requires_grad
 
 
 def test_gradcheck_of_the_reference():
@@ -237,21 +250,26 @@ def test_gradcheck_of_the_reference():
 
 # PyTorch maps its fused CPU kernel one by one, and says so.
 @pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
-@pytest.mark.parametrize("backend", NAMES)
-@pytest.mark.parametrize("mask", [None, Causal(), Causal() & Window(2)], ids=["all", "causal", "window"])
-def test_vmap_and_grad_of_torch_func(backend, mask):
-    q, k, v, bias = randn(3, 2, 5, 4), randn(3, 2, 5, 4, seed=1), randn(3, 2, 5, 4, seed=2), randn(3, 5, 5, seed=3)
+def test_vmap_and_grad_of_torch_func():
+    for case in sweep(product(NAMES, [None, Causal(), Causal() & Window(2)])):
+        with case as (backend, mask):
+            q, k, v, bias = (
+                randn(3, 2, 5, 4),
+                randn(3, 2, 5, 4, seed=1),
+                randn(3, 2, 5, 4, seed=2),
+                randn(3, 5, 5, seed=3),
+            )
 
-    def call(q, k, v, bias=None):
-        return regard.attention(q, k, v, mask=mask, bias=bias, backend=backend)
+            def call(q, k, v, bias=None):
+                return regard.attention(q, k, v, mask=mask, bias=bias, backend=backend)
 
-    mapped = torch.func.vmap(call)(q, k, v)
-    torch.testing.assert_close(mapped, torch.stack([call(*one) for one in zip(q, k, v, strict=True)]))
-    mapped = torch.func.vmap(call)(q, k, v, bias)
-    torch.testing.assert_close(mapped, torch.stack([call(*one) for one in zip(q, k, v, bias, strict=True)]))
-    gradient = torch.func.grad(lambda q: call(q[None], k[:1], v[:1]).sum())(q[0])
-    visible = None if mask is None else mask.bind(5, 5).dense()[0, 0].numpy()
-    near(gradient, dense(q[:1], k[:1], v[:1], visible=visible, cotangent=np.ones((1, 2, 5, 4))).q[0])
+            mapped = torch.func.vmap(call)(q, k, v)
+            torch.testing.assert_close(mapped, torch.stack([call(*one) for one in zip(q, k, v, strict=True)]))
+            mapped = torch.func.vmap(call)(q, k, v, bias)
+            torch.testing.assert_close(mapped, torch.stack([call(*one) for one in zip(q, k, v, bias, strict=True)]))
+            gradient = torch.func.grad(lambda q, k=k, v=v: call(q[None], k[:1], v[:1]).sum())(q[0])
+            visible = None if mask is None else mask.bind(5, 5).dense()[0, 0].numpy()
+            near(gradient, dense(q[:1], k[:1], v[:1], visible=visible, cotangent=np.ones((1, 2, 5, 4))).q[0])
 
 
 def test_inputs_stay_as_they_were():
@@ -283,6 +301,8 @@ SEEN = FLAGS.bool()
 SHAPES_AND_TYPES = {
     "no tensor": ((np.zeros((5, 8)), X, X), "`q` must be a tensor, got ndarray"),
     "integers": ((X.int(), X, X), r"`q` must be of a floating-point type, got torch.int32: .* q.float\(\)"),
+    "a narrow type": ((X.to(torch.float8_e4m3fn),) * 3, r"float16, bfloat16 or wider, got torch\.float8"),
+    "single queries": ((X[0, 0], X[0], X[0]), "equally many dimensions"),
     "types": (
         (X, X.double(), X.half()),
         r"one dtype, got torch.float32, torch.float64 and torch.float16: .*to\(\)",
@@ -303,15 +323,39 @@ SHAPES_AND_TYPES = {
 OPTIONS = {
     "scale nan": ({"scale": math.nan}, "`scale` must be a finite number, got nan"),
     "scale inf": ({"scale": -math.inf}, "`scale` must be a finite number, got -inf"),
+    "scale learned": ({"scale": torch.tensor(0.5, requires_grad=True)}, "`scale` must be a number.*multiply it into q"),
+    "scale text": ({"scale": "1"}, "`scale` must be a number, got str.*multiply it into q"),
+    "scale flag": ({"scale": True}, "`scale` must be a number.*multiply it into q"),
+    "max_bytes nan": ({"max_bytes": math.nan}, "`max_bytes` is a number of bytes, got nan"),
+    "max_bytes text": ({"max_bytes": "2GB"}, "`max_bytes` is a number of bytes, got '2GB'"),
+    "max_bytes negative": ({"max_bytes": -1}, "`max_bytes` is a number of bytes, got -1"),
+    "return_weights none": ({"return_weights": None}, "`return_weights` must be True or False, got NoneType"),
+    "return_weights tensor": ({"return_weights": torch.zeros(2)}, "`return_weights` must be True or False, got Tensor"),
+    "return_lse text": ({"return_lse": "yes"}, "`return_lse` must be True or False, got str"),
+    "backend list": ({"backend": ["sdpa"]}, r"`backend` must be .auto. or one of .*got \['sdpa'\]"),
+    "dropout nan": ({"dropout": math.nan}, "`dropout` is a probability"),
+    "rotary class": ({"rotary": RoPE}, r"`rotary` .*got the class RoPE: write RoPE\(...\)"),
     "score": ({"score": "dot"}, r"`score` must be a score of regard.scores, such as .* got 'dot'"),
-    "score class": ({"score": ScaledDot}, "`score` must be a score of regard.scores"),
+    "score class": ({"score": ScaledDot}, r"`score` .* got the class ScaledDot: write ScaledDot\(...\)"),
+    "score tensor": ({"score": torch.zeros(2, 2)}, "`score` must be a score of regard.scores.*got Tensor"),
     "normalizer": ({"normalizer": "softmax"}, "`normalizer` must be one of regard.normalizers, .* 'softmax'"),
+    "normalizer array": ({"normalizer": np.ones(3)}, "`normalizer` must be .* got ndarray"),
+    "normalizer class": ({"normalizer": Softmax}, r"got the class Softmax: write Softmax\(...\)"),
     "sink": ({"normalizer": Softmax(torch.zeros(3))}, r"one logit a head \(4,\), got \(3,\)"),
     "sink device": ({"normalizer": Softmax(torch.zeros(4, device="meta"))}, r"`sink` .* q \(cpu\), got meta"),
     "mask of numbers": ({"mask": FLAGS.int()}, "boolean, True = may see, got torch.int32: write masks.Padding"),
     "mask of floats": ({"mask": FLAGS}, "got torch.float32: .* `bias=` for numbers that are added"),
     "mask by name": ({"mask": "causal"}, "a mask of regard.masks or a boolean tensor, got 'causal'"),
-    "mask class": ({"mask": Causal}, "a mask of regard.masks or a boolean tensor, got the class Causal: write Causal"),
+    "mask class": (
+        {"mask": Causal},
+        "a mask of regard.masks or a boolean tensor, got the class Causal: write Causal\\(",
+    ),
+    "mask sparse": ({"mask": SEEN.to_sparse()}, r"layout torch.sparse_coo: convert it with .to_dense\(\)"),
+    "mask array": ({"mask": np.ones((5, 5), bool)}, "got ndarray"),
+    "mask function": (
+        {"mask": lambda b, h, i, j: i >= j},
+        r"got function: pass masks.MaskMod\(rule\), with rule\(batch, head, i, j\)",
+    ),
     "mask size": ({"mask": SEEN[:, :4]}, r"5 queries × 5 keys .* got shape \(5, 4\)"),
     "mask of three": ({"mask": SEEN.expand(2, 5, 5)}, r"\(2, 5, 5\): write mask\[:, None\]"),
     "mask batch": (
@@ -335,6 +379,8 @@ OPTIONS = {
         {"bias": 1.0},
         r"`bias` must be a tensor or a bias of regard.positions, such as ALiBi\(num_heads=8\), got 1.0",
     ),
+    "bias class": ({"bias": ALiBi}, r"got the class ALiBi: write ALiBi\(...\)"),
+    "bias sparse": ({"bias": FLAGS.to_sparse()}, r"`bias` must be a dense tensor, got torch.sparse_coo"),
     "bias boolean": ({"bias": SEEN}, "floating-point type, got torch.bool: a boolean tensor is `mask=`"),
     "bias integers": ({"bias": FLAGS.long()}, "got torch.int64: .* masks.from_attention_mask"),
     "bias of three": ({"bias": torch.zeros(4, 5, 5)}, r"got \(4, 5, 5\): write bias\[None\] for one bias a head"),
@@ -354,26 +400,47 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("inputs", "options", "words"), REFUSED.values(), ids=REFUSED.keys())
-@pytest.mark.parametrize("door", [regard.attention, regard.explain], ids=["attention", "explain"])
-def test_what_breaks_a_rule_is_refused_with_rule_value_and_way_out(door, inputs, options, words):
-    with pytest.raises(InputError, match=words):
-        door(*inputs, **options)
+def test_what_breaks_a_rule_is_refused_with_rule_value_and_way_out():
+    for case in sweep(product(REFUSED, [regard.attention, regard.explain])):
+        with case as (label, door):
+            inputs, options, words = REFUSED[label]
+            with pytest.raises(InputError, match=words):
+                door(*inputs, **options)
 
 
-@pytest.mark.parametrize(
-    "bias",
-    [torch.zeros(5, 5), torch.ones(5, 5), torch.eye(5).requires_grad_(), 0.5 * torch.eye(5), -torch.eye(5)],
-    ids=["zeros", "ones", "learned", "halves", "minus"],
-)
-def test_what_may_be_a_bias_is_none_of_a_mask(bias):
-    regard.attention(X, X, X, bias=bias)
+PARTS = {
+    **{
+        f"softcap {softcap}": (
+            lambda softcap=softcap: ScaledDot(softcap=softcap),
+            "`softcap` must be a positive number",
+        )
+        for softcap in (0.0, -1.0, math.inf, math.nan)
+    },
+    **{f"window {size}": (lambda size=size: Window(size), "must be an integer") for size in (2.5, True, "3")},
+    "padding of twos": (lambda: Padding(torch.tensor([[1, 2]])), "got 2: pass zeros and ones"),
+    "padding of biases": (lambda: Padding(torch.tensor([[0.0, -1e9]])), "pass it as `bias=`"),
+    "padding of scores": (
+        lambda: Padding(torch.ones(1, 1, 1, 3)),
+        r"must be \(batch, keys\), got \(1, 1, 1, 3\): .* is masks.Dense",
+    ),
+    "length of a text": (lambda: Causal().bind(1, "3"), "`kv_len` counts positions and must be an integer, got '3'"),
+}
 
 
-@pytest.mark.parametrize("softcap", [0.0, -1.0, math.inf, math.nan])
-def test_a_softcap_is_positive_and_finite(softcap):
-    with pytest.raises(InputError, match=f"`softcap` must be a positive number or None, got {softcap}"):
-        ScaledDot(softcap=softcap)
+def test_parts_refuse_what_they_cannot_be_made_of():
+    for case in sweep(PARTS):
+        with case as name:
+            make, words = PARTS[name]
+            with pytest.raises(InputError, match=words):
+                make()
+
+
+def test_what_may_be_a_bias_is_none_of_a_mask():
+    for case in sweep(
+        [torch.zeros(5, 5), torch.ones(5, 5), torch.eye(5).requires_grad_(), 0.5 * torch.eye(5), -torch.eye(5)]
+    ):
+        with case as bias:
+            regard.attention(X, X, X, bias=bias)
 
 
 def test_nothing_is_printed_and_nothing_warned(capsys):
@@ -381,25 +448,6 @@ def test_nothing_is_printed_and_nothing_warned(capsys):
         warnings.simplefilter("error")
         regard.attention(X, X, X, mask=Causal(), return_weights=True)
     assert capsys.readouterr() == ("", "")
-
-
-@pytest.mark.parametrize("scale", [torch.tensor(0.5, requires_grad=True), "1", True])
-def test_a_scale_that_is_no_number_is_refused_with_the_way_to_learn_one(scale):
-    x = torch.zeros(2, 4)
-    with pytest.raises(regard.InputError, match=r"`scale` must be a number.*multiply it into q"):
-        regard.attention(x, x, x, scale=scale)
-
-
-def test_types_that_no_backend_computes_with_are_named():
-    narrow = torch.zeros(2, 16).to(torch.float8_e4m3fn)
-    with pytest.raises(regard.InputError, match=r"float16, bfloat16 or wider, got torch\.float8"):
-        regard.attention(narrow, narrow, narrow)
-
-
-@pytest.mark.parametrize("size", [2.5, True, "3"])
-def test_a_window_counts_whole_keys(size):
-    with pytest.raises(regard.InputError, match="must be an integer"):
-        regard.masks.Window(size)
 
 
 def test_a_square_matrix_is_ambiguous_where_the_batch_is_as_large():
@@ -411,18 +459,9 @@ def test_a_square_matrix_is_ambiguous_where_the_batch_is_as_large():
     near(regard.attention(alone, alone, alone, mask=matrix), dense(alone, alone, alone, visible=causal(5, 5)).output)
 
 
-@pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.int32, torch.uint8, torch.float32])
-def test_padding_takes_the_attention_mask_of_a_tokenizer_as_it_is(dtype):
-    q, flags = randn(2, 1, 3, 4), torch.tensor([[1, 1, 0], [1, 0, 0]])
-    ours = regard.attention(q, q, q, mask=Padding(flags.to(dtype)))
-    near(ours, dense(q, q, q, visible=flags.bool().numpy()[:, None, None]).output)
-
-
-def test_padding_refuses_what_is_no_flag():
-    for wrong, words in (
-        (torch.tensor([[1, 2]]), "got 2: pass zeros and ones"),
-        (torch.tensor([[0.0, -1e9]]), "pass it as `bias=`"),
-        (torch.ones(1, 1, 1, 3), r"must be \(batch, keys\), got \(1, 1, 1, 3\): .* is masks.Dense"),
-    ):
-        with pytest.raises(InputError, match=words):
-            Padding(wrong)
+def test_padding_takes_the_attention_mask_of_a_tokenizer_as_it_is():
+    for case in sweep([torch.bool, torch.int64, torch.int32, torch.uint8, torch.float32]):
+        with case as dtype:
+            q, flags = randn(2, 1, 3, 4), torch.tensor([[1, 1, 0], [1, 0, 0]])
+            ours = regard.attention(q, q, q, mask=Padding(flags.to(dtype)))
+            near(ours, dense(q, q, q, visible=flags.bool().numpy()[:, None, None]).output)

@@ -1,6 +1,7 @@
 """What was read before is what would be read again, whatever the steps, and a window forgets what no one sees."""
 
 import copy
+from itertools import product
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from regard import masks, normalizers, positions
 from regard.cache import Cache, CrossAttentionCache, KVCache
 from regard.errors import InputError
 from regard.nn import DecoderBlock, MultiHeadAttention
+from sweeps import sweep
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -55,31 +57,30 @@ def test_only_new_keys_are_turned(window, monkeypatch):
     assert rows == [5, 1, 1, 2]
 
 
-@pytest.mark.parametrize("part", PARTS)
-@pytest.mark.parametrize("window", [None, 1, 8, 50])
-@pytest.mark.parametrize("steps", [[1] * 40, [7, 1, 1, 1, 30], [2, 38]])
-@pytest.mark.parametrize("grad", [False, True])
-def test_steps_with_a_cache_are_the_whole_text_at_once(part, window, steps, grad):
-    layer, x = attention(window, **PARTS[part]), randn(2, 40, 16)
-    with torch.set_grad_enabled(grad):
-        cache = KVCache(window)
-        found = torch.cat([layer(one, cache=cache) for one in x.split(steps, 1)], 1)
-    torch.testing.assert_close(found, layer(x), rtol=0, atol=1e-6)
-    assert cache.length == 40
+def test_steps_with_a_cache_are_the_whole_text_at_once():
+    for case in sweep(product(PARTS, [None, 1, 8, 50], [[1] * 40, [7, 1, 1, 1, 30], [2, 38]], [False, True])):
+        with case as (part, window, steps, grad):
+            layer, x = attention(window, **PARTS[part]), randn(2, 40, 16)
+            with torch.set_grad_enabled(grad):
+                cache = KVCache(window)
+                found = torch.cat([layer(one, cache=cache) for one in x.split(steps, 1)], 1)
+            torch.testing.assert_close(found, layer(x), rtol=0, atol=1e-6)
+            assert cache.length == 40
 
 
-@pytest.mark.parametrize("trained", ["x", "q_proj", "k_proj", "v_proj"])
-def test_gradients_flow_through_a_cache(trained):
-    layer, x = attention(rotary=positions.RoPE(4)).requires_grad_(False), randn(2, 6, 16)
-    leaf = x.requires_grad_() if trained == "x" else getattr(layer, trained).weight.requires_grad_()
-    cache, rows = KVCache(), torch.tensor([1, 0])
-    found = [layer(one, cache=cache) for one in x.split([3, 1, 2], 1)]
-    cache.reorder(rows)
-    found.append(layer(x[rows, :1], cache=copy.deepcopy(cache)))
-    (ours,) = torch.autograd.grad(torch.cat(found, 1).square().sum(), leaf)
-    at_once = torch.cat([layer(x), layer(torch.cat([x[rows], x[rows, :1]], 1))[:, -1:]], 1)
-    (expected,) = torch.autograd.grad(at_once.square().sum(), leaf)
-    torch.testing.assert_close(ours, expected, rtol=0, atol=1e-4)
+def test_gradients_flow_through_a_cache():
+    for case in sweep(["x", "q_proj", "k_proj", "v_proj"]):
+        with case as trained:
+            layer, x = attention(rotary=positions.RoPE(4)).requires_grad_(False), randn(2, 6, 16)
+            leaf = x.requires_grad_() if trained == "x" else getattr(layer, trained).weight.requires_grad_()
+            cache, rows = KVCache(), torch.tensor([1, 0])
+            found = [layer(one, cache=cache) for one in x.split([3, 1, 2], 1)]
+            cache.reorder(rows)
+            found.append(layer(x[rows, :1], cache=copy.deepcopy(cache)))
+            (ours,) = torch.autograd.grad(torch.cat(found, 1).square().sum(), leaf)
+            at_once = torch.cat([layer(x), layer(torch.cat([x[rows], x[rows, :1]], 1))[:, -1:]], 1)
+            (expected,) = torch.autograd.grad(at_once.square().sum(), leaf)
+            torch.testing.assert_close(ours, expected, rtol=0, atol=1e-4)
 
 
 def test_a_cache_begun_in_inference_mode_goes_on_outside_of_it():
@@ -169,9 +170,8 @@ def test_the_bytes_of_a_cache_are_those_of_its_buffers():
     assert cache.bytes == 2 * (2 * 3 * 64 * 4) * 4 + 2 * (2 * 3 * 7 * 4) * 4
 
 
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [
+def test_what_a_cache_cannot_do_is_refused_with_the_way_out():
+    cases = [
         (lambda: KVCache(0), "`window` counts positions, .* at least 1, got 0"),
         (
             lambda: attention()(randn(1, 2, 16), cache=KVCache(4)),
@@ -196,11 +196,10 @@ def test_the_bytes_of_a_cache_are_those_of_its_buffers():
             lambda: attention(rotary=positions.RoPE(4))(randn(1, 2, 16), cache=CrossAttentionCache()),
             "`rotary` turns queries and keys of one text",
         ),
-    ],
-)
-def test_what_a_cache_cannot_do_is_refused_with_the_way_out(call, words):
-    with pytest.raises(InputError, match=words):
-        call()
+    ]
+    for case in sweep(cases):
+        with case as (call, words), pytest.raises(InputError, match=words):
+            call()
 
 
 def test_another_batch_is_refused():

@@ -1,6 +1,6 @@
 """Without a sequence or a head the result is empty on every backend, as that of SDPA, and so are gradients."""
 
-import itertools
+from itertools import product
 
 import pytest
 import torch
@@ -10,6 +10,7 @@ import regard
 from regard import masks, normalizers, positions, scores
 from regard.backends.selection import named
 from regard.errors import InputError
+from sweeps import sweep
 
 QUERIES, KEYS = 5, 7
 LEADING = {  # of q, and of k and v
@@ -40,19 +41,20 @@ def _tensors(leading):
     return [torch.randn(size).requires_grad_() for size in sizes]
 
 
-@pytest.mark.parametrize("leading", LEADING)
-def test_the_result_and_its_gradients_are_empty(leading):
-    q, k, v = _tensors(leading)
-    for backend, (name, options) in itertools.product(["auto", *named()], OPTIONS.items()):
-        found = regard.attention(q, k, v, backend=backend, **options)
-        output, *more = found if isinstance(found, tuple) else (found,)
-        assert output.shape == (*q.shape[:-1], 6), (backend, name)
-        if more:
-            assert more[0].shape == (*q.shape[:-1], *((KEYS,) if name == "weights" else ()))
-        for x, grad in zip((q, k, v), torch.autograd.grad(output.sum(), (q, k, v)), strict=True):
-            assert grad.shape == x.shape
-            assert not grad.any()  # of keys that no head of q looks at
-        assert "reference runs it" in str(regard.explain(q, k, v, backend=backend, **options))
+def test_the_result_and_its_gradients_are_empty():
+    for case in sweep(LEADING):
+        with case as leading:
+            q, k, v = _tensors(leading)
+            for backend, (name, options) in product(["auto", *named()], OPTIONS.items()):
+                found = regard.attention(q, k, v, backend=backend, **options)
+                output, *more = found if isinstance(found, tuple) else (found,)
+                assert output.shape == (*q.shape[:-1], 6), (backend, name)
+                if more:
+                    assert more[0].shape == (*q.shape[:-1], *((KEYS,) if name == "weights" else ()))
+                for x, grad in zip((q, k, v), torch.autograd.grad(output.sum(), (q, k, v)), strict=True):
+                    assert grad.shape == x.shape
+                    assert not grad.any()  # of keys that no head of q looks at
+                assert "reference runs it" in str(regard.explain(q, k, v, backend=backend, **options))
 
 
 def test_it_is_what_sdpa_gives():
@@ -119,11 +121,11 @@ def test_explain_counts_nothing_for_an_empty_call(backend):
     assert (found.flops, found.bytes, found.share) == (0, 0, 0.0)
 
 
-@pytest.mark.parametrize("heads", [1, 2])
-@pytest.mark.parametrize("backend", ["auto", *named()])
-def test_a_tensor_as_a_mask_may_have_no_sequence_either(backend: str, heads: int) -> None:
-    q, none = torch.randn(0, 2, 5, 8), torch.ones(0, heads, 5, 5, dtype=torch.bool)
-    for mask in (none, masks.Dense(none), ~masks.Dense(none), masks.Dense(none) & masks.Causal()):
-        assert regard.attention(q, q, q, mask=mask, backend=backend).shape == q.shape
-    q, none = torch.randn(2, 0, 5, 8), torch.ones(2, 0, 5, 5, dtype=torch.bool)
-    assert regard.attention(q, q, q, mask=none, backend=backend).shape == q.shape
+def test_a_tensor_as_a_mask_may_have_no_sequence_either() -> None:
+    for case in sweep(product([1, 2], ["auto", *named()])):
+        with case as (heads, backend):
+            q, none = torch.randn(0, 2, 5, 8), torch.ones(0, heads, 5, 5, dtype=torch.bool)
+            for mask in (none, masks.Dense(none), ~masks.Dense(none), masks.Dense(none) & masks.Causal()):
+                assert regard.attention(q, q, q, mask=mask, backend=backend).shape == q.shape
+            q, none = torch.randn(2, 0, 5, 8), torch.ones(2, 0, 5, 5, dtype=torch.bool)
+            assert regard.attention(q, q, q, mask=none, backend=backend).shape == q.shape

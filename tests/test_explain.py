@@ -9,6 +9,7 @@ from regard import backends, masks, scores
 from regard.errors import InputError
 from regard.normalizers import Softmax
 from regard.problem import Problem
+from sweeps import sweep
 
 X = torch.zeros(2, 4, 256, 64)
 
@@ -33,19 +34,18 @@ def test_explain_counts_the_mask_that_the_kernel_needs_as_a_tensor():
     )
 
 
-@pytest.mark.parametrize(
-    ("asked", "reason", "times"),
-    [
+def test_explain_says_why_the_fast_one_refused():
+    cases = [
         ({"score": scores.ScaledDot(softcap=30.0)}, "it has no softcap", 2.0),
         ({"return_lse": True}, "it does not return the log-sum-exp", 3.5),
         ({"normalizer": Softmax(torch.zeros(4))}, "it has no sink logit", 3.5),
-    ],
-)
-def test_explain_says_why_the_fast_one_refused(asked, reason, times):
-    assert str(regard.explain(X, X, X, **asked)) == (
-        f"blockwise runs it\nsdpa refused: {reason}\nreference could, with about {times} × the work\n"
-        "0.134 GFLOP in the 100% of blocks of 128 × 128 that hold a visible pair, 14.5 MiB besides the output"
-    )
+    ]
+    for case in sweep(cases):
+        with case as (asked, reason, times):
+            assert str(regard.explain(X, X, X, **asked)) == (
+                f"blockwise runs it\nsdpa refused: {reason}\nreference could, with about {times} × the work\n"
+                "0.134 GFLOP in the 100% of blocks of 128 × 128 that hold a visible pair, 14.5 MiB besides the output"
+            )
 
 
 def test_explain_of_weights_names_all_who_cannot_give_them():
@@ -113,19 +113,18 @@ def test_a_named_backend_that_refuses_says_why_and_what_to_do():
         regard.attention(X, X, X, score=scores.ScaledDot(softcap=1.0), backend="sdpa")
 
 
-@pytest.mark.parametrize(
-    ("n", "asked", "name"),
-    [
+def test_compiled_code_holds_whole_tensors_only_where_they_are_small():
+    cases = [
         (512, {"mask": masks.Window(128)}, "sdpa"),
         (512, {"score": scores.ScaledDot(softcap=5.0)}, "reference"),
         (5000, {"mask": masks.Window(128)}, "blockwise"),
         (5000, {"dropout": 0.1}, "blockwise"),
         (5000, {"mask": masks.Causal()}, "sdpa"),
         (5000, {"return_weights": True}, "reference"),
-    ],
-)
-def test_compiled_code_holds_whole_tensors_only_where_they_are_small(monkeypatch, n, asked, name):
-    x = torch.zeros(1, 1, n, 8, device="meta")
-    problem = Problem.of(x, x, x, **asked)
-    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-    assert backends.choose(problem).name == name
+    ]
+    for case in sweep(cases):
+        with case as (n, asked, name), pytest.MonkeyPatch.context() as monkeypatch:
+            x = torch.zeros(1, 1, n, 8, device="meta")
+            problem = Problem.of(x, x, x, **asked)
+            monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+            assert backends.choose(problem).name == name

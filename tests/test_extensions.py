@@ -13,6 +13,7 @@ import regard
 from documents import ROOT
 from regard.errors import InputError
 from regard.extensions import GROUPS, extension, extension_names
+from sweeps import sweep
 
 MODULE = """
 from regard import statistics
@@ -99,9 +100,8 @@ def test_an_extension_does_not_replace_a_part_of_regard(installed):
     torch.testing.assert_close(found, -(weights * weights.log()).sum(-1)[:, 0], atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
+def test_a_part_that_is_none_is_refused_with_its_package(installed):
+    cases = [
         (
             "broken",
             r"'broken' of regard.statistics must be importable, got AttributeError .* one_of_mine:Missing of mine",
@@ -109,11 +109,10 @@ def test_an_extension_does_not_replace_a_part_of_regard(installed):
         ("number", "'number' of regard.statistics must be callable, got 3 from one_of_mine:NUMBER of mine"),
         ("text", "`statistics` takes names and values with start, fold and finish"),
         ("unknown", "`statistics` knows the names .*, largest, number, text, got 'unknown'"),
-    ],
-)
-def test_a_part_that_is_none_is_refused_with_its_package(installed, name, words):
-    with pytest.raises(InputError, match=words):
-        watched(name)
+    ]
+    for case in sweep(cases):
+        with case as (name, words), pytest.raises(InputError, match=words):
+            watched(name)
 
 
 def test_a_name_of_two_packages_is_refused_and_a_package_found_twice_is_one(installed):

@@ -4,6 +4,7 @@ import os
 import resource
 import signal
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,7 @@ from regard.models import Transformer, TransformerConfig
 from regard.train import JsonlLog, read_config, read_log
 from regard.train.callbacks import Started
 from regard.train.checkpoints import Checkpoints, TrainerState
+from sweeps import sweep
 
 
 def file(path):
@@ -42,37 +44,39 @@ def inside(path):
 WRITERS = {"file": file, "folder": folder, "inside": inside, "check": check_writable}
 
 
-@pytest.mark.parametrize("there", [True, False])
-@pytest.mark.parametrize("kind", WRITERS)
-def test_a_symbolic_link_is_followed(tmp_path, kind, there):
-    (tmp_path / "elsewhere").mkdir()
-    link, target = tmp_path / "link", tmp_path / "elsewhere" / "target"
-    if there and kind != "file":
-        target.mkdir()
-    if there and kind == "file":
-        target.write_bytes(b"old")
-    if kind != "inside" or there:  # a folder to write in is made, a link to nothing is none
-        link.symlink_to(target)
-        WRITERS[kind](link)
-        assert link.is_symlink()
-        written = {"file": target, "folder": target / "a", "inside": target / "a"}
-        assert kind == "check" or written[kind].read_bytes() == b"new"
-        assert not list(tmp_path.glob(".*"))
+def test_a_symbolic_link_is_followed(tmp_path_factory):
+    for case in sweep(product([True, False], WRITERS)):
+        with case as (there, kind):
+            tmp_path = tmp_path_factory.mktemp("case")
+            (tmp_path / "elsewhere").mkdir()
+            link, target = tmp_path / "link", tmp_path / "elsewhere" / "target"
+            if there and kind != "file":
+                target.mkdir()
+            if there and kind == "file":
+                target.write_bytes(b"old")
+            if kind != "inside" or there:  # a folder to write in is made, a link to nothing is none
+                link.symlink_to(target)
+                WRITERS[kind](link)
+                assert link.is_symlink()
+                written = {"file": target, "folder": target / "a", "inside": target / "a"}
+                assert kind == "check" or written[kind].read_bytes() == b"new"
+                assert not list(tmp_path.glob(".*"))
 
 
-@pytest.mark.parametrize("name", ["n" * 300, "a\0b", "\ud800"], ids=["long", "NUL", "surrogate"])
-@pytest.mark.parametrize("kind", WRITERS)
-def test_a_name_that_no_file_can_have_is_one_sentence(tmp_path, kind, name):
-    with pytest.raises(InputError, match="cannot write") as refused:
-        WRITERS[kind](tmp_path / name)
-    assert str(refused.value).isprintable()
-    assert not list(tmp_path.iterdir())
+def test_a_name_that_no_file_can_have_is_one_sentence(tmp_path_factory):
+    for case in sweep(product(["n" * 300, "a\0b", "\ud800"], WRITERS)):
+        with case as (name, kind):
+            tmp_path = tmp_path_factory.mktemp("case")
+            with pytest.raises(InputError, match="cannot write") as refused:
+                WRITERS[kind](tmp_path / name)
+            assert str(refused.value).isprintable()
+            assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("load", [Tokenizer.load, load_model, Transformer.from_pretrained])
-def test_a_name_too_long_for_a_file_is_none(load):
-    with pytest.raises(RegardError):
-        load("n" * 300)
+def test_a_name_too_long_for_a_file_is_none():
+    for case in sweep([Tokenizer.load, load_model, Transformer.from_pretrained]):
+        with case as load, pytest.raises(RegardError):
+            load("n" * 300)
 
 
 READERS = {
@@ -89,17 +93,23 @@ READERS = {
 }
 
 
-@pytest.mark.parametrize("kind", READERS)
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [("pipe", "a device or a pipe"), ("/dev/full", "a device or a pipe"), ("a\0b", "no file can have this name")],
-    ids=["pipe", "device", "NUL"],
-)
-def test_a_reader_refuses_what_is_no_file_instead_of_waiting_for_its_end(tmp_path, kind, name, reason):
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(RegardError, match=reason) as refused:
-        READERS[kind](str(tmp_path / name))  # of which an absolute name is all that is left
-    assert str(refused.value).isprintable()
+def test_a_reader_refuses_what_is_no_file_instead_of_waiting_for_its_end(tmp_path_factory):
+    for case in sweep(
+        product(
+            READERS,
+            [
+                ("pipe", "a device or a pipe"),
+                ("/dev/full", "a device or a pipe"),
+                ("a\0b", "no file can have this name"),
+            ],
+        )
+    ):
+        with case as (kind, (name, reason)):
+            tmp_path = tmp_path_factory.mktemp("case")
+            os.mkfifo(tmp_path / "pipe")
+            with pytest.raises(RegardError, match=reason) as refused:
+                READERS[kind](str(tmp_path / name))  # of which an absolute name is all that is left
+            assert str(refused.value).isprintable()
 
 
 @pytest.mark.parametrize("kind", ["file", "check"])
@@ -126,33 +136,34 @@ def test_a_file_that_grows_elsewhere_replaces_what_a_link_leads_to(tmp_path):
     assert (tmp_path / "elsewhere" / "target").read_bytes() == b"new"
 
 
-@pytest.mark.parametrize("kind", WRITERS)
-@pytest.mark.parametrize("name", ["it.atlas", "[a]*?.x", "貓" * 80, "a" * 250])
-def test_what_a_killed_process_has_left_goes_and_what_a_living_one_writes_stays(tmp_path, kind, name):
-    target = tmp_path / name
-    where = target if kind == "inside" else tmp_path
-    where.mkdir(exist_ok=True)
-    short = os.fsencode(name)[:100].decode(errors="ignore")
-    dead, alive = where / f".{short}.abcdefg1.part", where / f".{short}.abcdefg2.part"
-    gone = where / f".{short}.abcdefg3.part"
-    dead.write_bytes(b"half")
-    alive.write_bytes(b"half")
-    (gone / "more").mkdir(parents=True)
-    others = [where / ".other.abcdefg1.part", where / f".{short}.mine.part", where / f"{short}.abcdefg1.part"]
-    for one in others:
-        one.write_bytes(b"")
-    held = lock(alive)
-    assert held is not None
-    WRITERS[kind](target)
-    assert alive.exists()
-    assert not dead.exists()
-    assert not gone.exists()
-    assert all(one.exists() for one in others)
-    os.close(held)
-    WRITERS[kind](target)
-    assert not alive.exists()
-    left = {one.name for one in where.iterdir()} - {one.name for one in others}
-    assert left == ({"a"} if kind == "inside" else set() if kind == "check" else {name})
+def test_what_a_killed_process_has_left_goes_and_what_a_living_one_writes_stays(tmp_path_factory):
+    for case in sweep(product(WRITERS, ["it.atlas", "[a]*?.x", "貓" * 80, "a" * 250])):
+        with case as (kind, name):
+            tmp_path = tmp_path_factory.mktemp("case")
+            target = tmp_path / name
+            where = target if kind == "inside" else tmp_path
+            where.mkdir(exist_ok=True)
+            short = os.fsencode(name)[:100].decode(errors="ignore")
+            dead, alive = where / f".{short}.abcdefg1.part", where / f".{short}.abcdefg2.part"
+            gone = where / f".{short}.abcdefg3.part"
+            dead.write_bytes(b"half")
+            alive.write_bytes(b"half")
+            (gone / "more").mkdir(parents=True)
+            others = [where / ".other.abcdefg1.part", where / f".{short}.mine.part", where / f"{short}.abcdefg1.part"]
+            for one in others:
+                one.write_bytes(b"")
+            held = lock(alive)
+            assert held is not None
+            WRITERS[kind](target)
+            assert alive.exists()
+            assert not dead.exists()
+            assert not gone.exists()
+            assert all(one.exists() for one in others)
+            os.close(held)
+            WRITERS[kind](target)
+            assert not alive.exists()
+            left = {one.name for one in where.iterdir()} - {one.name for one in others}
+            assert left == ({"a"} if kind == "inside" else set() if kind == "check" else {name})
 
 
 def test_what_is_being_written_is_locked(tmp_path):
@@ -215,38 +226,40 @@ def vocabulary(path):
 FULL = {"save_pretrained": saves, "a checkpoint": checkpoints, "a file": file, "a vocabulary in a folder": vocabulary}
 
 
-@pytest.mark.parametrize("kind", FULL)
-@pytest.mark.parametrize("most", [0, 2, 700])
-def test_a_full_disk_is_one_sentence_and_leaves_what_was_there(tmp_path, kind, most):
-    if kind == "a file" and most > 2:
-        most = 1
-    target = tmp_path / "it"
-    with (
-        full_disk(most),
-        pytest.raises(InputError, match=rf"cannot write {tmp_path}/it[^.]*: .*[Ff]ile too large") as why,
-    ):
-        FULL[kind](target)
-    assert "\n" not in str(why.value)
-    assert ".part" not in str(why.value)
-    assert not [one for one in tmp_path.rglob("*") if one.is_file() or one.name.endswith(".part")]
-    FULL[kind](target)
-    before = {one: one.read_bytes() for one in tmp_path.rglob("*") if one.is_file()}
-    with full_disk(most), pytest.raises(InputError, match="cannot write"):
-        FULL[kind](target)
-    assert {one: one.read_bytes() for one in tmp_path.rglob("*") if one.is_file()} == before
+def test_a_full_disk_is_one_sentence_and_leaves_what_was_there(tmp_path_factory):
+    for case in sweep(product(FULL, [0, 2, 700])):
+        with case as (kind, most):
+            tmp_path = tmp_path_factory.mktemp("case")
+            if kind == "a file" and most > 2:
+                most = 1
+            target = tmp_path / "it"
+            with (
+                full_disk(most),
+                pytest.raises(InputError, match=rf"cannot write {tmp_path}/it[^.]*: .*[Ff]ile too large") as why,
+            ):
+                FULL[kind](target)
+            assert "\n" not in str(why.value)
+            assert ".part" not in str(why.value)
+            assert not [one for one in tmp_path.rglob("*") if one.is_file() or one.name.endswith(".part")]
+            FULL[kind](target)
+            before = {one: one.read_bytes() for one in tmp_path.rglob("*") if one.is_file()}
+            with full_disk(most), pytest.raises(InputError, match="cannot write"):
+                FULL[kind](target)
+            assert {one: one.read_bytes() for one in tmp_path.rglob("*") if one.is_file()} == before
 
 
-@pytest.mark.parametrize("mask", [0o022, 0o077, 0o002])
-@pytest.mark.parametrize("kind", FULL)
-def test_all_files_are_as_readable_as_the_umask_says(tmp_path, kind, mask):
-    old = os.umask(mask)
-    try:
-        FULL[kind](tmp_path / "it")
-    finally:
-        os.umask(old)
-    files = [one for one in tmp_path.rglob("*") if one.is_file()]
-    assert files
-    assert {oct(one.stat().st_mode & 0o777) for one in files} == {oct(0o666 & ~mask)}
+def test_all_files_are_as_readable_as_the_umask_says(tmp_path_factory):
+    for case in sweep(product([0o022, 0o077, 0o002], FULL)):
+        with case as (mask, kind):
+            tmp_path = tmp_path_factory.mktemp("case")
+            old = os.umask(mask)
+            try:
+                FULL[kind](tmp_path / "it")
+            finally:
+                os.umask(old)
+            files = [one for one in tmp_path.rglob("*") if one.is_file()]
+            assert files
+            assert {oct(one.stat().st_mode & 0o777) for one in files} == {oct(0o666 & ~mask)}
 
 
 def test_a_converted_model_is_as_readable_as_the_umask_says(tmp_path, monkeypatch):

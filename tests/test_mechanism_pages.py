@@ -10,6 +10,7 @@ import pytest
 
 from documents import ROOT, first_cells, python_blocks
 from regard import masks, normalizers, positions, scores
+from sweeps import sweep
 
 FOLDER = ROOT / "docs/mechanisms"
 FAMILIES = {"scores": scores, "masks": masks, "positions": positions, "normalizers": normalizers}
@@ -40,43 +41,50 @@ def test_pages_are_what_make_docs_writes(generated):
     assert stale == [], "these pages are not what the docstrings say: run `make docs`"
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_every_exported_mechanism_has_a_page(family):
-    exported = {one for one in FAMILIES[family].__all__ if not one.startswith(("from_", "to_"))} - OTHERS
-    listed = {page.split("/")[-1].removesuffix(".md") for page in EXAMPLES if f"/{family}/" in page}
-    assert listed == {name.lower() for name in exported}
+def test_every_exported_mechanism_has_a_page():
+    for case in sweep(FAMILIES):
+        with case as family:
+            exported = {one for one in FAMILIES[family].__all__ if not one.startswith(("from_", "to_"))} - OTHERS
+            listed = {page.split("/")[-1].removesuffix(".md") for page in EXAMPLES if f"/{family}/" in page}
+            assert listed == {name.lower() for name in exported}
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_example_prints_what_the_page_shows(name, tmp_path, monkeypatch):
-    (code,) = python_blocks(name)
-    assert len([line for line in code.splitlines() if line]) <= 5, "an example takes four lines, five at most"
-    monkeypatch.chdir(tmp_path)
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
-        exec(compile(code, name, "exec"), {"__name__": "documentation"})
-    page = (ROOT / name).read_text(encoding="utf-8")
-    shown = re.search(r"^prints\n\n```text\n(.+?)\n```$", page, flags=re.MULTILINE | re.DOTALL)
-    assert printed.getvalue().rstrip() == shown[1]
+def test_example_prints_what_the_page_shows(tmp_path_factory):
+    for case in sweep(EXAMPLES):
+        with case as name, pytest.MonkeyPatch.context() as monkeypatch:
+            tmp_path = tmp_path_factory.mktemp("case")
+            (code,) = python_blocks(name)
+            assert len([line for line in code.splitlines() if line]) <= 5, "an example takes four lines, five at most"
+            monkeypatch.chdir(tmp_path)
+            with contextlib.redirect_stdout(io.StringIO()) as printed:
+                exec(compile(code, name, "exec"), {"__name__": "documentation"})
+            page = (ROOT / name).read_text(encoding="utf-8")
+            shown = re.search(r"^prints\n\n```text\n(.+?)\n```$", page, flags=re.MULTILINE | re.DOTALL)
+            assert printed.getvalue().rstrip() == shown[1]
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_page_has_a_formula_and_every_section_with_something_in_it(name):
-    page = (ROOT / name).read_text(encoding="utf-8")
-    head, *sections = re.split(r"^## ", page, flags=re.MULTILINE)
-    assert re.search(r"^```text\n.+\n```$", head, flags=re.MULTILINE)
-    filled = {title: body.strip() for title, _, body in (section.partition("\n") for section in sections)}
-    assert [title for title in SECTIONS if not filled.get(title)] == []
-    assert page.count("```") % 2 == 0
-    assert not re.search(r"\b(None|nan|inf)$", head)
+def test_page_has_a_formula_and_every_section_with_something_in_it():
+    for case in sweep(EXAMPLES):
+        with case as name:
+            page = (ROOT / name).read_text(encoding="utf-8")
+            head, *sections = re.split(r"^## ", page, flags=re.MULTILINE)
+            assert re.search(r"^```text\n.+\n```$", head, flags=re.MULTILINE)
+            filled = {title: body.strip() for title, _, body in (section.partition("\n") for section in sections)}
+            assert [title for title in SECTIONS if not filled.get(title)] == []
+            assert page.count("```") % 2 == 0
+            assert not re.search(r"\b(None|nan|inf)$", head)
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_links_of_the_pages_lead_somewhere(name):
-    page = ROOT / name
-    links = re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8"))
-    assert links
-    assert [link for link in links if "://" not in link and not (page.parent / link).exists()] == []
-    assert [link for link in links if "://" in link and not re.fullmatch(r"https://arxiv.org/abs/[\d.]+", link)] == []
+def test_links_of_the_pages_lead_somewhere():
+    for case in sweep(PAGES):
+        with case as name:
+            page = ROOT / name
+            links = re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8"))
+            assert links
+            assert [link for link in links if "://" not in link and not (page.parent / link).exists()] == []
+            assert [
+                link for link in links if "://" in link and not re.fullmatch(r"https://arxiv.org/abs/[\d.]+", link)
+            ] == []
 
 
 @pytest.mark.parametrize("name", ["README.md", "README.zh.md"])
@@ -86,11 +94,14 @@ def test_index_lists_every_page_once(name):
     assert sorted(f"docs/mechanisms/{link}" for link in linked) == EXAMPLES
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_docstring_of_every_mechanism_says_what_it_costs(family):
-    names = [one for one in FAMILIES[family].__all__ if not one.startswith(("from_", "to_")) and one not in OTHERS]
-    silent = [name for name in names if "Cost: " not in inspect.getdoc(getattr(FAMILIES[family], name))]
-    assert silent == []
+def test_docstring_of_every_mechanism_says_what_it_costs():
+    for case in sweep(FAMILIES):
+        with case as family:
+            names = [
+                one for one in FAMILIES[family].__all__ if not one.startswith(("from_", "to_")) and one not in OTHERS
+            ]
+            silent = [name for name in names if "Cost: " not in inspect.getdoc(getattr(FAMILIES[family], name))]
+            assert silent == []
 
 
 @pytest.mark.parametrize(("name", "picture"), [("causal", "█ · ·\n█ █ ·\n█ █ █"), ("strided", "█ · ·\n· █ ·\n· · █")])

@@ -12,6 +12,7 @@ from torch.nn import functional
 import regard
 from documents import ROOT
 from regard import masks
+from sweeps import sweep
 
 PAGE = ROOT / "docs/nn.md"
 TEXT = PAGE.read_text(encoding="utf-8")
@@ -37,26 +38,28 @@ def test_every_exported_module_has_a_section():
     assert "regard.nn.tutorials" in TEXT
 
 
-@pytest.mark.parametrize("name", SECTIONS)
-def test_section_has_a_sentence_a_signature_its_peers_and_an_example(name):
-    body = SECTIONS[name].strip()
-    assert re.match(r".+\.\n", body), "a sentence"
-    assert f"```text\n{name}(" in body
-    assert "In PyTorch and transformers: " in body
-    assert re.search(rf"import .*\b{name}\b", body) or name in ("DecoderState", "Summary")
-    module = getattr(regard.nn, name)
-    if isinstance(module, type) and issubclass(module, nn.Module):
-        assert "\nforward(" in body
-        assert "Shapes: " in body or name == "ValueModule"
+def test_section_has_a_sentence_a_signature_its_peers_and_an_example():
+    for case in sweep(SECTIONS):
+        with case as name:
+            body = SECTIONS[name].strip()
+            assert re.match(r".+\.\n", body), "a sentence"
+            assert f"```text\n{name}(" in body
+            assert "In PyTorch and transformers: " in body
+            assert re.search(rf"import .*\b{name}\b", body) or name in ("DecoderState", "Summary")
+            module = getattr(regard.nn, name)
+            if isinstance(module, type) and issubclass(module, nn.Module):
+                assert "\nforward(" in body
+                assert "Shapes: " in body or name == "ValueModule"
 
 
-@pytest.mark.parametrize("name", SECTIONS)
-def test_example_prints_what_the_page_shows(name):
-    (code,) = re.findall(r"^```pycon\n(.*?)^```$", SECTIONS[name], flags=re.MULTILINE | re.DOTALL)
-    test = doctest.DocTestParser().get_doctest(code, {}, name, "docs/nn.md", 0)
-    said: list[str] = []
-    assert doctest.DocTestRunner(verbose=False).run(test, out=said.append).failed == 0, "".join(said)
-    assert test.examples
+def test_example_prints_what_the_page_shows():
+    for case in sweep(SECTIONS):
+        with case as name:
+            (code,) = re.findall(r"^```pycon\n(.*?)^```$", SECTIONS[name], flags=re.MULTILINE | re.DOTALL)
+            test = doctest.DocTestParser().get_doctest(code, {}, name, "docs/nn.md", 0)
+            said: list[str] = []
+            assert doctest.DocTestRunner(verbose=False).run(test, out=said.append).failed == 0, "".join(said)
+            assert test.examples
 
 
 # --- what the page says is the same elsewhere, where tests/nn has not compared it

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from documents import ROOT
+from sweeps import sweep
 
 nbformat = pytest.importorskip("nbformat")
 pytest.importorskip("nbclient")
@@ -25,11 +26,7 @@ def builder():
 
 notebooks = builder()
 MODELS = {"en": "minilm", "zh": "me5"}
-EACH = [
-    pytest.param(name, language, id=f"{name}{suffix}")
-    for name in notebooks.NAMES
-    for language, suffix in notebooks.LANGUAGES.items()
-]
+EACH = [(name, language) for name in notebooks.NAMES for language in notebooks.LANGUAGES]
 NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[-+]\d+)?")
 
 
@@ -47,34 +44,40 @@ def said(cell):
     return "\n".join("a picture" if "image/png" in one.data else one.text for one in outputs)
 
 
-@pytest.mark.parametrize(("name", "language"), EACH)
-def test_the_notebook_is_made_from_its_source(name, language):
-    found, made = written(name, language), notebooks.notebook(name, language)
-    nbformat.validate(found)
-    assert [(cell.cell_type, cell.source, cell.id) for cell in found.cells] == [
-        (cell.cell_type, cell.source, cell.id) for cell in made.cells
-    ], "run `make notebooks`"
+def test_the_notebook_is_made_from_its_source():
+    for case in sweep(EACH):
+        with case as (name, language):
+            found, made = written(name, language), notebooks.notebook(name, language)
+            nbformat.validate(found)
+            assert [(cell.cell_type, cell.source, cell.id) for cell in found.cells] == [
+                (cell.cell_type, cell.source, cell.id) for cell in made.cells
+            ], "run `make notebooks`"
 
 
-@pytest.mark.parametrize(("name", "language"), EACH)
-def test_it_was_run_from_top_to_bottom_and_is_small(name, language):
-    found = written(name, language)
-    code = [cell for cell in found.cells if cell.cell_type == "code"]
-    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
-    assert not [
-        one for cell in code for one in cell.outputs if one.output_type == "error" or one.get("name") == "stderr"
-    ]
-    assert any("image/png" in one.get("data", {}) for cell in code for one in cell.outputs)
-    assert (ROOT / f"examples/{name}{notebooks.LANGUAGES[language]}.ipynb").stat().st_size < 300_000
+def test_it_was_run_from_top_to_bottom_and_is_small():
+    for case in sweep(EACH):
+        with case as (name, language):
+            found = written(name, language)
+            code = [cell for cell in found.cells if cell.cell_type == "code"]
+            assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
+            assert not [
+                one
+                for cell in code
+                for one in cell.outputs
+                if one.output_type == "error" or one.get("name") == "stderr"
+            ]
+            assert any("image/png" in one.get("data", {}) for cell in code for one in cell.outputs)
+            assert (ROOT / f"examples/{name}{notebooks.LANGUAGES[language]}.ipynb").stat().st_size < 300_000
 
 
-@pytest.mark.parametrize(("name", "language"), EACH)
-def test_its_page_in_the_docs_shows_the_same(name, language):
-    text, pictures = notebooks.page(written(name, language), name, language)
-    assert (ROOT / f"docs/notebooks/{name}{notebooks.LANGUAGES[language]}.md").read_text("utf-8") == text
-    for picture, data in pictures.items():
-        assert (ROOT / "docs/notebooks/images" / picture).read_bytes() == data
-        assert f"](images/{picture})" in text
+def test_its_page_in_the_docs_shows_the_same():
+    for case in sweep(EACH):
+        with case as (name, language):
+            text, pictures = notebooks.page(written(name, language), name, language)
+            assert (ROOT / f"docs/notebooks/{name}{notebooks.LANGUAGES[language]}.md").read_text("utf-8") == text
+            for picture, data in pictures.items():
+                assert (ROOT / "docs/notebooks/images" / picture).read_bytes() == data
+                assert f"](images/{picture})" in text
 
 
 @pytest.mark.parametrize("name", notebooks.NAMES)

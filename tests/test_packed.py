@@ -1,6 +1,7 @@
 """Sequences of different length, jagged or as lengths, against each sequence alone; one query over a bag of vectors."""
 
 import math
+from itertools import product
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from torch.nn.functional import scaled_dot_product_attention
 import regard
 from regard import masks, normalizers, positions, scores
 from regard.errors import InputError
+from sweeps import sweep
 
 LENGTHS = (5, 130, 1, 300)
 
@@ -55,17 +57,16 @@ def test_queries_are_the_last_positions_of_each_sequence():
         torch.testing.assert_close(mine, scaled_dot_product_attention(one, keys, keys, attn_mask=seen))
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"bias": positions.ALiBi(2)}, {"rotary": positions.RoPE(8)}, {"mask": masks.Window(left=3, right=3)}],
-    ids=["alibi", "rope", "window"],
-)
-def test_what_counts_distances_holds_inside_each_sequence(options):
-    q, k, v = (jagged(LENGTHS, 2, 8, seed=seed) for seed in range(3))
-    ours = regard.attention(*(x.transpose(1, 2) for x in (q, k, v)), **options)
-    for mine, *one in zip(ours.unbind(), q.unbind(), k.unbind(), v.unbind(), strict=True):
-        alone = regard.attention(*(x.transpose(0, 1)[None] for x in one), **options, backend="reference")
-        torch.testing.assert_close(mine, alone[0])
+def test_what_counts_distances_holds_inside_each_sequence():
+    for case in sweep(
+        [{"bias": positions.ALiBi(2)}, {"rotary": positions.RoPE(8)}, {"mask": masks.Window(left=3, right=3)}]
+    ):
+        with case as options:
+            q, k, v = (jagged(LENGTHS, 2, 8, seed=seed) for seed in range(3))
+            ours = regard.attention(*(x.transpose(1, 2) for x in (q, k, v)), **options)
+            for mine, *one in zip(ours.unbind(), q.unbind(), k.unbind(), v.unbind(), strict=True):
+                alone = regard.attention(*(x.transpose(0, 1)[None] for x in one), **options, backend="reference")
+                torch.testing.assert_close(mine, alone[0])
 
 
 def test_packed_tensors_are_masked_by_lengths_edges_or_ids():
@@ -83,23 +84,27 @@ def test_packed_tensors_are_masked_by_lengths_edges_or_ids():
     assert regard.explain(x, x, x, mask=masks.Document(ids)).share < 0.9
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (
-            {"return_weights": True},
-            "`return_weights=True` has no shape for different lengths: pass them one by one",
-        ),
-        ({"mask": torch.ones(3, 3, dtype=torch.bool)}, r"`mask` for jagged tensors is a mask over positions .* Tensor"),
-        ({"bias": torch.ones(3, 3)}, r"`bias` for jagged tensors counts positions .*\.to_padded_tensor"),
-        ({"weight_factor": torch.ones(3, 3)}, "`weight_factor` for jagged tensors"),
-    ],
-)
-def test_what_has_no_meaning_over_packed_sequences_is_refused(options, words):
-    x = jagged((2, 3), 4)
-    for door in (regard.attention, regard.explain):
-        with pytest.raises(InputError, match=words):
-            door(x, x, x, **options)
+def test_what_has_no_meaning_over_packed_sequences_is_refused():
+    x, plain = jagged((2, 3), 4), torch.zeros(2, 3, 4, dtype=torch.float64)
+    shorter = (jagged((1, 2), 4), x, x)
+    holes = torch.nested.narrow(plain, 1, 0, torch.tensor([1, 2]), layout=torch.jagged)
+    cases = {
+        "weights": ((x, x, x), {"return_weights": True}, "`return_weights=True` .*: pass them one by one"),
+        "mask": ((x, x, x), {"mask": torch.ones(3, 3, dtype=torch.bool)}, "`mask` .* is a mask over positions"),
+        "bias": ((x, x, x), {"bias": torch.ones(3, 3)}, r"`bias` .*\.to_padded_tensor"),
+        "factor": ((x, x, x), {"weight_factor": torch.ones(3, 3)}, "`weight_factor` for jagged tensors"),
+        "ALiBi": (shorter, {"bias": positions.ALiBi(1)}, "ALiBi needs queries and keys of the same lengths"),
+        "Shaw": (shorter, {"score": scores.Shaw(torch.zeros(3, 4))}, "Shaw needs .* of the same lengths"),
+        "plain keys": ((x, plain, plain), {}, "`k` must be jagged like the others"),
+        "lengths": ((x, x, jagged((3, 2), 4)), {}, r"lengths \[2, 3\], \[2, 3\] and \[3, 2\]"),
+        "heads": ((jagged((2, 3), 2, 4),) * 3, {}, r"`q` must be jagged.*transpose\(1, 2\) for heads last"),
+        "holes": ((holes,) * 3, {}, r"no holes between its sequences: call q\.contiguous\(\)"),
+    }
+    for case in sweep(product(cases, (regard.attention, regard.explain))):
+        with case as (name, door):
+            inputs, options, words = cases[name]
+            with pytest.raises(InputError, match=words):
+                door(*inputs, **options)
 
 
 def test_rotary_positions_begin_anew_in_each_sequence():
@@ -128,31 +133,6 @@ def test_a_sigmoid_of_each_sequences_own_length_is_refused():
         torch.testing.assert_close(mine, torch.sigmoid(one @ one.T / 2 - 1) @ one)
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"bias": positions.ALiBi(1)}, "ALiBi needs queries and keys of the same lengths"),
-        ({"score": scores.Shaw(torch.zeros(3, 4))}, "Shaw needs queries and keys of the same lengths"),
-    ],
-)
-def test_distances_between_sequences_of_other_lengths_are_refused(options, words):
-    with pytest.raises(InputError, match=words):
-        regard.attention(jagged((1, 2), 4), jagged((2, 3), 4), jagged((2, 3), 4), **options)
-
-
-def test_jagged_tensors_that_do_not_fit_are_refused():
-    x, plain = jagged((2, 3), 4), torch.zeros(2, 3, 4, dtype=torch.float64)
-    with pytest.raises(InputError, match="`k` must be jagged like the others"):
-        regard.attention(x, plain, plain)
-    with pytest.raises(InputError, match=r"lengths \[2, 3\], \[2, 3\] and \[3, 2\]"):
-        regard.attention(x, x, jagged((3, 2), 4))
-    with pytest.raises(InputError, match=r"`q` must be jagged.*transpose\(1, 2\) for heads last"):
-        regard.attention(*(jagged((2, 3), 2, 4),) * 3)
-    holes = torch.nested.narrow(plain, 1, 0, torch.tensor([1, 2]), layout=torch.jagged)
-    with pytest.raises(InputError, match=r"no holes between its sequences: call q\.contiguous\(\)"):
-        regard.attention(holes, holes, holes)
-
-
 def test_one_query_over_a_bag_is_the_expectation_of_its_values():
     generator = torch.Generator().manual_seed(0)
     q, keys, values = (torch.randn(*shape, generator=generator).double() for shape in ((4,), (7, 4), (7, 3)))
@@ -172,8 +152,3 @@ def test_one_query_may_be_masked_and_biased_with_a_row():
     torch.testing.assert_close(regard.attention(q, bag, bag, mask=seen), torch.tensor([0.5, 0.0, 0.5, 0.0]))
     bias = torch.tensor([0.0, 0.0, 0.0, 100.0])
     torch.testing.assert_close(regard.attention(q, bag, bag, bias=bias), torch.tensor([0.0, 0.0, 0.0, 1.0]))
-
-
-def test_a_batch_of_single_queries_is_not_guessed_at():
-    with pytest.raises(InputError, match="equally many dimensions"):
-        regard.attention(torch.zeros(2, 4), torch.zeros(2, 5, 4), torch.zeros(2, 5, 4))

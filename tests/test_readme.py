@@ -18,9 +18,9 @@ PAGES = (*READMES, "docs/start.md", "docs/start.zh.md")
 
 
 def marks(name: str, code: str):
-    """A bundled model is loaded, or a model is trained; `make test` trains that of README.md alone (3 s each)."""
+    """A bundled model is loaded, or a model is trained; `make test` does so for README.md alone (3 s each)."""
     yield pytest.mark.models, "load_model" in code
-    yield pytest.mark.slow, "regard.train" in code and name != "README.md"
+    yield pytest.mark.slow, ("regard.train" in code or "load_model" in code) and name != "README.md"
 
 
 BLOCKS = [

@@ -4,6 +4,7 @@ test_packages.py compares with the package `linformer`.
 """
 
 import copy
+from itertools import product
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from oracles import dense, f64
 from regard.approximations import Approximate, Compression, LinformerAttention
 from regard.errors import InputError
 from regard.masks import Causal
+from sweeps import sweep
 
 SHARINGS = ["none", "headwise", "key-value"]
 
@@ -41,22 +43,22 @@ def written_out(module, x):
     return np.concatenate(heads, -1) @ rows["output.weight"].T + rows["output.bias"]
 
 
-@pytest.mark.parametrize("tokens", [9, 6, 1])
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("sharing", SHARINGS)
-def test_equals_the_formula_and_shorter_inputs_use_the_first_columns(sharing, bias, tokens):
-    module, x = made(sharing, bias=bias), randn(2, tokens, 12)
-    np.testing.assert_allclose(f64(module(x).output), written_out(module, x), atol=1e-12)
+def test_equals_the_formula_and_shorter_inputs_use_the_first_columns():
+    for case in sweep(product([9, 6, 1], [True, False], SHARINGS)):
+        with case as (tokens, bias, sharing):
+            module, x = made(sharing, bias=bias), randn(2, tokens, 12)
+            np.testing.assert_allclose(f64(module(x).output), written_out(module, x), atol=1e-12)
 
 
-@pytest.mark.parametrize("sharing", SHARINGS)
-def test_padded_keys_are_zeroed_before_they_are_compressed(sharing):
-    module, x = made(sharing), randn(2, 9, 12)
-    real = torch.arange(9)[None] < torch.tensor([[9], [4]])
-    x[1, 4:] = 1e9
-    output = module(x, key_padding_mask=~real).output
-    np.testing.assert_allclose(f64(output[0]), written_out(module, x[:1])[0], atol=1e-12)
-    np.testing.assert_allclose(f64(output[1, :4]), written_out(module, x[1:, :4])[0], atol=1e-12)
+def test_padded_keys_are_zeroed_before_they_are_compressed():
+    for case in sweep(SHARINGS):
+        with case as sharing:
+            module, x = made(sharing), randn(2, 9, 12)
+            real = torch.arange(9)[None] < torch.tensor([[9], [4]])
+            x[1, 4:] = 1e9
+            output = module(x, key_padding_mask=~real).output
+            np.testing.assert_allclose(f64(output[0]), written_out(module, x[:1])[0], atol=1e-12)
+            np.testing.assert_allclose(f64(output[1, :4]), written_out(module, x[1:, :4])[0], atol=1e-12)
 
 
 def test_with_all_positions_kept_apart_it_is_exact():
@@ -102,26 +104,29 @@ def test_cross_attention_compresses_the_source():
     assert isinstance(module(x, source), Approximate)
 
 
-@pytest.mark.parametrize("sharing", SHARINGS)
-def test_it_survives_copies_files_and_dtypes(tmp_path, sharing):
-    module, other, x = made(sharing), made(sharing), randn(2, 9, 12)
-    twin = copy.deepcopy(module)
-    with torch.no_grad():
-        for one in other.parameters():
-            one.zero_()
-    torch.save(module.state_dict(), tmp_path / "state.pt")
-    other.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
-    for one in (twin, other):
-        assert torch.equal(one(x).output, module(x).output)
-    assert module.to(torch.bfloat16)(x.bfloat16()).output.dtype == torch.bfloat16
+def test_it_survives_copies_files_and_dtypes(tmp_path_factory):
+    for case in sweep(SHARINGS):
+        with case as sharing:
+            tmp_path = tmp_path_factory.mktemp("case")
+            module, other, x = made(sharing), made(sharing), randn(2, 9, 12)
+            twin = copy.deepcopy(module)
+            with torch.no_grad():
+                for one in other.parameters():
+                    one.zero_()
+            torch.save(module.state_dict(), tmp_path / "state.pt")
+            other.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+            for one in (twin, other):
+                assert torch.equal(one(x).output, module(x).output)
+            assert module.to(torch.bfloat16)(x.bfloat16()).output.dtype == torch.bfloat16
 
 
-@pytest.mark.parametrize("shape", [(3, 12), (2, 4, 3, 12), (2, 0, 12), (2, 3, 11)], ids=str)
-def test_anything_but_a_batch_of_sequences_is_refused(shape):
-    # Four sequences of four heads, or one sequence with as many tokens as heads, would else pass for something.
-    module = LinformerAttention(12, 4, Compression(9, 3, sharing="headwise")).double()
-    with pytest.raises(InputError, match=r"must be \(batch, tokens, 12\) with a token at least.*x\[None\]"):
-        module(randn(*shape))
+def test_anything_but_a_batch_of_sequences_is_refused():
+    for case in sweep([(3, 12), (2, 4, 3, 12), (2, 0, 12), (2, 3, 11)]):
+        with case as shape:
+            # Four sequences of four heads, or one sequence with as many tokens as heads, would else pass for something.
+            module = LinformerAttention(12, 4, Compression(9, 3, sharing="headwise")).double()
+            with pytest.raises(InputError, match=r"must be \(batch, tokens, 12\) with a token at least.*x\[None\]"):
+                module(randn(*shape))
 
 
 def test_a_sequence_of_nothing_but_padding_gives_the_output_bias_alone():

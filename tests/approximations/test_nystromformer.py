@@ -1,7 +1,7 @@
 """Nyströmformer: transformers' module, the formula written out, exactness with a landmark a token, padding."""
 
 import copy
-import itertools
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -11,6 +11,7 @@ from oracles import dense, f64
 from regard.approximations import Approximate, NystromformerAttention, nystromformer_attention
 from regard.errors import InputError
 from regard.masks import Causal
+from sweeps import sweep
 
 
 def randn(*shape, seed=0, dtype=torch.float64):
@@ -42,21 +43,23 @@ def theirs_and_ours(n, kernel=None):
     return theirs, ours
 
 
-@pytest.mark.parametrize("n", [5, 20, 60])
-@pytest.mark.parametrize("kernel", [None, 3, 65])
-def test_it_is_the_module_of_transformers(n, kernel):
-    theirs, ours = theirs_and_ours(n, kernel)
-    x = randn(3, n, 12).requires_grad_()
-    expected, result = theirs(x)[0], ours(x)
-    torch.testing.assert_close(result.output, expected, atol=1e-10, rtol=0)
-    assert ("exact" in result.method) == (n == 5)
-    leaves = [x, *theirs.parameters()]
-    cotangent = randn(3, n, 12, seed=1)
-    wanted = torch.autograd.grad(expected, leaves, cotangent)
-    named = dict(ours.named_parameters())
-    given = torch.autograd.grad(result.output, [x, *(named[name] for name, _ in theirs.named_parameters())], cotangent)
-    for mine, their in zip(given, wanted, strict=True):
-        torch.testing.assert_close(mine, their, atol=1e-8, rtol=1e-8)
+def test_it_is_the_module_of_transformers():
+    for case in sweep(product([5, 20, 60], [None, 3, 65])):
+        with case as (n, kernel):
+            theirs, ours = theirs_and_ours(n, kernel)
+            x = randn(3, n, 12).requires_grad_()
+            expected, result = theirs(x)[0], ours(x)
+            torch.testing.assert_close(result.output, expected, atol=1e-10, rtol=0)
+            assert ("exact" in result.method) == (n == 5)
+            leaves = [x, *theirs.parameters()]
+            cotangent = randn(3, n, 12, seed=1)
+            wanted = torch.autograd.grad(expected, leaves, cotangent)
+            named = dict(ours.named_parameters())
+            given = torch.autograd.grad(
+                result.output, [x, *(named[name] for name, _ in theirs.named_parameters())], cotangent
+            )
+            for mine, their in zip(given, wanted, strict=True):
+                torch.testing.assert_close(mine, their, atol=1e-8, rtol=1e-8)
 
 
 def test_the_coefficient_of_each_matrix_is_the_other_option_of_transformers():
@@ -71,7 +74,7 @@ def test_the_coefficient_of_each_matrix_is_the_other_option_of_transformers():
 def written_out(q, k, v, edges):
     """Three softmaxes and numpy's pseudo-inverse, segments being given by their edges."""
     q, k, v = f64(q), f64(k), f64(v)
-    means = [np.stack([x[a:b].mean(0) for a, b in itertools.pairwise(edges)]) for x in (q, k)]
+    means = [np.stack([x[a:b].mean(0) for a, b in pairwise(edges)]) for x in (q, k)]
 
     def softmax(a, b):
         e = np.exp(a @ b.T / q.shape[1] ** 0.5)
@@ -80,23 +83,25 @@ def written_out(q, k, v, edges):
     return softmax(q, means[1]) @ np.linalg.pinv(softmax(*means)) @ softmax(means[0], k) @ v
 
 
-@pytest.mark.parametrize("edges", [[0, 2, 4, 6], [0, 2, 4, 7], [0, 2, 5, 8], [0, 1, 2, 4]], ids=str)
-def test_it_is_the_formula_and_the_last_segments_are_longer(edges):
-    tokens = edges[-1]
-    q, k, v = randn(tokens, 4), randn(tokens, 4, seed=1), randn(tokens, 3, seed=2)
-    ours = nystromformer_attention(q, k, v, 3, pinv_iterations=40).output
-    np.testing.assert_allclose(f64(ours), written_out(q, k, v, edges), atol=1e-9)
-    shown = torch.zeros(tokens, dtype=torch.bool)  # nobody is padding: the other path
-    same = nystromformer_attention(q, k, v, 3, pinv_iterations=40, key_padding_mask=shown).output
-    torch.testing.assert_close(same, ours, atol=1e-11, rtol=0)
+def test_it_is_the_formula_and_the_last_segments_are_longer():
+    for case in sweep([[0, 2, 4, 6], [0, 2, 4, 7], [0, 2, 5, 8], [0, 1, 2, 4]]):
+        with case as edges:
+            tokens = edges[-1]
+            q, k, v = randn(tokens, 4), randn(tokens, 4, seed=1), randn(tokens, 3, seed=2)
+            ours = nystromformer_attention(q, k, v, 3, pinv_iterations=40).output
+            np.testing.assert_allclose(f64(ours), written_out(q, k, v, edges), atol=1e-9)
+            shown = torch.zeros(tokens, dtype=torch.bool)  # nobody is padding: the other path
+            same = nystromformer_attention(q, k, v, 3, pinv_iterations=40, key_padding_mask=shown).output
+            torch.testing.assert_close(same, ours, atol=1e-11, rtol=0)
 
 
-@pytest.mark.parametrize("landmarks", [9, 10, 64])
-def test_with_a_landmark_for_each_token_it_is_exact(landmarks):
-    q, k, v = randn(2, 3, 9, 4), randn(2, 3, 9, 4, seed=1), randn(2, 3, 9, 5, seed=2)
-    result = nystromformer_attention(q, k, v, landmarks)
-    assert result.error(torch.from_numpy(dense(q, k, v).output)) < 1e-14
-    assert isinstance(result, Approximate)
+def test_with_a_landmark_for_each_token_it_is_exact():
+    for case in sweep([9, 10, 64]):
+        with case as landmarks:
+            q, k, v = randn(2, 3, 9, 4), randn(2, 3, 9, 4, seed=1), randn(2, 3, 9, 5, seed=2)
+            result = nystromformer_attention(q, k, v, landmarks)
+            assert result.error(torch.from_numpy(dense(q, k, v).output)) < 1e-14
+            assert isinstance(result, Approximate)
 
 
 def test_more_landmarks_are_nearer_where_tokens_resemble_their_neighbours():
@@ -106,31 +111,31 @@ def test_more_landmarks_are_nearer_where_tokens_resemble_their_neighbours():
     assert errors[0] > 1.5 * errors[1] > 1.5**2 * errors[2]
 
 
-@pytest.mark.parametrize("side", ["right", "left", "scattered"])
-@pytest.mark.parametrize("kernel", [None, 3])
-@pytest.mark.parametrize("length", [14, 11, 7, 5, 4, 1])
-def test_padding_is_as_if_it_were_not_there(side, kernel, length):
-    if side == "scattered" and kernel:
-        return  # a convolution meets the neighbours in the row
-    module, x = made(conv_kernel_size=kernel, inv_coeff_init_option=True), randn(2, 14, 12)
-    padding = torch.zeros(2, 14, dtype=torch.bool)
-    order = {"right": torch.arange(14), "left": torch.arange(13, -1, -1), "scattered": torch.randperm(14)}[side]
-    padding[1, order[length:]] = True
-    x[padding] = 1e4
-    output = module(x, key_padding_mask=padding).output
-    torch.testing.assert_close(output[0], module(x[:1]).output[0], atol=1e-10, rtol=0)
-    alone = module(x[1:, ~padding[1]]).output[0]
-    torch.testing.assert_close(output[1, ~padding[1]], alone, atol=1e-10, rtol=0)
+def test_padding_is_as_if_it_were_not_there():
+    for case in sweep(product(["right", "left", "scattered"], [None, 3], [14, 11, 7, 5, 4, 1])):
+        with case as (side, kernel, length):
+            if side == "scattered" and kernel:
+                continue  # a convolution meets the neighbours in the row
+            module, x = made(conv_kernel_size=kernel, inv_coeff_init_option=True), randn(2, 14, 12)
+            padding = torch.zeros(2, 14, dtype=torch.bool)
+            order = {"right": torch.arange(14), "left": torch.arange(13, -1, -1), "scattered": torch.randperm(14)}[side]
+            padding[1, order[length:]] = True
+            x[padding] = 1e4
+            output = module(x, key_padding_mask=padding).output
+            torch.testing.assert_close(output[0], module(x[:1]).output[0], atol=1e-10, rtol=0)
+            alone = module(x[1:, ~padding[1]]).output[0]
+            torch.testing.assert_close(output[1, ~padding[1]], alone, atol=1e-10, rtol=0)
 
 
-@pytest.mark.parametrize("length", [0, 1, 4, 5])
-def test_a_sequence_without_a_pseudo_inverse_changes_nothing_in_its_neighbours(length):
-    q, k, v = (4 * randn(2, 14, 4, seed=seed) for seed in range(3))
-    q[1], k[1] = 20 * q[1], -20 * q[1]  # a greater column sum
-    padding = torch.arange(14) >= torch.tensor([[14], [length]])
-    alone = nystromformer_attention(q[0], k[0], v[0], 5).output
-    both = nystromformer_attention(q, k, v, 5, key_padding_mask=padding).output
-    torch.testing.assert_close(both[0], alone, atol=1e-11, rtol=0)
+def test_a_sequence_without_a_pseudo_inverse_changes_nothing_in_its_neighbours():
+    for case in sweep([0, 1, 4, 5]):
+        with case as length:
+            q, k, v = (4 * randn(2, 14, 4, seed=seed) for seed in range(3))
+            q[1], k[1] = 20 * q[1], -20 * q[1]  # a greater column sum
+            padding = torch.arange(14) >= torch.tensor([[14], [length]])
+            alone = nystromformer_attention(q[0], k[0], v[0], 5).output
+            both = nystromformer_attention(q, k, v, 5, key_padding_mask=padding).output
+            torch.testing.assert_close(both[0], alone, atol=1e-11, rtol=0)
 
 
 def test_nothing_but_padding_gives_zero_and_finite_gradients():

@@ -4,7 +4,7 @@ test_packages.py compares with the package itself.
 """
 
 import copy
-import itertools
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -20,6 +20,7 @@ from regard.approximations import (
     random_features,
 )
 from regard.errors import InputError
+from sweeps import sweep
 
 
 def randn(*shape, seed=0, dtype=torch.float64):
@@ -41,19 +42,23 @@ def written_out(q, k, v, w, eps, *, visible=None):
     return pairs @ v / pairs.sum(-1, keepdims=True)
 
 
-@pytest.mark.parametrize("eps", [0.0, 1e-4, 1e-2])
-def test_equals_the_formulas_of_performer_pytorch(eps):
-    q, k, v, w = randn(2, 3, 5, 8), randn(2, 3, 7, 8, seed=1), randn(2, 3, 7, 6, seed=2), randn(12, 8, seed=3)
-    ours = performer_attention(q, k, v, w, eps=eps).output
-    np.testing.assert_allclose(f64(ours), written_out(q, k, v, w, eps), atol=1e-12)
+def test_equals_the_formulas_of_performer_pytorch():
+    for case in sweep([0.0, 1e-4, 1e-2]):
+        with case as eps:
+            q, k, v, w = randn(2, 3, 5, 8), randn(2, 3, 7, 8, seed=1), randn(2, 3, 7, 6, seed=2), randn(12, 8, seed=3)
+            ours = performer_attention(q, k, v, w, eps=eps).output
+            np.testing.assert_allclose(f64(ours), written_out(q, k, v, w, eps), atol=1e-12)
 
 
-@pytest.mark.parametrize("tokens", [1, 128, 129, 300])
-def test_causal_sums_see_the_past_and_the_present(tokens):
-    q, k, v, w = (randn(1, 2, tokens, 8, seed=seed) for seed in range(4))
-    ours = performer_attention(q, k, v, w[0, 0, :1].repeat(3, 1) * randn(3, 1, seed=5), causal=True, eps=0.0).output
-    w = w[0, 0, :1].repeat(3, 1) * randn(3, 1, seed=5)
-    np.testing.assert_allclose(f64(ours), written_out(q, k, v, w, 0.0, visible=np.tri(tokens)), atol=1e-10)
+def test_causal_sums_see_the_past_and_the_present():
+    for case in sweep([1, 128, 129, 300]):
+        with case as tokens:
+            q, k, v, w = (randn(1, 2, tokens, 8, seed=seed) for seed in range(4))
+            ours = performer_attention(
+                q, k, v, w[0, 0, :1].repeat(3, 1) * randn(3, 1, seed=5), causal=True, eps=0.0
+            ).output
+            w = w[0, 0, :1].repeat(3, 1) * randn(3, 1, seed=5)
+            np.testing.assert_allclose(f64(ours), written_out(q, k, v, w, 0.0, visible=np.tri(tokens)), atol=1e-10)
 
 
 def test_later_keys_change_nothing_before_them_not_even_through_eps():
@@ -164,7 +169,7 @@ def test_the_error_falls_with_the_features():
         draws = [random_features(count, 32, generator=torch.Generator().manual_seed(seed)) for seed in range(8)]
         errors.append(np.mean([performer_attention(q, k, v, w.double()).error(exact) for w in draws]))
     # As 1/√m: four times the features halve it.
-    assert all(0.4 < less / more < 0.65 for more, less in itertools.pairwise(errors))
+    assert all(0.4 < less / more < 0.65 for more, less in pairwise(errors))
 
 
 # --- the module
@@ -211,38 +216,39 @@ def test_a_result_is_no_tensor():
         result.error(torch.zeros(3, 4))
 
 
-@pytest.mark.parametrize("shape", [(3, 16), (2, 3, 5, 16), (2, 0, 16), (2, 3, 15)], ids=str)
-@pytest.mark.parametrize("causal", [False, True])
-def test_anything_but_a_batch_of_sequences_is_refused(causal, shape):
-    # 4 heads of width 4: heads and widths could be taken for one another without an error.
-    module = PerformerAttention(16, num_heads=4, num_features=6, causal=causal)
-    with pytest.raises(InputError, match=r"must be \(batch, tokens, 16\) with a token at least.*x\[None\]"):
-        module(torch.zeros(shape))
+def test_anything_but_a_batch_of_sequences_is_refused():
+    for case in sweep(product([(3, 16), (2, 3, 5, 16), (2, 0, 16), (2, 3, 15)], [False, True])):
+        with case as (shape, causal):
+            # 4 heads of width 4: heads and widths could be taken for one another without an error.
+            module = PerformerAttention(16, num_heads=4, num_features=6, causal=causal)
+            with pytest.raises(InputError, match=r"must be \(batch, tokens, 16\) with a token at least.*x\[None\]"):
+                module(torch.zeros(shape))
 
 
-@pytest.mark.parametrize("flags", [(2, 5), (5,), (1, 4), (1, 1, 5)], ids=str)
-def test_flags_never_make_a_batch_larger(flags):
-    module, x = PerformerAttention(8, num_heads=2, num_features=6), torch.zeros(1, 5, 8)
-    with pytest.raises(InputError, match=r"`key_padding_mask` must be boolean \(1, 5\)"):
-        module(x, key_padding_mask=torch.zeros(flags).bool())
-    if flags in ((2, 5), (1, 4)):
-        with pytest.raises(InputError, match=r"`key_padding_mask` must be .* and broadcast to \(1, 5\)"):
-            performer_attention(x, x, x, random_features(4, 8), key_padding_mask=torch.zeros(flags).bool())
+def test_flags_never_make_a_batch_larger():
+    for case in sweep([(2, 5), (5,), (1, 4), (1, 1, 5)]):
+        with case as flags:
+            module, x = PerformerAttention(8, num_heads=2, num_features=6), torch.zeros(1, 5, 8)
+            with pytest.raises(InputError, match=r"`key_padding_mask` must be boolean \(1, 5\)"):
+                module(x, key_padding_mask=torch.zeros(flags).bool())
+            if flags in ((2, 5), (1, 4)):
+                with pytest.raises(InputError, match=r"`key_padding_mask` must be .* and broadcast to \(1, 5\)"):
+                    performer_attention(x, x, x, random_features(4, 8), key_padding_mask=torch.zeros(flags).bool())
 
 
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-def test_half_types_err_by_the_rounding_of_the_output_alone(dtype, causal):
-    q, k, v = ((size * randn(1, 1, 2048, 16, seed=seed)).to(dtype) for seed, size in enumerate((0.4, 0.4, 1.0)))
-    w = random_features(64, 16, dtype=torch.float64)
-    exact = performer_attention(q.double(), k.double(), v.double(), w, causal=causal).output
-    rounding = (exact.to(dtype).double() - exact).norm()
-    ours = performer_attention(q, k, v, w, causal=causal).output
-    assert ours.dtype == dtype
-    assert (ours.double() - exact).norm() < 1.05 * rounding
-    with torch.autocast("cpu", dtype):
-        wide = performer_attention(q.float(), k.float(), v.float(), w, causal=causal).output
-    torch.testing.assert_close(wide.double(), exact, atol=1e-5, rtol=0)
+def test_half_types_err_by_the_rounding_of_the_output_alone():
+    for case in sweep(product([False, True], [torch.float16, torch.bfloat16])):
+        with case as (causal, dtype):
+            q, k, v = ((size * randn(1, 1, 2048, 16, seed=seed)).to(dtype) for seed, size in enumerate((0.4, 0.4, 1.0)))
+            w = random_features(64, 16, dtype=torch.float64)
+            exact = performer_attention(q.double(), k.double(), v.double(), w, causal=causal).output
+            rounding = (exact.to(dtype).double() - exact).norm()
+            ours = performer_attention(q, k, v, w, causal=causal).output
+            assert ours.dtype == dtype
+            assert (ours.double() - exact).norm() < 1.05 * rounding
+            with torch.autocast("cpu", dtype):
+                wide = performer_attention(q.float(), k.float(), v.float(), w, causal=causal).output
+            torch.testing.assert_close(wide.double(), exact, atol=1e-5, rtol=0)
 
 
 def test_refusals_name_the_way_out():

@@ -26,6 +26,7 @@ from regard.masks import Causal, Dense, Mask, Window
 from regard.normalizers import Sigmoid, Softmax
 from regard.problem import Problem
 from regard.scores import Additive, ScaledDot
+from sweeps import sweep
 
 FAR = 10**6
 HERE = Path(__file__).resolve()
@@ -288,6 +289,7 @@ def near(ours, wanted, tolerance):
     np.testing.assert_allclose(ours[finite], wanted[finite], rtol=0, atol=tolerance * max(largest, 1e-3))
 
 
+@pytest.mark.slow
 def test_short_calls_are_those_of_the_formula_in_float64(tmp_path):
     found = run(HERE, "short", tmp_path, TRITON_INTERPRET="1")
     for name, case in SHORT.items():
@@ -296,19 +298,19 @@ def test_short_calls_are_those_of_the_formula_in_float64(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CASES)
-def test_values_log_sum_exps_and_all_gradients_are_those_of_the_formula_in_float64(name, found):
-    for what, wanted in CASES[name].wanted().items():
-        near(found[f"{name}/{what}"], wanted, CASES[name].tolerance)
+def test_values_log_sum_exps_and_all_gradients_are_those_of_the_formula_in_float64(found):
+    for case in sweep(CASES):
+        with case as name:
+            for what, wanted in CASES[name].wanted().items():
+                near(found[f"{name}/{what}"], wanted, CASES[name].tolerance)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", ["all keys, grouped heads, a vector for each head", "rows behind a window see nothing"]
-)
-def test_values_and_gradients_are_those_of_the_reference_backend(name, found):
-    for what, wanted in CASES[name].found("reference", torch.float64).items():
-        near(found[f"{name}/{what}"], wanted, CASES[name].tolerance)
+def test_values_and_gradients_are_those_of_the_reference_backend(found):
+    for case in sweep(["all keys, grouped heads, a vector for each head", "rows behind a window see nothing"]):
+        with case as name:
+            for what, wanted in CASES[name].found("reference", torch.float64).items():
+                near(found[f"{name}/{what}"], wanted, CASES[name].tolerance)
 
 
 @pytest.mark.slow
@@ -399,6 +401,7 @@ def test_torch_func_is_refused():
         torch.func.vmap(lambda q: regard.attention(q, q, q, score=score, backend="triton"))(x)
 
 
+@pytest.mark.slow  # a process of its own
 def test_importing_regard_does_not_import_triton():
     program = "import sys, regard; print([name for name in sys.modules if name.split('.')[0] == 'triton'])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -1,5 +1,6 @@
 """`auto` takes the compiled loops where they were measured faster and are compiled, and there alone."""
 
+import itertools
 import json
 import os
 import subprocess
@@ -22,6 +23,7 @@ from regard.normalizers import Softmax
 from regard.positions import ALiBi, RelativePositionBias, RelativePositionBiasND, T5Bias
 from regard.problem import Problem
 from regard.scores import ScaledDot
+from sweeps import sweep
 
 N = 512
 HALF = torch.arange(N)[None] < N // 2
@@ -97,27 +99,29 @@ def backend_of(*tensors, **asked):
     return regard.explain(*tensors, **asked).backend
 
 
-@pytest.mark.parametrize("name", MASKS)
-def test_each_mask_at_the_least_size_is_as_exact_as_the_loops_by_name(ready, name):
-    q, k, v = drawn()
-    mask = MASKS[name]()
-    assert backend_of(q, k, v, mask=mask) == "numba"
-    ours = regard.attention(q, k, v, mask=mask)
-    torch.testing.assert_close(ours.double(), exact(q, k, v, mask), rtol=0, atol=3e-6)
-    assert torch.equal(ours, regard.attention(q, k, v, mask=mask, backend="numba"))
-    assert torch.equal(ours, regard.attention(q, k, v, mask=mask))  # known by now
+def test_each_mask_at_the_least_size_is_as_exact_as_the_loops_by_name(ready):
+    for case in sweep(MASKS):
+        with case as name:
+            q, k, v = drawn()
+            mask = MASKS[name]()
+            assert backend_of(q, k, v, mask=mask) == "numba"
+            ours = regard.attention(q, k, v, mask=mask)
+            torch.testing.assert_close(ours.double(), exact(q, k, v, mask), rtol=0, atol=3e-6)
+            assert torch.equal(ours, regard.attention(q, k, v, mask=mask, backend="numba"))
+            assert torch.equal(ours, regard.attention(q, k, v, mask=mask))  # known by now
 
 
-@pytest.mark.parametrize("name", MASKS)
-def test_training_with_each_mask_at_the_least_size_is_as_exact(ready, name):
-    tensors, mask = drawn(heads=4, kv_heads=2), MASKS[name]()
-    assert backend_of(tensors[0].clone().requires_grad_(), *tensors[1:], mask=mask) == "numba"
-    ours = gradients(lambda *x: regard.attention(*x, mask=mask), *tensors)
-    expected = gradients(lambda *x: exact(*x, mask), *(x.double() for x in tensors))
-    for found, right in zip(ours, expected, strict=True):
-        assert error(found, right) < 1e-5  # where a row sees one key, that of SDPA is 7e-6, and the loops' 6e-6
-    named = gradients(lambda *x: regard.attention(*x, mask=mask, backend="numba"), *tensors)
-    assert all(map(torch.equal, ours, named))
+def test_training_with_each_mask_at_the_least_size_is_as_exact(ready):
+    for case in sweep(MASKS):
+        with case as name:
+            tensors, mask = drawn(heads=4, kv_heads=2), MASKS[name]()
+            assert backend_of(tensors[0].clone().requires_grad_(), *tensors[1:], mask=mask) == "numba"
+            ours = gradients(lambda *x, mask=mask: regard.attention(*x, mask=mask), *tensors)
+            expected = gradients(lambda *x, mask=mask: exact(*x, mask), *(x.double() for x in tensors))
+            for found, right in zip(ours, expected, strict=True):
+                assert error(found, right) < 1e-5  # where a row sees one key, that of SDPA is 7e-6, and the loops' 6e-6
+            named = gradients(lambda *x, mask=mask: regard.attention(*x, mask=mask, backend="numba"), *tensors)
+            assert all(map(torch.equal, ours, named))
 
 
 @pytest.mark.parametrize("name", OPTIONS)
@@ -131,27 +135,29 @@ def test_training_with_options_is_as_exact(ready, name):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("name", [*MASKS, "all"])
-def test_dropout_with_each_mask_at_the_least_size_drops_what_the_formula_drops(ready, name, dtype):
-    q, k, _ = drawn(heads=4, kv_heads=2, dtype=dtype)
-    values = torch.eye(N, 128, dtype=dtype).expand(1, 2, N, 128)  # the output is the first columns of the weights
-    mask = MASKS[name]() if name in MASKS else None
-    leaf = q.clone().requires_grad_()
-    assert backend_of(q, k, values, mask=mask, dropout=0.1) == "numba"
-    assert backend_of(leaf, k, values, mask=mask, dropout=0.1) == "numba"
-    ours, right = (
-        regard.attention(
-            one, k, values, mask=mask, dropout=0.1, generator=torch.Generator().manual_seed(3), backend=backend
-        )
-        for one, backend in ((leaf, "auto"), (q, "reference"))
-    )
-    assert torch.equal(ours != 0, right != 0)
-    torch.testing.assert_close(ours.detach(), right, rtol=2e-5 if dtype == torch.float32 else 2e-2, atol=1e-6)
-    for other in (
-        [x[:, :, 1:] for x in (q, k, values)],
-        [q[:, :, :1], *(torch.cat(8 * [x], 2) for x in (k, values))],
-    ):
-        assert backend_of(*other, dropout=0.1) in ("reference", "blockwise")
+def test_dropout_with_each_mask_at_the_least_size_drops_what_the_formula_drops(ready, dtype):
+    for case in sweep([*MASKS, "all"]):
+        with case as name:
+            q, k, _ = drawn(heads=4, kv_heads=2, dtype=dtype)
+            # With these values the output is the first columns of the weights.
+            values = torch.eye(N, 128, dtype=dtype).expand(1, 2, N, 128)
+            mask = MASKS[name]() if name in MASKS else None
+            leaf = q.clone().requires_grad_()
+            assert backend_of(q, k, values, mask=mask, dropout=0.1) == "numba"
+            assert backend_of(leaf, k, values, mask=mask, dropout=0.1) == "numba"
+            ours, right = (
+                regard.attention(
+                    one, k, values, mask=mask, dropout=0.1, generator=torch.Generator().manual_seed(3), backend=backend
+                )
+                for one, backend in ((leaf, "auto"), (q, "reference"))
+            )
+            assert torch.equal(ours != 0, right != 0)
+            torch.testing.assert_close(ours.detach(), right, rtol=2e-5 if dtype == torch.float32 else 2e-2, atol=1e-6)
+            for other in (
+                [x[:, :, 1:] for x in (q, k, values)],
+                [q[:, :, :1], *(torch.cat(8 * [x], 2) for x in (k, values))],
+            ):
+                assert backend_of(*other, dropout=0.1) in ("reference", "blockwise")
 
 
 TABLES = {
@@ -170,27 +176,32 @@ TABLES = {
 }
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("kind", TABLES)
-@pytest.mark.parametrize("name", [*MASKS, "all"])
-def test_a_learned_bias_of_distances_has_its_gradient_from_the_loops_under_each_mask(ready, name, kind, dtype):
+def test_a_learned_bias_of_distances_has_its_gradient_from_the_loops_under_each_mask(ready, kind):
     made, pairs = TABLES[kind]
-    tensors, mask = drawn(kv_heads=1, dtype=dtype), MASKS[name]() if name in MASKS else None
-    tensors.append(torch.randn(2001, 2, generator=torch.Generator().manual_seed(2)))
-    call = lambda q, k, v, table: regard.attention(q, k, v, mask=mask, bias=made(table))  # noqa: E731
-    leaf = tensors[3].clone().requires_grad_()
-    assert backend_of(*tensors[:3], mask=mask, bias=made(leaf)) == "numba"
-    assert backend_of(tensors[0].clone().requires_grad_(), *tensors[1:3], mask=mask, bias=made(leaf)) == "numba"
     far = torch.arange(N)[:, None] - torch.arange(N)
-    ours = gradients(call, *tensors)
-    wide = [x.double() for x in tensors]
-    expected = gradients(lambda *x: exact(*x[:3], mask, added=pairs(x[3], far).movedim(-1, 0)), *wide)
     # One slope's gradient is a sum over all pairs, of terms up to 512 times as large as those of a table.
     most = 1e-4 if kind == "ALiBi" else 2e-5
-    for at, (found, right) in enumerate(zip(ours, expected, strict=True)):
-        assert error(found, right) < (most if dtype == torch.float32 else 2e-2), ("output", *"qkv", "table")[at]
-    with regard.use_backend("numba"):
-        assert all(map(torch.equal, ours, gradients(call, *tensors)))
+    for case in sweep(itertools.product([*MASKS, "all"], [torch.float32, torch.bfloat16])):
+        with case as (name, dtype):
+            tensors, mask = drawn(kv_heads=1, dtype=dtype), MASKS[name]() if name in MASKS else None
+            tensors.append(torch.randn(2001, 2, generator=torch.Generator().manual_seed(2)))
+
+            def call(q, k, v, table, mask=mask):
+                return regard.attention(q, k, v, mask=mask, bias=made(table))
+
+            def formula(q, k, v, table, mask=mask):
+                return exact(q, k, v, mask, added=pairs(table, far).movedim(-1, 0))
+
+            leaf = tensors[3].clone().requires_grad_()
+            assert backend_of(*tensors[:3], mask=mask, bias=made(leaf)) == "numba"
+            assert backend_of(tensors[0].clone().requires_grad_(), *tensors[1:3], mask=mask, bias=made(leaf)) == "numba"
+            ours = gradients(call, *tensors)
+            expected = gradients(formula, *(x.double() for x in tensors))
+            for at, (found, right) in enumerate(zip(ours, expected, strict=True)):
+                assert error(found, right) < (most if dtype == torch.float32 else 2e-2), ("output", *"qkv", "table")[at]
+            with regard.use_backend("numba"):
+                assert all(map(torch.equal, ours, gradients(call, *tensors)))
 
 
 @pytest.mark.parametrize("name", ["causal", "padding", "all"])
@@ -266,17 +277,17 @@ TRAINING = [  # queries, keys, width of keys, of values, masked, dtype, kind
 ]
 
 
-@pytest.mark.parametrize(("n", "m", "dim", "value_dim", "masked", "dtype", "kind"), TRAINING)
-@pytest.mark.parametrize("learns", range(3))
-def test_the_rule_of_training_is_that_of_the_table(n, m, dim, value_dim, masked, dtype, kind, learns):
-    sizes = (9, n, dim), (3, m, dim), (3, m, value_dim)
-    x = [torch.empty(1, *size, dtype=dtype, device="meta") for size in sizes]
-    x[learns].requires_grad_()
-    mask = masks.Causal() if masked else None
-    found = auto.kind_of(Problem.of(*x, mask=mask))
-    assert (found and found.name) == kind
-    with torch.no_grad():
-        assert "training" not in str(auto.kind_of(Problem.of(*x, mask=mask)))
+def test_the_rule_of_training_is_that_of_the_table():
+    for case in sweep(itertools.product(TRAINING, range(3))):
+        with case as ((n, m, dim, value_dim, masked, dtype, kind), learns):
+            sizes = (9, n, dim), (3, m, dim), (3, m, value_dim)
+            x = [torch.empty(1, *size, dtype=dtype, device="meta") for size in sizes]
+            x[learns].requires_grad_()
+            mask = masks.Causal() if masked else None
+            found = auto.kind_of(Problem.of(*x, mask=mask))
+            assert (found and found.name) == kind
+            with torch.no_grad():
+                assert "training" not in str(auto.kind_of(Problem.of(*x, mask=mask)))
 
 
 @pytest.mark.parametrize("dtype", [F, B])
@@ -322,13 +333,15 @@ CHOICE = [  # queries, keys, heads, key–value heads, width, masked, dtype, kin
 ]
 
 
-@pytest.mark.parametrize(("n", "m", "heads", "kv_heads", "dim", "masked", "dtype", "kind"), CHOICE)
-def test_the_rule_is_that_of_the_table(n, m, heads, kv_heads, dim, masked, dtype, kind):
-    q, k, v = (
-        torch.empty(1, h, x, dim, dtype=dtype, device="meta") for h, x in ((heads, n), (kv_heads, m), (kv_heads, m))
-    )
-    found = auto.kind_of(Problem.of(q, k, v, mask=masks.Causal() if masked else None))
-    assert (found and found.name) == kind
+def test_the_rule_is_that_of_the_table():
+    for case in sweep(CHOICE):
+        with case as (n, m, heads, kv_heads, dim, masked, dtype, kind):
+            q, k, v = (
+                torch.empty(1, h, x, dim, dtype=dtype, device="meta")
+                for h, x in ((heads, n), (kv_heads, m), (kv_heads, m))
+            )
+            found = auto.kind_of(Problem.of(q, k, v, mask=masks.Causal() if masked else None))
+            assert (found and found.name) == kind
 
 
 def test_bfloat16_takes_them_where_the_loops_beat_blocks_in_float32():

@@ -1,5 +1,7 @@
 """Under autocast every backend gives the type that PyTorch's kernel gives, and all but that one compute in float32."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +13,7 @@ from regard import masks, nn
 from regard.backends import call_cache
 from regard.errors import InputError
 from regard.models import RecurrentConfig, RecurrentSeq2Seq
+from sweeps import sweep
 
 N = 300
 MASKS = {
@@ -26,25 +29,28 @@ def drawn():
     return torch.randn(3, 1, 2, N, 16, generator=torch.Generator().manual_seed(0)).unbind()
 
 
-@pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_the_output_has_the_type_of_pytorchs_kernel(backend, mask):
-    q, k, v = drawn()
-    rule, seen = MASKS[mask]
-    with torch.autocast("cpu", torch.bfloat16):
-        expected = scaled_dot_product_attention(q, k, v).dtype
-        for _ in range(2):  # the second time a usual call is known
-            found = regard.attention(q, k, v, mask=rule, backend=backend)
-            assert found.dtype == expected == torch.bfloat16
-    np.testing.assert_allclose(f64(found), dense(q, k, v, visible=seen).output, atol=0.03)
+def test_the_output_has_the_type_of_pytorchs_kernel(backend):
+    for case in sweep(MASKS):
+        with case as mask:
+            q, k, v = drawn()
+            rule, seen = MASKS[mask]
+            with torch.autocast("cpu", torch.bfloat16):
+                expected = scaled_dot_product_attention(q, k, v).dtype
+                for _ in range(2):  # the second time a usual call is known
+                    found = regard.attention(q, k, v, mask=rule, backend=backend)
+                    assert found.dtype == expected == torch.bfloat16
+            np.testing.assert_allclose(f64(found), dense(q, k, v, visible=seen).output, atol=0.03)
 
 
-@pytest.mark.parametrize("mask", MASKS)
-@pytest.mark.parametrize("backend", ["auto", "blockwise", "reference"])
-def test_so_it_has_with_dropout(backend, mask):
-    q, k, v = drawn()
-    with torch.autocast("cpu", torch.bfloat16):
-        assert regard.attention(q, k, v, mask=MASKS[mask][0], dropout=0.1, backend=backend).dtype == torch.bfloat16
+def test_so_it_has_with_dropout():
+    for case in sweep(itertools.product(["auto", "blockwise", "reference"], MASKS)):
+        with case as (backend, mask):
+            q, k, v = drawn()
+            with torch.autocast("cpu", torch.bfloat16):
+                assert (
+                    regard.attention(q, k, v, mask=MASKS[mask][0], dropout=0.1, backend=backend).dtype == torch.bfloat16
+                )
 
 
 @pytest.mark.parametrize("backend", ["blockwise", "reference", "numba"])
@@ -94,23 +100,24 @@ def test_gradients_come_in_the_type_of_the_inputs(backend):
         np.testing.assert_allclose(f64(x.grad), want, atol=0.03)
 
 
-@pytest.mark.parametrize("kinds", [(0, 1, 1), (1, 0, 0), (1, 1, 0), (2, 1, 0)])
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_products_that_autocast_narrowed_may_stand_beside_others(backend, kinds):
+def test_products_that_autocast_narrowed_may_stand_beside_others(backend):
     """As in PyTorch's kernel: a projection gives bfloat16, a state that was not projected is float32."""
-    dtypes = [(torch.float32, torch.bfloat16, torch.float16)[kind] for kind in kinds]
-    q, k, v = (one.to(dtype).requires_grad_() for one, dtype in zip(drawn(), dtypes, strict=True))
-    call_cache._KEPT.clear()
-    with torch.autocast("cpu", torch.bfloat16):
-        assert scaled_dot_product_attention(q, k, v).dtype == torch.bfloat16
-        for _ in range(2):
-            found = regard.attention(q, k, v, mask=masks.Causal(), backend=backend)
-            assert found.dtype == torch.bfloat16
-    np.testing.assert_allclose(f64(found), dense(q, k, v, visible=causal(N, N)).output, atol=0.03)
-    found.float().sum().backward()
-    assert [one.grad.dtype for one in (q, k, v)] == dtypes
-    with pytest.raises(InputError, match="one dtype"):
-        regard.attention(q, k, v, backend=backend)  # without autocast it would be a mistake
+    for case in sweep([(0, 1, 1), (1, 0, 0), (1, 1, 0), (2, 1, 0)]):
+        with case as kinds:
+            dtypes = [(torch.float32, torch.bfloat16, torch.float16)[kind] for kind in kinds]
+            q, k, v = (one.to(dtype).requires_grad_() for one, dtype in zip(drawn(), dtypes, strict=True))
+            call_cache._KEPT.clear()
+            with torch.autocast("cpu", torch.bfloat16):
+                assert scaled_dot_product_attention(q, k, v).dtype == torch.bfloat16
+                for _ in range(2):
+                    found = regard.attention(q, k, v, mask=masks.Causal(), backend=backend)
+                    assert found.dtype == torch.bfloat16
+            np.testing.assert_allclose(f64(found), dense(q, k, v, visible=causal(N, N)).output, atol=0.03)
+            found.float().sum().backward()
+            assert [one.grad.dtype for one in (q, k, v)] == dtypes
+            with pytest.raises(InputError, match="one dtype"):
+                regard.attention(q, k, v, backend=backend)  # without autocast it would be a mistake
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.int64, torch.float8_e4m3fn])

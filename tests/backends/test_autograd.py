@@ -1,5 +1,7 @@
 """Gradients by small steps, torch.func and torch.compile, for each way a backend computes."""
 
+import itertools
+
 import pytest
 import torch
 
@@ -10,6 +12,7 @@ from regard.backends.blockwise import backend as blockwise
 from regard.masks import block_plan
 from regard.problem import Problem
 from regard.tensors import run_eagerly
+from sweeps import sweep
 
 N = 20  # two blocks of 16 below
 
@@ -63,15 +66,15 @@ WAYS = {
 }
 
 
-def _ways():
+def _ways_of(backend):
+    """The names of the ways that a backend computes."""
     for name, (held, asked) in WAYS.items():
-        problem = Problem.of(*_q_k_v(), **asked(*held))
-        for backend in BACKENDS:
-            if backend.refuses(problem) is None:
-                yield pytest.param(backend.name, held, asked, id=f"{backend.name}-{name}")
+        if backend.refuses(Problem.of(*_q_k_v(), **asked(*held))) is None:
+            yield name
 
 
-every_way = pytest.mark.parametrize(("backend", "held", "asked"), list(_ways()))
+WAYS_OF = {backend.name: list(_ways_of(backend)) for backend in BACKENDS}
+every_backend = pytest.mark.parametrize("backend", WAYS_OF)
 
 
 @pytest.fixture(autouse=True)
@@ -80,63 +83,75 @@ def _small_blocks(monkeypatch):
     block_plan._plans.clear()  # so that plans are made inside torch.func too
 
 
-@every_way
-@pytest.mark.parametrize("lse", [False, True], ids=["output", "with lse"])
-def test_gradients_are_those_of_small_steps(backend, held, asked, lse):
-    options = asked(*held)
-    if lse and (backend == "sdpa" or isinstance(options.get("normalizer"), normalizers.Sigmoid)):
-        return  # has none
-    inputs = [one.clone().requires_grad_() for one in (*_q_k_v(), *held)]
+@every_backend
+def test_gradients_are_those_of_small_steps(backend):
+    for case in sweep(itertools.product([False, True], WAYS_OF[backend])):
+        with case as (lse, name):
+            held, asked = WAYS[name]
+            options = asked(*held)
+            if lse and (backend == "sdpa" or isinstance(options.get("normalizer"), normalizers.Sigmoid)):
+                continue  # has none
+            inputs = [one.clone().requires_grad_() for one in (*_q_k_v(), *held)]
 
-    def run(q, k, v, *held):
-        return regard.attention(q, k, v, backend=backend, return_lse=lse, **asked(*held))
+            def run(q, k, v, *held, lse=lse, asked=asked):
+                return regard.attention(q, k, v, backend=backend, return_lse=lse, **asked(*held))
 
-    assert torch.autograd.gradcheck(run, inputs, fast_mode=True)
-
-
-@pytest.mark.parametrize("backend", ["reference", "blockwise", "sdpa"])
-@pytest.mark.parametrize("mask", [None, masks.Causal()], ids=["all", "causal"])
-def test_gradients_by_every_single_step(backend, mask):
-    inputs = [one.clone().requires_grad_() for one in _q_k_v(queries=3, keys=5)]
-    assert torch.autograd.gradcheck(lambda *x: regard.attention(*x, mask=mask, backend=backend), inputs)
+            assert torch.autograd.gradcheck(run, inputs, fast_mode=True)
 
 
-@pytest.mark.parametrize("wanted", range(3), ids=["q", "k", "v"])
-@every_way
-def test_one_gradient_alone_is_that_of_all(backend, held, asked, wanted):
-    inputs = list(_q_k_v())
-    every = [one.clone().requires_grad_() for one in inputs]
-    (all_,) = torch.autograd.grad(
-        regard.attention(*every, backend=backend, **asked(*held)).square().sum(), [every[wanted]]
-    )
-    inputs[wanted] = inputs[wanted].clone().requires_grad_()
-    out = regard.attention(*inputs, backend=backend, **asked(*held))
-    torch.testing.assert_close(torch.autograd.grad(out.square().sum(), inputs[wanted])[0], all_)
+def test_gradients_by_every_single_step():
+    for case in sweep(itertools.product(["reference", "blockwise", "sdpa"], [None, masks.Causal()])):
+        with case as (backend, mask):
+            inputs = [one.clone().requires_grad_() for one in _q_k_v(queries=3, keys=5)]
+            assert torch.autograd.gradcheck(lambda *x: regard.attention(*x, mask=mask, backend=backend), inputs)
 
 
-@every_way
-def test_without_a_graph_values_are_the_same(backend, held, asked):
-    q, k, v = (one.requires_grad_() for one in _q_k_v())
-    out = regard.attention(q, k, v, backend=backend, **asked(*held))
-    for mode in (torch.no_grad, torch.inference_mode):
-        with mode():
-            ours = regard.attention(q, k, v, backend=backend, **asked(*held))
-        assert not ours.requires_grad
-        torch.testing.assert_close(ours, out)
+@every_backend
+def test_one_gradient_alone_is_that_of_all(backend):
+    for case in sweep(itertools.product(range(3), WAYS_OF[backend])):
+        with case as (wanted, name):
+            held, asked = WAYS[name]
+            inputs = list(_q_k_v())
+            every = [one.clone().requires_grad_() for one in inputs]
+            (all_,) = torch.autograd.grad(
+                regard.attention(*every, backend=backend, **asked(*held)).square().sum(), [every[wanted]]
+            )
+            inputs[wanted] = inputs[wanted].clone().requires_grad_()
+            out = regard.attention(*inputs, backend=backend, **asked(*held))
+            torch.testing.assert_close(torch.autograd.grad(out.square().sum(), inputs[wanted])[0], all_)
 
 
-@every_way
-def test_func_grad_is_autograd(backend, held, asked):
-    inputs = (*_q_k_v(), *held)
+@every_backend
+def test_without_a_graph_values_are_the_same(backend):
+    for case in sweep(WAYS_OF[backend]):
+        with case as name:
+            held, asked = WAYS[name]
+            q, k, v = (one.requires_grad_() for one in _q_k_v())
+            out = regard.attention(q, k, v, backend=backend, **asked(*held))
+            for mode in (torch.no_grad, torch.inference_mode):
+                with mode():
+                    ours = regard.attention(q, k, v, backend=backend, **asked(*held))
+                assert not ours.requires_grad
+                torch.testing.assert_close(ours, out)
 
-    def loss(q, k, v, *held):
-        return regard.attention(q, k, v, backend=backend, **asked(*held)).square().sum()
 
-    ours = torch.func.grad(loss, argnums=tuple(range(len(inputs))))(*inputs)  # first, so that it plans for itself
-    leaves = [one.clone().requires_grad_() for one in inputs]
-    expected = torch.autograd.grad(loss(*leaves), leaves)
-    for one, other in zip(ours, expected, strict=True):
-        torch.testing.assert_close(one, other)
+@every_backend
+def test_func_grad_is_autograd(backend):
+    for case in sweep(WAYS_OF[backend]):
+        with case as name:
+            held, asked = WAYS[name]
+            block_plan._plans.clear()
+            inputs = (*_q_k_v(), *held)
+
+            def loss(q, k, v, *held, asked=asked):
+                return regard.attention(q, k, v, backend=backend, **asked(*held)).square().sum()
+
+            # First, so that it plans for itself.
+            ours = torch.func.grad(loss, argnums=tuple(range(len(inputs))))(*inputs)
+            leaves = [one.clone().requires_grad_() for one in inputs]
+            expected = torch.autograd.grad(loss(*leaves), leaves)
+            for one, other in zip(ours, expected, strict=True):
+                torch.testing.assert_close(one, other)
 
 
 def _second(backend, held, asked, first):
@@ -148,30 +163,31 @@ def _second(backend, held, asked, first):
     return torch.autograd.grad(grad.square().sum(), leaves)
 
 
-@pytest.mark.parametrize(
-    ("name", "first"),
-    [(name, first) for name, (held, _) in WAYS.items() for first in (0, 2, *range(3, 3 + len(held)))],
-)
-def test_second_derivatives_are_right(name, first):
-    held, asked = WAYS[name]
-    ours, expected = (_second(backend, held, asked, first) for backend in ("blockwise", "reference"))
-    for one, other in zip(ours, expected, strict=True):
-        torch.testing.assert_close(one, other)
+def test_second_derivatives_are_right():
+    inputs = [(name, first) for name, (held, _) in WAYS.items() for first in (0, 2, *range(3, 3 + len(held)))]
+    for case in sweep(inputs):
+        with case as (name, first):
+            held, asked = WAYS[name]
+            ours, expected = (_second(backend, held, asked, first) for backend in ("blockwise", "reference"))
+            for one, other in zip(ours, expected, strict=True):
+                torch.testing.assert_close(one, other)
 
 
-@pytest.mark.parametrize("name", ["plain", "causal", "softcap", "sink", "t5", "additive"])
 @pytest.mark.parametrize("backend", ["reference", "blockwise"])
-def test_vmap_is_a_loop(backend, name):
-    held, asked = WAYS[name]
-    q, k, v = (torch.stack([one, 2 * one, -one]) for one in _q_k_v())
+def test_vmap_is_a_loop(backend):
+    for case in sweep(["plain", "causal", "softcap", "sink", "t5", "additive"]):
+        with case as name:
+            block_plan._plans.clear()
+            held, asked = WAYS[name]
+            q, k, v = (torch.stack([one, 2 * one, -one]) for one in _q_k_v())
 
-    def run(q, k, v):
-        return regard.attention(q, k, v, backend=backend, **asked(*held))
+            def run(q, k, v, held=held, asked=asked):
+                return regard.attention(q, k, v, backend=backend, **asked(*held))
 
-    ours = torch.func.vmap(run)(q, k, v)
-    torch.testing.assert_close(ours, torch.stack([run(*one) for one in zip(q, k, v, strict=True)]))
-    shared = torch.func.vmap(run, in_dims=(0, None, None))(q, k[0], v[0])
-    torch.testing.assert_close(shared, torch.stack([run(one, k[0], v[0]) for one in q]))
+            ours = torch.func.vmap(run)(q, k, v)
+            torch.testing.assert_close(ours, torch.stack([run(*one) for one in zip(q, k, v, strict=True)]))
+            shared = torch.func.vmap(run, in_dims=(0, None, None))(q, k[0], v[0])
+            torch.testing.assert_close(shared, torch.stack([run(one, k[0], v[0]) for one in q]))
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")  # PyTorch loops over the fused kernel's backward

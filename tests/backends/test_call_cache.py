@@ -13,6 +13,7 @@ from regard import masks
 from regard.backends import call_cache
 from regard.errors import InputError
 from regard.problem import Problem
+from sweeps import sweep
 from tiers import slow_but
 
 
@@ -282,16 +283,16 @@ def test_what_is_remembered_has_an_end(monkeypatch):
         assert len(call_cache._KEPT) <= 3
 
 
-@pytest.mark.parametrize("queries", [1, 3, 6])
-@pytest.mark.parametrize("name", MASKS)
-def test_a_first_call_can_be_checkpointed(name, queries):
+def test_a_first_call_can_be_checkpointed():
     """Activation checkpointing computes again, by then as a known call, and refuses if that saves other tensors."""
-    call_cache._KEPT.clear()
-    mask = MASKS[name][0](queries, 6)
-    q, k, v = (one.requires_grad_() for one in tensors(queries=queries))
-    found = torch.utils.checkpoint.checkpoint(
-        lambda *given: regard.attention(*given, mask=mask), q, k, v, use_reentrant=False
-    )
-    (gradient,) = torch.autograd.grad(found.sum(), q)
-    (expected,) = torch.autograd.grad(regard.attention(q, k, v, mask=mask, backend="reference").sum(), q)
-    torch.testing.assert_close(gradient, expected)
+    for case in sweep(itertools.product(MASKS, [1, 3, 6])):
+        with case as (name, queries):
+            call_cache._KEPT.clear()
+            mask = MASKS[name][0](queries, 6)
+            q, k, v = (one.requires_grad_() for one in tensors(queries=queries))
+            found = torch.utils.checkpoint.checkpoint(
+                lambda *given, mask=mask: regard.attention(*given, mask=mask), q, k, v, use_reentrant=False
+            )
+            (gradient,) = torch.autograd.grad(found.sum(), q)
+            (expected,) = torch.autograd.grad(regard.attention(q, k, v, mask=mask, backend="reference").sum(), q)
+            torch.testing.assert_close(gradient, expected)

@@ -1,5 +1,6 @@
 """What dropout draws: the asked rate, independent of everything, from the generator, alike on every backend."""
 
+import itertools
 import math
 
 import numpy as np
@@ -12,6 +13,7 @@ from regard.backends import BACKENDS
 from regard.dropout import Dropout
 from regard.problem import Problem
 from regard.scores import ScaledDot
+from sweeps import sweep
 
 DROPPING = [
     one
@@ -46,60 +48,63 @@ def _is_chance(kept, p, sigmas=5.0):
 SEEDS = [0, 1, -1, 2, 3, 12345, 2**61 + 7, -(2**62), 2**17, 2**32]
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("p", RATES)
-def test_as_many_are_kept_as_asked(p, seed):
-    keep = _keep(p, seed, batch=slice(0, 2), heads=slice(0, 2))
-    _is_chance(keep, 1 - p)
-    # Rows and columns each, against the binomial's spread: neither all alike nor some that are always dropped.
-    for dim in (-1, -2):
-        counts = keep.sum(dim).double()
-        assert abs(float(counts.var()) / (512 * p * (1 - p)) - 1) < 0.2
-        assert float((counts - 512 * (1 - p)).abs().max()) < 6 * math.sqrt(512 * p * (1 - p))
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("p", RATES)
-@pytest.mark.parametrize("shift", [(0, 1), (1, 0), (1, 1), (1, -1), (0, 16), (16, 0), (0, 128), (128, 0), (64, 64)])
-def test_neighbours_know_nothing_of_each_other(p, seed, shift):
-    keep = _keep(p, seed)[0, 0]
-    other = keep.roll(shift, (0, 1))
-    _is_chance(keep & other, (1 - p) ** 2)
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("p", RATES)
-def test_the_corners_of_rectangles_know_nothing_of_each_other(p, seed):
-    # Rows and columns are hashed apart: the fourth corner must not follow from the other three.
-    keep = _keep(p, seed)[0, 0]
-    for down, right in ((1, 1), (2, 3), (16, 16), (128, 64), (255, 1)):
-        corners = [keep.roll(by, (0, 1)) for by in ((0, 0), (down, 0), (0, right), (down, right))]
-        _is_chance(torch.stack(corners).all(0), (1 - p) ** 4, sigmas=6)
-        parity = torch.stack(corners).sum(0) % 2
-        _is_chance(parity == 0, (1 + (2 * p - 1) ** 4) / 2, sigmas=6)
+def test_as_many_are_kept_as_asked():
+    for case in sweep(itertools.product(RATES, SEEDS)):
+        with case as (p, seed):
+            keep = _keep(p, seed, batch=slice(0, 2), heads=slice(0, 2))
+            _is_chance(keep, 1 - p)
+            # Rows and columns each, against the binomial's spread: neither all alike nor some that are always dropped.
+            for dim in (-1, -2):
+                counts = keep.sum(dim).double()
+                assert abs(float(counts.var()) / (512 * p * (1 - p)) - 1) < 0.2
+                assert float((counts - 512 * (1 - p)).abs().max()) < 6 * math.sqrt(512 * p * (1 - p))
 
 
 @pytest.mark.parametrize("p", RATES)
-def test_the_spectrum_is_flat(p):
-    keep = _keep(p, 3)[0, 0].double().numpy() - (1 - p)
-    power = np.abs(np.fft.fft2(keep)) ** 2 / (keep.size * p * (1 - p))
-    # Each is exponential with mean 1: of 2¹⁸ the largest is about ln 2¹⁸ = 12.5.
-    assert power.max() < 25
-    assert np.abs(power.reshape(64, 8, 64, 8).mean((1, 3)) - 1).max() < 1
+def test_neighbours_know_nothing_of_each_other(p):
+    shifts = [(0, 1), (1, 0), (1, 1), (1, -1), (0, 16), (16, 0), (0, 128), (128, 0), (64, 64)]
+    for case in sweep(itertools.product(SEEDS, shifts)):
+        with case as (seed, shift):
+            keep = _keep(p, seed)[0, 0]
+            other = keep.roll(shift, (0, 1))
+            _is_chance(keep & other, (1 - p) ** 2)
 
 
-@pytest.mark.parametrize("other", ["batch", "head", "batch and head", "seed", "seed of the next bit", "far rows"])
-def test_what_differs_drops_other_weights(other):
-    keep = _keep(0.5, 7)
-    different = {
-        "batch": lambda: _keep(0.5, 7, batch=slice(1, 2)),
-        "head": lambda: _keep(0.5, 7, heads=slice(1, 2)),
-        "batch and head": lambda: _keep(0.5, 7, batch=slice(3, 4), heads=slice(5, 6)),
-        "seed": lambda: _keep(0.5, 8),
-        "seed of the next bit": lambda: _keep(0.5, 7 + 2**40),
-        "far rows": lambda: _keep(0.5, 7, rows=torch.arange(512) + 2**20),
-    }[other]()
-    _is_chance(keep == different, 0.5)
+def test_the_corners_of_rectangles_know_nothing_of_each_other():
+    for case in sweep(itertools.product(RATES, SEEDS)):
+        with case as (p, seed):
+            # Rows and columns are hashed apart: the fourth corner must not follow from the other three.
+            keep = _keep(p, seed)[0, 0]
+            for down, right in ((1, 1), (2, 3), (16, 16), (128, 64), (255, 1)):
+                corners = [keep.roll(by, (0, 1)) for by in ((0, 0), (down, 0), (0, right), (down, right))]
+                _is_chance(torch.stack(corners).all(0), (1 - p) ** 4, sigmas=6)
+                parity = torch.stack(corners).sum(0) % 2
+                _is_chance(parity == 0, (1 + (2 * p - 1) ** 4) / 2, sigmas=6)
+
+
+def test_the_spectrum_is_flat():
+    for case in sweep(RATES):
+        with case as p:
+            keep = _keep(p, 3)[0, 0].double().numpy() - (1 - p)
+            power = np.abs(np.fft.fft2(keep)) ** 2 / (keep.size * p * (1 - p))
+            # Each is exponential with mean 1: of 2¹⁸ the largest is about ln 2¹⁸ = 12.5.
+            assert power.max() < 25
+            assert np.abs(power.reshape(64, 8, 64, 8).mean((1, 3)) - 1).max() < 1
+
+
+def test_what_differs_drops_other_weights():
+    for case in sweep(["batch", "head", "batch and head", "seed", "seed of the next bit", "far rows"]):
+        with case as other:
+            keep = _keep(0.5, 7)
+            different = {
+                "batch": lambda: _keep(0.5, 7, batch=slice(1, 2)),
+                "head": lambda: _keep(0.5, 7, heads=slice(1, 2)),
+                "batch and head": lambda: _keep(0.5, 7, batch=slice(3, 4), heads=slice(5, 6)),
+                "seed": lambda: _keep(0.5, 8),
+                "seed of the next bit": lambda: _keep(0.5, 7 + 2**40),
+                "far rows": lambda: _keep(0.5, 7, rows=torch.arange(512) + 2**20),
+            }[other]()
+            _is_chance(keep == different, 0.5)
 
 
 def test_a_tile_is_a_part_of_the_whole_whatever_its_order():
@@ -118,24 +123,25 @@ def test_more_is_kept_where_less_is_dropped():
 
 
 @every_backend
-@pytest.mark.parametrize("mask", [None, masks.Causal(), masks.Prefix(128)], ids=["all", "causal", "columns"])
-def test_a_kept_weight_is_divided_by_its_chance(backend, mask):
-    n, p = 150, 0.3
-    q, k, _ = _inputs(n)
-    eye = torch.eye(n, dtype=torch.float64).expand(2, 2, n, n)  # with these values the output is the weights
-    weights = regard.attention(q, k, eye, mask=mask)
-    dropped = regard.attention(q, k, eye, mask=mask, dropout=p, generator=_generator(0), backend=backend.name)
-    kept = dropped != 0
-    torch.testing.assert_close(dropped, weights / (1 - p) * kept)
-    _is_chance(kept[weights > 0], 1 - p)
-    for other in (kept.roll(1, 0), kept.roll(1, 1)):
-        assert not torch.equal(kept, other)  # sequences and heads differ
+def test_a_kept_weight_is_divided_by_its_chance(backend):
+    for case in sweep([None, masks.Causal(), masks.Prefix(128)]):
+        with case as mask:
+            n, p = 150, 0.3
+            q, k, _ = _inputs(n)
+            eye = torch.eye(n, dtype=torch.float64).expand(2, 2, n, n)  # with these values the output is the weights
+            weights = regard.attention(q, k, eye, mask=mask)
+            dropped = regard.attention(q, k, eye, mask=mask, dropout=p, generator=_generator(0), backend=backend.name)
+            kept = dropped != 0
+            torch.testing.assert_close(dropped, weights / (1 - p) * kept)
+            _is_chance(kept[weights > 0], 1 - p)
+            for other in (kept.roll(1, 0), kept.roll(1, 1)):
+                assert not torch.equal(kept, other)  # sequences and heads differ
 
 
 @every_backend
 def test_the_mean_over_seeds_is_the_output_without_dropout(backend):
     q, k, v = _inputs(60)
-    generator, calls = _generator(0), 400
+    generator, calls = _generator(0), 200
     runs = torch.stack(
         [regard.attention(q, k, v, dropout=0.4, generator=generator, backend=backend.name) for _ in range(calls)]
     )

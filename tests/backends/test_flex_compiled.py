@@ -19,6 +19,7 @@ from regard.backends import flex
 from regard.backends.flex import block_masks, compiled
 from regard.masks.bound_mask import share
 from regard.problem import Problem
+from sweeps import sweep
 
 
 def _randn(*shape, seed=0):
@@ -145,7 +146,8 @@ def test_tables_keep_no_tensor_of_a_mask_alive():
     assert seen() is None
 
 
-@pytest.mark.parametrize(("small", "most", "device", "block", "width"), [
+# Largest number of tables and of bytes, and the device: rows of a block, and columns of its table.
+TABLES = [
     (2**20, 2**20, "cpu", 128, 8),
     (0, 2**20, "cpu", 128, 8),  # the compiled CPU kernel wants all columns
     (0, 2**20, "meta", 128, 2),
@@ -153,13 +155,17 @@ def test_tables_keep_no_tensor_of_a_mask_alive():
     (0, 200, "meta", 256, 2),
     (0, 500, "cpu", 256, 4),
     (0, 0, "cpu", 1024, 1),
-])  # fmt: skip
-def test_tables_are_narrow_and_blocks_large_only_where_they_must(monkeypatch, small, most, device, block, width):
-    monkeypatch.setattr(block_masks, "_SMALL", small)
-    monkeypatch.setattr(block_masks, "_MOST", most)
-    problem = _of(masks.Causal() & masks.Window(100), 1000)
-    plan = block_masks._plan(problem, problem.mask, torch.device(device))
-    assert (plan.block, plan.tables.kv_indices.shape[-1]) == (block, width)
+]
+
+
+def test_tables_are_narrow_and_blocks_large_only_where_they_must(monkeypatch):
+    for case in sweep(TABLES):
+        with case as (small, most, device, block, width):
+            monkeypatch.setattr(block_masks, "_SMALL", small)
+            monkeypatch.setattr(block_masks, "_MOST", most)
+            problem = _of(masks.Causal() & masks.Window(100), 1000)
+            plan = block_masks._plan(problem, problem.mask, torch.device(device))
+            assert (plan.block, plan.tables.kv_indices.shape[-1]) == (block, width)
 
 
 class _Moves(TorchDispatchMode):

@@ -1,6 +1,7 @@
 """What a reviewer broke once: layouts, autocast, changed masks, lost gradients, plans under threads."""
 
 import gc
+import itertools
 import operator
 import threading
 import weakref
@@ -16,6 +17,7 @@ from regard import masks, normalizers, positions, scores
 from regard.backends.blockwise.backend import _cover_for
 from regard.errors import InputError
 from regard.problem import Problem
+from sweeps import sweep
 from tiers import slow_but
 
 WINDOW = masks.Causal() & masks.Window(100)
@@ -39,52 +41,52 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
-@pytest.mark.parametrize("which", [0, 1, 2])
-def test_any_memory_layout_gives_the_same(name, which):
-    inputs = [drawn(1, 2, 256, 8, seed=seed) for seed in range(3)]
-    inputs[which] = LAYOUTS[name]()
-    inputs = [x.detach().requires_grad_() for x in inputs]
-    seen = torch.ones(256, 256, dtype=torch.bool).tril().triu(-99)
-    ours = regard.attention(*inputs, mask=WINDOW, backend="blockwise")
-    theirs = dense(*inputs, seen)
-    torch.testing.assert_close(ours, theirs)
-    up = LAYOUTS["transposed"]()
-    for mine, other in zip(torch.autograd.grad(ours, inputs, up), torch.autograd.grad(theirs, inputs, up), strict=True):
-        torch.testing.assert_close(mine, other)
+def test_any_memory_layout_gives_the_same():
+    for case in sweep(itertools.product(LAYOUTS, [0, 1, 2])):
+        with case as (name, which):
+            inputs = [drawn(1, 2, 256, 8, seed=seed) for seed in range(3)]
+            inputs[which] = LAYOUTS[name]()
+            inputs = [x.detach().requires_grad_() for x in inputs]
+            seen = torch.ones(256, 256, dtype=torch.bool).tril().triu(-99)
+            ours = regard.attention(*inputs, mask=WINDOW, backend="blockwise")
+            theirs = dense(*inputs, seen)
+            torch.testing.assert_close(ours, theirs)
+            up = LAYOUTS["transposed"]()
+            gradients = (torch.autograd.grad(output, inputs, up) for output in (ours, theirs))
+            torch.testing.assert_close(*gradients)
 
 
-@pytest.mark.parametrize("scale", [-1.0, 0.0])
-@pytest.mark.parametrize("backend", ["auto", "sdpa", "blockwise", "reference"])
-def test_a_scale_may_be_negative_or_nothing(scale, backend):
-    q = drawn(1, 2, 65, 8)
-    weights = (scale * q @ q.mT).masked_fill(torch.ones(65, 65).triu(1).bool(), -torch.inf).softmax(-1)
-    torch.testing.assert_close(
-        regard.attention(q, q, q, scale=scale, mask=masks.Causal(), backend=backend), weights @ q
-    )
+def test_a_scale_may_be_negative_or_nothing():
+    for case in sweep(itertools.product([-1.0, 0.0], ["auto", "sdpa", "blockwise", "reference"])):
+        with case as (scale, backend):
+            q = drawn(1, 2, 65, 8)
+            weights = (scale * q @ q.mT).masked_fill(torch.ones(65, 65).triu(1).bool(), -torch.inf).softmax(-1)
+            torch.testing.assert_close(
+                regard.attention(q, q, q, scale=scale, mask=masks.Causal(), backend=backend), weights @ q
+            )
 
 
-@pytest.mark.parametrize("lift", [100.0, 300.0])
-@pytest.mark.parametrize("learned", [False, True])
 @pytest.mark.parametrize("backend", ["auto", "sdpa", "blockwise", "numba", "reference"])
-def test_a_bias_that_lifts_all_scores_leaves_the_gradients(lift, learned, backend):
+def test_a_bias_that_lifts_all_scores_leaves_the_gradients(backend):
     """exp of it is beyond float32. The 290 rows fill no whole number of blocks, and all blocks share one tile."""
-    inputs = [drawn(1, 2, 290, 8, seed=seed, dtype=torch.float32).requires_grad_() for seed in range(3)]
-    table = drawn(579, 2, seed=3) + lift
-    seen = torch.ones(290, 290, dtype=torch.bool).tril().triu(-216)
-    distances = torch.arange(290)[:, None] - torch.arange(290)
-    exact = [one.detach().double().requires_grad_() for one in inputs]
-    full = table.float().double().T[None, :, distances + 289].masked_fill(~seen, -torch.inf)
-    up = drawn(1, 2, 290, 8, seed=4)
-    wanted = torch.autograd.grad(scaled_dot_product_attention(*exact, attn_mask=full), exact, up)
-    ours = regard.attention(
-        *inputs,
-        mask=masks.Causal() & masks.Window(217),
-        bias=positions.RelativePositionBias(table.float().requires_grad_(learned)),
-        backend=backend,
-    )
-    for mine, other in zip(torch.autograd.grad(ours, inputs, up.float()), wanted, strict=True):
-        torch.testing.assert_close(mine.double(), other, atol=3e-4, rtol=0)
+    for case in sweep(itertools.product([100.0, 300.0], [False, True])):
+        with case as (lift, learned):
+            inputs = [drawn(1, 2, 290, 8, seed=seed, dtype=torch.float32).requires_grad_() for seed in range(3)]
+            table = drawn(579, 2, seed=3) + lift
+            seen = torch.ones(290, 290, dtype=torch.bool).tril().triu(-216)
+            distances = torch.arange(290)[:, None] - torch.arange(290)
+            exact = [one.detach().double().requires_grad_() for one in inputs]
+            full = table.float().double().T[None, :, distances + 289].masked_fill(~seen, -torch.inf)
+            up = drawn(1, 2, 290, 8, seed=4)
+            wanted = torch.autograd.grad(scaled_dot_product_attention(*exact, attn_mask=full), exact, up)
+            ours = regard.attention(
+                *inputs,
+                mask=masks.Causal() & masks.Window(217),
+                bias=positions.RelativePositionBias(table.float().requires_grad_(learned)),
+                backend=backend,
+            )
+            for mine, other in zip(torch.autograd.grad(ours, inputs, up.float()), wanted, strict=True):
+                torch.testing.assert_close(mine.double(), other, atol=3e-4, rtol=0)
 
 
 def test_autocast_changes_nothing_inside():
@@ -205,34 +207,32 @@ def test_dropout_differs_between_members_where_vmap_is_told_so():
     assert torch.equal(out[0], out[1])
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"mask": masks.MaskMod(lambda i, j: i >= j)}, r"must answer mask\(batch, head, i, j\)"),
-        ({"mask": masks.MaskMod(lambda b, h, i, j: True)}, r"must answer mask\(batch, head, i, j\)"),
-        ({"max_bytes": "2GB"}, "`max_bytes` is a number of bytes, got '2GB'"),
-    ],
-)
-def test_wrong_input_gets_a_sentence(options, words):
+REFUSED = {
+    "a rule of two arguments": ({"mask": masks.MaskMod(lambda i, j: i >= j)}, r"mask\(batch, head, i, j\)"),
+    "a rule without a tensor": ({"mask": masks.MaskMod(lambda b, h, i, j: True)}, r"mask\(batch, head, i, j\)"),
+    "bytes in words": ({"max_bytes": "2GB"}, "`max_bytes` .*number of bytes"),
+}
+
+
+def test_wrong_input_is_refused_with_the_way_out():
     q = drawn(1, 1, 5, 4)
-    with pytest.raises(InputError, match=words):
-        regard.attention(q, q, q, **options)
+    for case in sweep(REFUSED):
+        with case as name:
+            options, words = REFUSED[name]
+            with pytest.raises(InputError, match=words):
+                regard.attention(q, q, q, **options)
 
 
-def test_masks_combine_with_masks_alone():
-    for other in (torch.ones(4, 4, dtype=torch.bool), masks.Causal().bind(4, 4)):
-        with pytest.raises(
-            InputError, match=r"masks combine with masks that are not bound yet, got (Tensor|BoundMask)"
-        ):
-            masks.Window(2) & other
-
-
-@pytest.mark.parametrize("combine", [operator.and_, operator.or_])
-def test_what_is_no_mask_is_refused_on_the_left_too(combine):
+def test_masks_combine_with_masks_that_are_not_bound_yet_alone():
     tensor, bound, mask = torch.ones(4, 4, dtype=torch.bool), masks.Causal().bind(4, 4), masks.Window(2)
-    pairs = [(tensor, mask), (True, mask), (bound, mask), (bound, bound), (tensor, bound), (bound, tensor)]
-    for (left, right), named in zip(pairs, ["Tensor", "bool", *["BoundMask"] * 4], strict=True):
-        with pytest.raises(InputError, match=f"masks combine with masks that are not bound yet, got {named}: write"):
+    with_others = [(mask, tensor, "Tensor"), (tensor, mask, "Tensor"), (True, mask, "bool")]
+    with_bound = [(mask, bound), (bound, mask), (bound, bound), (tensor, bound), (bound, tensor)]
+    rows = [*with_others, *((left, right, "BoundMask") for left, right in with_bound)]
+    for case in sweep(itertools.product([operator.and_, operator.or_], rows)):
+        with (
+            case as (combine, (left, right, kind)),
+            pytest.raises(InputError, match=f"not bound yet, got {kind}: write"),
+        ):
             combine(left, right)
     with pytest.raises(InputError, match=r"not bound yet, got BoundMask: .* bind the whole at the end"):
         operator.invert(bound)
@@ -277,6 +277,7 @@ def test_a_mask_that_nobody_has_asked_yet_compiles_in_one_graph(name):
     torch.testing.assert_close(found, dense(q, q, q, UNASKED[name]().bind(64, 64).dense()))
 
 
+@pytest.mark.slow  # 1 s of compiling
 def test_lengths_may_be_symbols_where_weights_would_be_beyond_max_bytes():
     """The reason of a backend that refuses names bytes, of which nobody may ask the digits."""
     torch._dynamo.reset()

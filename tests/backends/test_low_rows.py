@@ -5,6 +5,8 @@ Queries and keys are whole numbers and the scale is a quarter, so that scores ke
 and below they are 0. So the formula in float64 is right for float32 too.
 """
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -13,6 +15,7 @@ import regard
 from oracles import causal, dense, f64, window
 from regard import masks
 from regard.normalizers import Softmax
+from sweeps import sweep
 
 N, HEADS, KV_HEADS, DIM = 300, 2, 1, 16
 LOWS = {"-2**20": -(2.0**20), "-1e9": -1e9, "lowest": torch.finfo(torch.float32).min}
@@ -81,27 +84,26 @@ def assert_right(output, leaves, right):
             np.testing.assert_allclose(f64(leaf.grad), want.reshape(leaf.shape), atol=1e-4 * max(1, abs(want).max()))
 
 
-@pytest.mark.parametrize("learned", [False, True], ids=["given", "learned"])
 @pytest.mark.parametrize("backend", OWN)
-@pytest.mark.parametrize("low", LOWS)
-@pytest.mark.parametrize("case", CASES)
-def test_output_and_gradients_are_those_of_the_formula(case, low, backend, learned):
-    assert_right(*attend(case, low, backend, learned=learned))
+def test_output_and_gradients_are_those_of_the_formula(backend):
+    for case in sweep(itertools.product(CASES, LOWS, [False, True])):
+        with case as (name, low, learned):
+            assert_right(*attend(name, low, backend, learned=learned))
 
 
-@pytest.mark.parametrize("backend", ["auto", "blockwise", "reference"])
-@pytest.mark.parametrize("case", CASES)
-def test_so_they_are_with_a_dropout_that_drops_nothing(case, backend):
-    assert_right(*attend(case, "-1e9", backend, learned=False, dropout=1e-12))
+def test_so_they_are_with_a_dropout_that_drops_nothing():
+    for case in sweep(itertools.product(CASES, ["auto", "blockwise", "reference"])):
+        with case as (name, backend):
+            assert_right(*attend(name, "-1e9", backend, learned=False, dropout=1e-12))
 
 
-@pytest.mark.parametrize("backend", OWN)
-@pytest.mark.parametrize("case", CASES)
-def test_a_sink_as_low_takes_its_share(case, backend):
-    sink = torch.tensor([-(2.0**20) + 6, -(2.0**20) - 1]).requires_grad_()
-    output, leaves, right = attend(case, "-2**20", backend, learned=False, sink=sink)
-    assert_right(output, leaves, right)
-    np.testing.assert_allclose(f64(sink.grad), right.sink, atol=1e-4 * max(1, abs(right.sink).max()))
+def test_a_sink_as_low_takes_its_share():
+    for case in sweep(itertools.product(CASES, OWN)):
+        with case as (name, backend):
+            sink = torch.tensor([-(2.0**20) + 6, -(2.0**20) - 1]).requires_grad_()
+            output, leaves, right = attend(name, "-2**20", backend, learned=False, sink=sink)
+            assert_right(output, leaves, right)
+            np.testing.assert_allclose(f64(sink.grad), right.sink, atol=1e-4 * max(1, abs(right.sink).max()))
 
 
 @pytest.mark.parametrize("backend", OWN)

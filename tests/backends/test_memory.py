@@ -9,6 +9,7 @@ import regard
 from oracles import Largest
 from regard import masks, normalizers, positions, scores
 from regard.positions import Bias
+from sweeps import sweep
 from tiers import slow_but
 
 N, WIDTH = 4096, 8
@@ -85,23 +86,23 @@ REFUSED = {
 COMPILED = [way for way in WAYS if way not in REFUSED]
 
 
-SLOW = {"gaussian", "deberta", "relative key query", "t5", "softcap", "additive"}  # one to three seconds in blocks
-EACH = [*((way, "blockwise") for way in WAYS), *((way, "numba") for way in COMPILED)]
+SLOW = ("gaussian", "deberta", "relative key query", "t5", "softcap", "additive")  # one to three seconds in blocks
+EACH = {"blockwise": [way for way in WAYS if way not in SLOW], "numba": COMPILED, "blockwise, slow ones": SLOW}
 
 
-@pytest.mark.parametrize(
-    ("way", "backend"), slow_but([one for one in EACH if one not in {(way, "blockwise") for way in SLOW}], EACH)
-)
-def test_nothing_is_as_large_as_the_weights(way, backend):
-    x = torch.randn(1, 1, N, WIDTH, generator=torch.Generator().manual_seed(0)).requires_grad_()
-    with Largest() as largest:
-        answer = regard.attention(x, x, x, backend=backend, **WAYS[way]())
-        output = answer[0] + answer[1][..., None] if way == "log-sum-exp" else answer
-        output.sum().backward()
-    assert bool(x.grad.isfinite().all())
-    # Numbers of 8 bytes, where masks and dropout count in integers.
-    most = ASKED if way == "bigbird" else 2 * TILES
-    assert largest.bytes <= most < N * N * 4, f"{largest.bytes / 2**20:.1f} MiB"
+@pytest.mark.parametrize("name", slow_but(["blockwise", "numba"], EACH))
+def test_nothing_is_as_large_as_the_weights(name):
+    for case in sweep(EACH[name]):
+        with case as way:
+            x = torch.randn(1, 1, N, WIDTH, generator=torch.Generator().manual_seed(0)).requires_grad_()
+            with Largest() as largest:
+                answer = regard.attention(x, x, x, backend=name.split(",")[0], **WAYS[way]())
+                output = answer[0] + answer[1][..., None] if way == "log-sum-exp" else answer
+                output.sum().backward()
+            assert bool(x.grad.isfinite().all())
+            # Numbers of 8 bytes, where masks and dropout count in integers.
+            most = ASKED if way == "bigbird" else 2 * TILES
+            assert largest.bytes <= most < N * N * 4, f"{largest.bytes / 2**20:.1f} MiB"
 
 
 def _largest(n, **asked):

@@ -1,5 +1,7 @@
 """Dropout in the compiled loops: the weights that `Dropout` drops, bit for bit, and the gradients of the formula."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,7 @@ from regard.backends.blockwise import autograd_function
 from regard.backends.numba_loops import choose_loops
 from regard.dropout import Dropout
 from regard.normalizers import Softmax
+from sweeps import sweep
 
 P = 0.3
 # batch, heads, key–value heads, queries, keys, width
@@ -22,7 +25,6 @@ SHAPES = {
     "few queries of other widths": (1, 2, 1, 5, 129, 24),
 }
 TYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
-shapes = pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 
 
 def _some(b, h, n, m, share=0.5):
@@ -94,34 +96,34 @@ def test_what_is_kept_is_the_hash_of_the_documentation():
             assert bool(found[b, h, i, j]) == ((bits ^ 2**31) >= int(0.4 * 2**32))
 
 
-@TYPES
-@pytest.mark.parametrize("mask", MASKS)
-@shapes
-def test_it_drops_the_weights_that_all_others_drop(shape, mask, dtype):
-    b, h, kv, n, m, _ = shape
-    q, k = drawn(shape, dtype)[:2]
-    mask = MASKS[mask](b, h, n, m)
-    values = torch.eye(m, dtype=dtype).expand(b, kv, m, m)  # the output is the weights
-    found = {
-        backend: regard.attention(q, k, values, mask=mask, dropout=P, generator=seeded(), backend=backend)
-        for backend in ("numba", "reference", "blockwise")
-    }
-    assert torch.equal(found["numba"] != 0, kept(shape) & seen_by(mask, n, m, b, h))
-    assert torch.equal(found["numba"] != 0, found["reference"] != 0)
-    assert torch.equal(found["numba"] != 0, found["blockwise"] != 0)
-    most = 3e-7 if dtype == torch.float32 else 2**-8
-    torch.testing.assert_close(found["numba"].float(), found["reference"].float(), rtol=most * 8, atol=most)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_it_drops_the_weights_that_all_others_drop(shape):
+    for case in sweep(itertools.product(MASKS, [torch.float32, torch.bfloat16])):
+        with case as (name, dtype):
+            b, h, kv, n, m, _ = SHAPES[shape]
+            q, k = drawn(SHAPES[shape], dtype)[:2]
+            mask = MASKS[name](b, h, n, m)
+            values = torch.eye(m, dtype=dtype).expand(b, kv, m, m)  # the output is the weights
+            found = {
+                backend: regard.attention(q, k, values, mask=mask, dropout=P, generator=seeded(), backend=backend)
+                for backend in ("numba", "reference", "blockwise")
+            }
+            assert torch.equal(found["numba"] != 0, kept(SHAPES[shape]) & seen_by(mask, n, m, b, h))
+            assert torch.equal(found["numba"] != 0, found["reference"] != 0)
+            assert torch.equal(found["numba"] != 0, found["blockwise"] != 0)
+            most = 3e-7 if dtype == torch.float32 else 2**-8
+            torch.testing.assert_close(found["numba"].float(), found["reference"].float(), rtol=most * 8, atol=most)
 
 
-@pytest.mark.parametrize("p", [1e-9, 0.01, 0.5, 0.999, 1 - 1e-12])
-@pytest.mark.parametrize("seed", [0, 1, 77])
-def test_rates_and_seeds(p, seed):
-    shape = SHAPES["grouped, more keys"]
-    b, _, kv, _, m, _ = shape
-    q, k = drawn(shape)[:2]
-    values = torch.eye(m).expand(b, kv, m, m)
-    found = regard.attention(q, k, values, dropout=p, generator=seeded(seed), backend="numba")
-    assert torch.equal(found != 0, kept(shape, p, seed))
+def test_rates_and_seeds():
+    for case in sweep(itertools.product([1e-9, 0.01, 0.5, 0.999, 1 - 1e-12], [0, 1, 77])):
+        with case as (p, seed):
+            shape = SHAPES["grouped, more keys"]
+            b, _, kv, _, m, _ = shape
+            q, k = drawn(shape)[:2]
+            values = torch.eye(m).expand(b, kv, m, m)
+            found = regard.attention(q, k, values, dropout=p, generator=seeded(seed), backend="numba")
+            assert torch.equal(found != 0, kept(shape, p, seed))
 
 
 def formula(q, k, v, keep, *, p=P, mask=None, softcap=None, bias=None, sink=None):
@@ -169,19 +171,20 @@ def no_plain_pass(monkeypatch):
 
 
 @pytest.mark.usefixtures("no_plain_pass")
-@pytest.mark.parametrize("mask", MASKS)
-@shapes
-def test_output_and_gradients_are_those_of_the_formula(shape, mask):
-    b, h, _, n, m, _ = shape
-    *given, up = drawn(shape)
-    mask = MASKS[mask](b, h, n, m)
-    found, right = both(
-        lambda *x: regard.attention(*x, mask=mask, dropout=P, generator=seeded(), backend="numba"),
-        lambda *x: formula(*x, kept(shape), mask=mask),
-        given,
-        up,
-    )
-    assert_near(found, right)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_output_and_gradients_are_those_of_the_formula(shape):
+    for case in sweep(MASKS):
+        with case as name:
+            b, h, _, n, m, _ = SHAPES[shape]
+            *given, up = drawn(SHAPES[shape])
+            mask = MASKS[name](b, h, n, m)
+            found, right = both(
+                lambda *x, mask=mask: regard.attention(*x, mask=mask, dropout=P, generator=seeded(), backend="numba"),
+                lambda *x, mask=mask: formula(*x, kept(SHAPES[shape]), mask=mask),
+                given,
+                up,
+            )
+            assert_near(found, right)
 
 
 @pytest.mark.usefixtures("no_plain_pass")

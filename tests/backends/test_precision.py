@@ -1,6 +1,7 @@
 """In narrow types no backend is much less exact than PyTorch's own kernel; benchmarks/precision.py measures it."""
 
 import importlib.util
+import itertools
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 import regard
 from regard import scores
 from regard.backends.numba_loops import object_code
+from sweeps import sweep
 
 PATH = Path(__file__).parents[2] / "benchmarks" / "precision.py"
 SPEC = importlib.util.spec_from_file_location("precision", PATH)
@@ -19,41 +21,43 @@ MOST = 1.5
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mask", precision.MASKS)
-@pytest.mark.parametrize("shape", precision.SHAPES)
 @pytest.mark.parametrize("dtype", precision.TYPES)
-def test_the_error_is_at_most_half_as_large_again_as_that_of_pytorch(dtype, shape, mask):
-    theirs = precision.errors("pytorch", shape, mask, precision.TYPES[dtype])
-    for how in ("sdpa", "blockwise"):
-        ours = precision.errors(how, shape, mask, precision.TYPES[dtype])
-        for name, one, other in zip(precision.TENSORS, ours, theirs, strict=True):
-            assert one.mean <= MOST * other.mean, (
-                f"{how}: {name} is off by {one.mean:.1e}, PyTorch's by {other.mean:.1e}"
-            )
-            assert one.peak <= MOST * other.peak, (
-                f"{how}: {name} is off by {one.peak:.1e}, PyTorch's by {other.peak:.1e}"
-            )
+def test_the_error_is_at_most_half_as_large_again_as_that_of_pytorch(dtype):
+    for case in sweep(itertools.product(precision.SHAPES, precision.MASKS)):
+        with case as (shape, mask):
+            theirs = precision.errors("pytorch", shape, mask, precision.TYPES[dtype])
+            for how in ("sdpa", "blockwise"):
+                ours = precision.errors(how, shape, mask, precision.TYPES[dtype])
+                for name, one, other in zip(precision.TENSORS, ours, theirs, strict=True):
+                    assert one.mean <= MOST * other.mean, (
+                        f"{how}: {name} is off by {one.mean:.1e}, PyTorch's by {other.mean:.1e}"
+                    )
+                    assert one.peak <= MOST * other.peak, (
+                        f"{how}: {name} is off by {one.peak:.1e}, PyTorch's by {other.peak:.1e}"
+                    )
 
 
 @pytest.mark.parametrize("backend", ["sdpa", "blockwise", "reference", "numba"])
-@pytest.mark.parametrize("kind", ["bilinear", "cosine"])
-def test_projected_queries_and_keys_are_not_rounded(kind, backend):
+def test_projected_queries_and_keys_are_not_rounded(backend):
     """Rounded to bfloat16 they would move scores of this size by half, and weights by as much."""
     if backend == "numba" and (reason := object_code.refuses()):
         pytest.skip(reason)
-    generator = torch.Generator().manual_seed(0)
-    q, k, v = (torch.randn(1, 2, 48, 16, generator=generator).bfloat16() for _ in range(3))
-    held = torch.randn(16, 16, generator=generator) * 4
-    x, y = q.double(), k.double()
-    if kind == "bilinear":
-        score, found = scores.Bilinear(held), x @ held.double() @ y.mT
-    else:
-        score = scores.Cosine(0.01)
-        found = (x / x.norm(dim=-1, keepdim=True)) @ (y / y.norm(dim=-1, keepdim=True)).mT / 0.01
-    expected = found.softmax(-1) @ v.double()
-    output = regard.attention(q, k, v, score=score, backend=backend)
-    assert output.dtype == torch.bfloat16
-    torch.testing.assert_close(output.double(), expected, rtol=2**-8, atol=1e-3)  # a half of the last bit is 2⁻⁹
+    for case in sweep(["bilinear", "cosine"]):
+        with case as kind:
+            generator = torch.Generator().manual_seed(0)
+            q, k, v = (torch.randn(1, 2, 48, 16, generator=generator).bfloat16() for _ in range(3))
+            held = torch.randn(16, 16, generator=generator) * 4
+            x, y = q.double(), k.double()
+            if kind == "bilinear":
+                score, found = scores.Bilinear(held), x @ held.double() @ y.mT
+            else:
+                score = scores.Cosine(0.01)
+                found = (x / x.norm(dim=-1, keepdim=True)) @ (y / y.norm(dim=-1, keepdim=True)).mT / 0.01
+            expected = found.softmax(-1) @ v.double()
+            output = regard.attention(q, k, v, score=score, backend=backend)
+            assert output.dtype == torch.bfloat16
+            # A half of the last bit is 2⁻⁹.
+            torch.testing.assert_close(output.double(), expected, rtol=2**-8, atol=1e-3)
 
 
 def test_the_error_that_is_measured_is_that_of_rounding():

@@ -10,6 +10,7 @@ from regard.backends import Reference
 from regard.dropout import Dropout
 from regard.normalizers import Sigmoid, Softmax
 from regard.problem import Problem
+from sweeps import sweep
 
 B, H, KV, N, M, D, DV = 2, 4, 2, 6, 9, 5, 3
 RANDOM = np.random.default_rng(0)
@@ -46,12 +47,13 @@ def _through_softmax(weights, d_weights):
     return weights * (d_weights - (weights * d_weights).sum(-1, keepdims=True))
 
 
-@pytest.mark.parametrize("shift", [None, 0.0, -1.5])
-def test_sigmoid(shift):
-    leaves = _leaves()
-    answer = Reference()(Problem.of(*leaves, mask=masks.Causal(), normalizer=Sigmoid(shift)))
-    weights = SEEN / (1 + np.exp(-(SCORES + (-np.log(M) if shift is None else shift))))
-    _check(answer, leaves, weights, D_WEIGHTS * weights * (1 - weights))
+def test_sigmoid():
+    for case in sweep([None, 0.0, -1.5]):
+        with case as shift:
+            leaves = _leaves()
+            answer = Reference()(Problem.of(*leaves, mask=masks.Causal(), normalizer=Sigmoid(shift)))
+            weights = SEEN / (1 + np.exp(-(SCORES + (-np.log(M) if shift is None else shift))))
+            _check(answer, leaves, weights, D_WEIGHTS * weights * (1 - weights))
 
 
 def test_factor():
@@ -81,16 +83,17 @@ def _kept(seed, p, b, h, i, j):
     return (bits - 2**32 if bits >= 2**31 else bits) >= int(p * 2**32) - 2**31
 
 
-@pytest.mark.parametrize("seed", [0, 1, -1, 2**61 + 12345, -(2**62)])
-def test_dropout(seed):
-    p, leaves = 0.4, _leaves()
-    problem = Problem.of(*leaves, mask=masks.Causal())
-    object.__setattr__(problem, "dropout", Dropout(p, torch.tensor(seed)))
-    answer = Reference()(problem)
-    at = np.ndindex(B, H, N, M)
-    keep = np.array([_kept(seed, p, *where) for where in at]).reshape(B, H, N, M) / (1 - p)
-    weights = softmax(np.where(SEEN, SCORES, -np.inf))[0]
-    _check(answer, leaves, keep * weights, _through_softmax(weights, keep * D_WEIGHTS))
+def test_dropout():
+    for case in sweep([0, 1, -1, 2**61 + 12345, -(2**62)]):
+        with case as seed:
+            p, leaves = 0.4, _leaves()
+            problem = Problem.of(*leaves, mask=masks.Causal())
+            object.__setattr__(problem, "dropout", Dropout(p, torch.tensor(seed)))
+            answer = Reference()(problem)
+            at = np.ndindex(B, H, N, M)
+            keep = np.array([_kept(seed, p, *where) for where in at]).reshape(B, H, N, M) / (1 - p)
+            weights = softmax(np.where(SEEN, SCORES, -np.inf))[0]
+            _check(answer, leaves, keep * weights, _through_softmax(weights, keep * D_WEIGHTS))
 
 
 @pytest.mark.parametrize("has_sink", [False, True])

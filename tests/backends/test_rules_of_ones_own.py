@@ -1,5 +1,6 @@
 """Rules of one's own, on every backend: masks that read few of their arguments, biases of another type."""
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -9,7 +10,7 @@ from torch import Tensor
 
 import regard
 from regard import masks, positions
-from tiers import slow_but
+from sweeps import sweep
 
 BACKENDS = ("auto", "reference", "sdpa", "blockwise", "numba")
 MASKS = {
@@ -46,11 +47,11 @@ def check(given: list[Tensor], pairs: Tensor | None, added: Tensor | None, backe
 
 
 @pytest.mark.parametrize("n", [8, pytest.param(200, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("name", MASKS)
-def test_a_mask_may_read_any_of_its_arguments(name: str, backend: str, n: int) -> None:
-    mask: Callable[..., Tensor] = MASKS[name]
-    check(drawn(n, torch.float32), mask(*numbers(n)), None, backend, mask=masks.MaskMod(mask))
+def test_a_mask_may_read_any_of_its_arguments(n: int) -> None:
+    for case in sweep(itertools.product(MASKS, BACKENDS)):
+        with case as (name, backend):
+            mask: Callable[..., Tensor] = MASKS[name]
+            check(drawn(n, torch.float32), mask(*numbers(n)), None, backend, mask=masks.MaskMod(mask))
 
 
 @dataclass(frozen=True)
@@ -79,12 +80,16 @@ TYPES = [
 KEPT = [one for one in TYPES if not one[3] and (one[0] is Near or one[1:3] == (torch.float64, torch.float32))]
 
 
-@pytest.mark.parametrize(("kind", "of_queries", "of_numbers", "masked"), slow_but(KEPT, TYPES))
-def test_a_bias_may_give_numbers_of_any_type(kind, of_queries, of_numbers, masked) -> None:
+@pytest.mark.parametrize(
+    "quick", [pytest.param(True, id="quick"), pytest.param(False, id="the others", marks=pytest.mark.slow)]
+)
+def test_a_bias_may_give_numbers_of_any_type(quick):
     """A kernel read numbers of float32 as if they were of the queries' float64."""
-    n = 520  # where `auto` takes blocks
-    *_, i, j = numbers(n)
-    bias = (-(i - j).abs() / 8).to(of_numbers)
-    mask, visible = (masks.Causal() & masks.Window(90), (j <= i) & (i - j < 90)) if masked else (None, None)
-    for backend in BACKENDS if of_queries == torch.float32 else BACKENDS[:-1]:
-        check(drawn(n, of_queries), visible, bias, backend, mask=mask, bias=kind(of_numbers))
+    for case in sweep(way for way in TYPES if (way in KEPT) == quick):
+        with case as (kind, of_queries, of_numbers, masked):
+            n = 520  # where `auto` takes blocks
+            *_, i, j = numbers(n)
+            bias = (-(i - j).abs() / 8).to(of_numbers)
+            mask, visible = (masks.Causal() & masks.Window(90), (j <= i) & (i - j < 90)) if masked else (None, None)
+            for backend in BACKENDS if of_queries == torch.float32 else BACKENDS[:-1]:
+                check(drawn(n, of_queries), visible, bias, backend, mask=mask, bias=kind(of_numbers))

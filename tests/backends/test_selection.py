@@ -64,7 +64,7 @@ def test_every_feature_that_is_declared_exists_and_its_sentence_names_what_is_ne
         assert {*one.lacks, *one.least_work} <= FEATURES.keys(), one.name
     x = torch.zeros(1, 2, 4, 16)
     refused = named()["sdpa"].refuses(Problem.of(x, x, x, normalizer=normalizers.Sigmoid()))
-    assert refused == "it has no Sigmoid, only the softmax"
+    assert "no Sigmoid, only the softmax" in refused
 
 
 def test_signatures_show_every_argument_with_type_and_default():

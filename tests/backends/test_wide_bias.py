@@ -3,6 +3,8 @@
 The biases differ by a quarter from key to key, which rounding to bfloat16 loses; the formula is that of float64.
 """
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -13,6 +15,7 @@ from regard import masks, positions
 from regard.backends.flex import Flex
 from regard.backends.selection import named
 from regard.problem import Problem
+from sweeps import sweep
 from tiers import slow_but
 
 HEADS, DIM = 2, 8
@@ -71,36 +74,37 @@ CALLS = [
     ("tensor", "prefill", torch.float16),
 ]
 BY_NAME = {one.name: one for one in (*BACKENDS, Flex(compiles=False))}
-ASKED = [(name, *call) for name in BY_NAME for call in CALLS]
-FLEX_TOO = ("one query", torch.bfloat16)  # uncompiled it takes half a second for each
+FLEX_TOO = [call for call in CALLS if call[1:] == ("one query", torch.bfloat16)]  # uncompiled half a second each
+CALLS_OF = {
+    **dict.fromkeys((backend.name for backend in BACKENDS), CALLS),
+    "flex": FLEX_TOO,
+    "flex, the others": [call for call in CALLS if call not in FLEX_TOO],
+}
 
 
-@pytest.mark.parametrize(
-    ("name", "bias", "sizes", "dtype"),
-    slow_but([one for one in ASKED if one[0] != "flex" or one[2:] == FLEX_TOO], ASKED),
-    ids=str,
-)
+@pytest.mark.parametrize("name", slow_but([name for name in CALLS_OF if "others" not in name], CALLS_OF))
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile:UserWarning")
-def test_a_bias_of_float32_stays_what_it_is(name, bias, sizes, dtype):
-    backend = BY_NAME[name]
-    tensors, added, formula, seen = _case(bias, sizes, dtype)
-    mask = masks.Dense(torch.tensor(seen))
-    problem = Problem.of(*tensors, bias=added, mask=mask)
-    assert backend.refuses(problem) is None
-    _assert_close(backend(problem).output, dense(*tensors, visible=seen, bias=formula).output, dtype)
+def test_a_bias_of_float32_stays_what_it_is(name):
+    for case in sweep(CALLS_OF[name]):
+        with case as (bias, sizes, dtype):
+            backend = BY_NAME[name.split(",")[0]]
+            tensors, added, formula, seen = _case(bias, sizes, dtype)
+            mask = masks.Dense(torch.tensor(seen))
+            problem = Problem.of(*tensors, bias=added, mask=mask)
+            assert backend.refuses(problem) is None
+            _assert_close(backend(problem).output, dense(*tensors, visible=seen, bias=formula).output, dtype)
 
 
-@pytest.mark.parametrize("sizes", ["one query", "prefill"])
-@pytest.mark.parametrize("bias", BIASES)
-@pytest.mark.parametrize("masked", [False, True])
-def test_autocast_does_not_round_it_either(bias, sizes, masked):
-    tensors, added, formula, seen = _case(bias, sizes, torch.bfloat16)
-    seen = seen if masked else np.ones_like(seen)
-    mask = masks.Dense(torch.tensor(seen)) if masked else None
-    with torch.autocast("cpu", torch.bfloat16):
-        found = regard.attention(*(one.float() for one in tensors), bias=added, mask=mask, backend="sdpa")
-    assert found.dtype == torch.bfloat16
-    _assert_close(found, dense(*tensors, visible=seen, bias=formula).output, torch.bfloat16)
+def test_autocast_does_not_round_it_either():
+    for case in sweep(itertools.product([False, True], BIASES, ["one query", "prefill"])):
+        with case as (masked, bias, sizes):
+            tensors, added, formula, seen = _case(bias, sizes, torch.bfloat16)
+            seen = seen if masked else np.ones_like(seen)
+            mask = masks.Dense(torch.tensor(seen)) if masked else None
+            with torch.autocast("cpu", torch.bfloat16):
+                found = regard.attention(*(one.float() for one in tensors), bias=added, mask=mask, backend="sdpa")
+            assert found.dtype == torch.bfloat16
+            _assert_close(found, dense(*tensors, visible=seen, bias=formula).output, torch.bfloat16)
 
 
 @pytest.mark.parametrize("backend", ["sdpa", "blockwise", "reference", "numba"])

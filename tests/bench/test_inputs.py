@@ -8,6 +8,7 @@ from regard_bench.cases import few_queries, full_and_causal, sparse_masks
 from regard_bench.cases.inputs import HEADS, inputs, products
 from regard_bench.rows import Effort
 from regard_bench.shares import Work
+from sweeps import sweep
 
 
 def flops(call):
@@ -76,10 +77,15 @@ def test_a_backward_is_held_against_the_forward_that_it_follows(monkeypatch):
     assert all(call().requires_grad for call in forward)
 
 
-@pytest.mark.parametrize("n", [16, 512, 700, 1024, 1500])
-def test_the_limit_multiplies_as_often_as_attention_does(n):
+def attention_flops(n):
     q, k, v = inputs(n)
-    attention = flops(lambda: (q @ k.mT) @ v)
-    row = 2 * 1024**2
-    assert attention > 0
-    assert flops(products(HEADS * n * n)) == pytest.approx(attention, abs=row)
+    return flops(lambda: (q @ k.mT) @ v)
+
+
+def test_the_limit_multiplies_as_often_as_attention_does():
+    for case in sweep([16, 512, 700, 1024, 1500]):
+        with case as n:
+            attention = attention_flops(n)
+            row = 2 * 1024**2
+            assert attention > 0
+            assert flops(products(HEADS * n * n)) == pytest.approx(attention, abs=row)

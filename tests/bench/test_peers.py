@@ -91,8 +91,8 @@ def test_attnread_is_called_once_between_calls_of_ours_if_both_see_the_weights_o
     monkeypatch.setitem(sys.modules, "attnread", module)
     monkeypatch.setattr("regard_bench.cases.peers.find_spec", lambda name: name == "attnread")
     ours = []
-    watched = seeing._watched
-    monkeypatch.setattr(seeing, "_watched", lambda *some: ours.append(len(calls)) or watched(*some))
+    watch = regard.watch
+    monkeypatch.setattr(regard, "watch", lambda *model, **options: ours.append(len(calls)) or watch(*model, **options))
     row = seeing._one_layer(Effort(max_tokens=4096))
     assert row.why == ""
     assert calls == [64, 96]

@@ -13,6 +13,7 @@ from regard_bench.rows import Row, at_most
 from regard_bench.shares import Peaks, Resource, Work, shown_peaks
 from regard_bench.timing import Ratio
 from regard_lab.machine import here
+from sweeps import sweep
 
 RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results"
 PEAKS = Peaks(
@@ -55,17 +56,18 @@ def test_without_work_or_without_its_limit_there_is_no_share():
     assert as_json(rows, {})["rows"][2]["share"] is None
 
 
-@pytest.mark.parametrize(
-    ("resource", "amount", "cache", "fits"),
-    [
-        (Resource.MEMORY, 32 << 20, 32 << 20, True),
-        (Resource.MEMORY, (32 << 20) + 1, 32 << 20, False),
-        (Resource.MEMORY, 1, None, False),
-        (Resource.FLOAT32, 1, 32 << 20, False),
-    ],
-)
-def test_bytes_that_fit_the_cache_are_marked(resource, amount, cache, fits):
-    assert Peaks(cache_bytes=cache).fits_cache(Work(resource, amount)) is fits
+FITTING = [
+    (Resource.MEMORY, 32 << 20, 32 << 20, True),
+    (Resource.MEMORY, (32 << 20) + 1, 32 << 20, False),
+    (Resource.MEMORY, 1, None, False),
+    (Resource.FLOAT32, 1, 32 << 20, False),
+]
+
+
+def test_bytes_that_fit_the_cache_are_marked():
+    for case in sweep(FITTING):
+        with case as (resource, amount, cache, fits):
+            assert Peaks(cache_bytes=cache).fits_cache(Work(resource, amount)) is fits
 
 
 def test_a_table_states_shares_and_limits_beside_machines_that_have_none():

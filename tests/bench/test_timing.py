@@ -8,20 +8,24 @@ import numpy as np
 import pytest
 
 from regard_bench.timing import Ratio, Times, in_turn
+from sweeps import sweep
 
 
-@pytest.mark.parametrize("names", ["ab", "abc", "abcd"])
-def test_a_side_comes_after_another_as_often_as_before_it(names):
-    calls, rounds = [], 2 * len(names)
-    sides = {name: lambda name=name: (calls.append(name), time.sleep(0.003)) for name in names}
-    in_turn(sides, max_seconds=60, max_rounds=rounds)
-    timed = calls[2 * len(names) :]  # two calls of each come before, to warm up
-    for at in range(rounds):
-        assert sorted(timed[at * len(names) :][: len(names)]) == list(names)
-    after = Counter(pair for pair in itertools.pairwise(timed) if pair[0] != pair[1])
-    assert all(abs(after[one, other] - after[other, one]) <= 1 for one, other in itertools.combinations(names, 2))
-    firsts = Counter(timed[:: len(names)])
-    assert set(firsts.values()) == {2}
+def test_a_side_comes_after_another_as_often_as_before_it():
+    for case in sweep(["ab", "abc", "abcd"]):
+        with case as names:
+            calls, rounds = [], 2 * len(names)
+            sides = {name: lambda name=name, calls=calls: (calls.append(name), time.sleep(0.003)) for name in names}
+            in_turn(sides, max_seconds=60, max_rounds=rounds)
+            timed = calls[2 * len(names) :]  # two calls of each come before, to warm up
+            for at in range(rounds):
+                assert sorted(timed[at * len(names) :][: len(names)]) == list(names)
+            after = Counter(pair for pair in itertools.pairwise(timed) if pair[0] != pair[1])
+            assert all(
+                abs(after[one, other] - after[other, one]) <= 1 for one, other in itertools.combinations(names, 2)
+            )
+            firsts = Counter(timed[:: len(names)])
+            assert set(firsts.values()) == {2}
 
 
 def test_a_call_shorter_than_a_sample_is_repeated_within_it(monkeypatch):
@@ -77,12 +81,13 @@ def test_ratios_are_those_of_neighbours_so_that_a_slow_spell_counts_on_both_side
     assert times.difference("b", "a").median == 1.0
 
 
-@pytest.mark.parametrize("rounds", [3, 5, 9, 40])
-def test_the_interval_holds_the_true_median_about_nineteen_times_in_twenty(rounds):
-    generator = np.random.default_rng(0)
-    found = [Ratio.of(list(generator.normal(1.0, 0.1, rounds))) for _ in range(1000)]
-    share = sum(one.low <= 1.0 <= one.high for one in found) / len(found)
-    assert 0.88 < share < 0.985
+def test_the_interval_holds_the_true_median_about_nineteen_times_in_twenty():
+    for case in sweep([3, 5, 9, 40]):
+        with case as rounds:
+            generator = np.random.default_rng(0)
+            found = [Ratio.of(list(generator.normal(1.0, 0.1, rounds))) for _ in range(1000)]
+            share = sum(one.low <= 1.0 <= one.high for one in found) / len(found)
+            assert 0.88 < share < 0.985
 
 
 def test_one_round_tells_nothing():

@@ -19,6 +19,7 @@ from regard.capture.atlas import read_atlas, save_atlas
 from regard.capture.records import Record
 from regard.capture.statistics import Mass, Rollout, Rows, ValueNorm, of_weights
 from regard.capture.weights_from_qk import CallFromQK
+from sweeps import sweep
 
 
 def randn(*shape, seed=0, dtype=torch.float32):
@@ -218,24 +219,28 @@ def test_values_are_projected_in_the_types_of_a_model_under_autocast(narrow):
     np.testing.assert_allclose(cast, exact, rtol=0.05 if narrow == torch.bfloat16 else 0.006)
 
 
-@pytest.mark.parametrize(
-    ("asked", "words"),
-    [
-        ("distance", r"must be a list of names and statistics, got 'distance'"),
-        (["far"], r"knows the names heatmap, top, .*distance.*, got 'far'"),
-        ([statistics.Distance], r"takes names and values with start, fold and finish.*got <class"),
-        ([3], "takes names and values with start, fold and finish"),
-        ([statistics.Weights()], 'pass keep="weights"'),
-        (["distance", "distance"], "must differ in name, got 'distance' twice"),
-        ([Mass("self"), Mass(keys=[1], name="self")], "must differ in name, got 'self' twice"),
-        ([statistics.Top(3), statistics.Top(20)], "must differ in name, got 'top' twice"),
-        ([Mass(keys=[1], name="received")], "cannot be 'received', which the record uses itself"),
-        ([Mass(keys=[1], name="mean")], "cannot be 'mean', which the record uses itself"),
-    ],
-)
-def test_what_is_no_statistic_is_refused_before_anything_runs(asked, words):
-    with pytest.raises(regard.InputError, match=words), regard.watch(Model(), statistics=asked):
-        raise AssertionError("the block ran")
+NO_STATISTICS = [
+    ("distance", r"must be a list of names and statistics, got 'distance'"),
+    (["far"], r"knows the names heatmap, top, .*distance.*, got 'far'"),
+    ([statistics.Distance], r"takes names and values with start, fold and finish.*got <class"),
+    ([3], "takes names and values with start, fold and finish"),
+    ([statistics.Weights()], 'pass keep="weights"'),
+    (["distance", "distance"], "must differ in name, got 'distance' twice"),
+    ([Mass("self"), Mass(keys=[1], name="self")], "must differ in name, got 'self' twice"),
+    ([statistics.Top(3), statistics.Top(20)], "must differ in name, got 'top' twice"),
+    ([Mass(keys=[1], name="received")], "cannot be 'received', which the record uses itself"),
+    ([Mass(keys=[1], name="mean")], "cannot be 'mean', which the record uses itself"),
+]
+
+
+def test_what_is_no_statistic_is_refused_before_anything_runs():
+    for case in sweep(NO_STATISTICS):
+        with (
+            case as (asked, words),
+            pytest.raises(regard.InputError, match=words),
+            regard.watch(Model(), statistics=asked),
+        ):
+            raise AssertionError("the block ran")
 
 
 def test_one_without_a_name_is_refused():
@@ -245,19 +250,20 @@ def test_one_without_a_name_is_refused():
         pass
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"other": np.zeros((2, 2))}, "must give its results under that name or 'brightest.…', got 'other'"),
-        ({"brightest": np.zeros((2, 5))}, r"must give \(batch, heads, ...\), here \(2, 2, ...\).*got shape \(2, 5\)"),
-        ({"brightest": np.zeros(())}, r"got shape \(\)"),
-        ({"entropy": np.zeros((2, 2, 5))}, "must give its results under that name or 'brightest.…', got 'entropy'"),
-    ],
-)
-def test_results_of_ones_own_that_do_not_fit_are_refused(given, words, monkeypatch):
-    monkeypatch.setattr(Brightest, "finish", lambda self, extent: given)
-    with pytest.raises(regard.ObservationError, match=words):
-        watched(Model(), X, statistics=[Brightest()])
+UNFIT_RESULTS = [
+    ({"other": np.zeros((2, 2))}, "must give its results under that name or 'brightest.…', got 'other'"),
+    ({"brightest": np.zeros((2, 5))}, r"must give \(batch, heads, ...\), here \(2, 2, ...\).*got shape \(2, 5\)"),
+    ({"brightest": np.zeros(())}, r"got shape \(\)"),
+    ({"entropy": np.zeros((2, 2, 5))}, "must give its results under that name or 'brightest.…', got 'entropy'"),
+]
+
+
+def test_results_of_ones_own_that_do_not_fit_are_refused(monkeypatch):
+    for case in sweep(UNFIT_RESULTS):
+        with case as (given, words):
+            monkeypatch.setattr(Brightest, "finish", lambda self, extent: given)
+            with pytest.raises(regard.ObservationError, match=words):
+                watched(Model(), X, statistics=[Brightest()])
 
 
 def test_what_was_not_asked_for_is_named():
@@ -268,34 +274,34 @@ def test_what_was_not_asked_for_is_named():
         seen.statistic("sink", layer=0, head=2)
 
 
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (lambda: Mass(), "needs one set of keys"),
-        (lambda: Mass("self", keys=[1]), "needs one set of keys"),
-        (
-            lambda: Mass("selv"),
-            "must be one of 'self', 'previous', 'next', 'first', 'separators', 'duplicate_token', 'induction'",
-        ),
-        (lambda: Mass(keys=[-1]), "must be numbers from 0 on"),
-        (lambda: Mass(token_ids=[1.5]), "must be numbers from 0 on"),
-        (lambda: Mass("duplicate_token", input_ids=[0.5]), "`input_ids` must be whole numbers"),
-        (lambda: Rows([]), "at least one"),
-        (lambda: Rows([-1]), "`queries` must be indices from 0 on"),
-        (lambda: statistics.Columns([True]), "`keys` must be indices from 0 on"),
-        (lambda: statistics.Rectangle(slice(3, 3), slice(0, 1)), "`rows` must be a slice with an end behind its start"),
-        (lambda: statistics.Rectangle(slice(0, 3), slice(2, None)), "`columns` must be a slice with an end"),
-        (lambda: statistics.Rectangle(slice(0, 3, 2), slice(2)), "`rows` must be a slice"),
-        (lambda: Rollout(), "follows one token"),
-        (lambda: Rollout(query=1, key=1), "follows one token"),
-        (lambda: Rollout(key=-1), "`key` must be a position from 0 on"),
-        (lambda: ValueNorm(torch.zeros(3)), "`projection` must be an nn.Linear"),
-        (lambda: ValueNorm(nn.ReLU()), "`projection` must be an nn.Linear"),
-    ],
-)
-def test_impossible_wishes_are_refused_in_words(make, words):
-    with pytest.raises(regard.InputError, match=words):
-        make()
+IMPOSSIBLE = [
+    (lambda: Mass(), "needs one set of keys"),
+    (lambda: Mass("self", keys=[1]), "needs one set of keys"),
+    (
+        lambda: Mass("selv"),
+        "must be one of 'self', 'previous', 'next', 'first', 'separators', 'duplicate_token', 'induction'",
+    ),
+    (lambda: Mass(keys=[-1]), "must be numbers from 0 on"),
+    (lambda: Mass(token_ids=[1.5]), "must be numbers from 0 on"),
+    (lambda: Mass("duplicate_token", input_ids=[0.5]), "`input_ids` must be whole numbers"),
+    (lambda: Rows([]), "at least one"),
+    (lambda: Rows([-1]), "`queries` must be indices from 0 on"),
+    (lambda: statistics.Columns([True]), "`keys` must be indices from 0 on"),
+    (lambda: statistics.Rectangle(slice(3, 3), slice(0, 1)), "`rows` must be a slice with an end behind its start"),
+    (lambda: statistics.Rectangle(slice(0, 3), slice(2, None)), "`columns` must be a slice with an end"),
+    (lambda: statistics.Rectangle(slice(0, 3, 2), slice(2)), "`rows` must be a slice"),
+    (lambda: Rollout(), "follows one token"),
+    (lambda: Rollout(query=1, key=1), "follows one token"),
+    (lambda: Rollout(key=-1), "`key` must be a position from 0 on"),
+    (lambda: ValueNorm(torch.zeros(3)), "`projection` must be an nn.Linear"),
+    (lambda: ValueNorm(nn.ReLU()), "`projection` must be an nn.Linear"),
+]
+
+
+def test_impossible_wishes_are_refused_in_words():
+    for case in sweep(IMPOSSIBLE, name=lambda refusal: refusal[1]):
+        with case as (make, words), pytest.raises(regard.InputError, match=words):
+            make()
 
 
 def test_places_that_never_came_are_no_numbers():
@@ -514,27 +520,31 @@ def _rewritten(path, change):
     path.write_bytes(struct.pack("<Q", len(text)) + text + whole[8 + length :])
 
 
-@pytest.mark.parametrize("names", [["distance", "other"], "distance", 7, [["x"]], [None], {"distance": 1, "x": 2}])
-def test_statistics_that_a_file_only_claims_to_have_are_damage(tmp_path, names):
-    path = tmp_path / "it.atlas"
-    watched(Model(), X, statistics=["distance"]).save(path)
-    _rewritten(path, lambda about, _: about["records"][0]["layers"][0].update(statistics=names))
-    with pytest.raises(regard.AtlasError, match="is damaged"):
-        read_atlas(path)
+def test_statistics_that_a_file_only_claims_to_have_are_damage(tmp_path):
+    for case in sweep([["distance", "other"], "distance", 7, [["x"]], [None], {"distance": 1, "x": 2}]):
+        with case as names:
+            path = tmp_path / "it.atlas"
+            watched(Model(), X, statistics=["distance"]).save(path)
+            _rewritten(path, lambda about, _: about["records"][0]["layers"][0].update(statistics=names))
+            with pytest.raises(regard.AtlasError, match="is damaged"):
+                read_atlas(path)
 
 
-@pytest.mark.parametrize("shape", [[2, 2, 3, 3], [36], [3, 2, 6], [1, 36], [2, 18]])
-def test_statistics_of_other_heads_are_damage(tmp_path, shape):
-    path = tmp_path / "it.atlas"
-    watched(Model(), X, statistics=["distance"]).save(path)
-    _rewritten(path, lambda _, header: header["0.0.statistics.distance"].update(shape=shape))
-    if shape[:2] == [2, 2]:
-        (record,) = read_atlas(path)  # which could be, so that only the checksum tells
-        with pytest.raises(regard.AtlasError, match=r"the checksum of 0\.0\.statistics\.distance does not hold"):
-            record.layer(0).statistics  # noqa: B018
-    else:
-        with pytest.raises(regard.AtlasError, match="is damaged"):
-            read_atlas(path)
+def test_statistics_of_other_heads_are_damage(tmp_path):
+    for case in sweep([[2, 2, 3, 3], [36], [3, 2, 6], [1, 36], [2, 18]]):
+        with case as shape:
+            path = tmp_path / "it.atlas"
+            watched(Model(), X, statistics=["distance"]).save(path)
+            _rewritten(path, lambda _, header: header["0.0.statistics.distance"].update(shape=shape))
+            if shape[:2] == [2, 2]:
+                (record,) = read_atlas(path)  # which could be, so that only the checksum tells
+                with pytest.raises(
+                    regard.AtlasError, match=r"the checksum of 0\.0\.statistics\.distance does not hold"
+                ):
+                    record.layer(0).statistics  # noqa: B018
+            else:
+                with pytest.raises(regard.AtlasError, match="is damaged"):
+                    read_atlas(path)
 
 
 def test_statistics_make_no_graph_though_the_model_learns():
@@ -559,19 +569,22 @@ def test_statistics_make_no_graph_though_the_model_learns():
     assert not any(found)
 
 
-@pytest.mark.parametrize("weights", [None, [[1.0], [0.5, 0.5]], "one", np.ones((2, 2), dtype=object)])
-def test_weights_that_are_no_numbers_in_rows_are_refused(weights) -> None:
-    with pytest.raises(regard.InputError, match="`weights` must be numbers in rows of one length"):
-        of_weights(statistics.Distance(), weights)
+def test_weights_that_are_no_numbers_in_rows_are_refused() -> None:
+    for case in sweep([None, [[1.0], [0.5, 0.5]], "one", np.ones((2, 2), dtype=object)]):
+        with case as weights, pytest.raises(regard.InputError, match="`weights` must be numbers in rows of one length"):
+            of_weights(statistics.Distance(), weights)
 
 
-@pytest.mark.parametrize("convert", [torch.Tensor.cfloat, torch.Tensor.to_sparse, lambda x: x.to("meta")])
-def test_weights_without_real_numbers_are_refused(convert) -> None:
-    with pytest.raises(regard.InputError, match="`weights` must be real numbers, got torch"):
-        of_weights(statistics.Distance(), convert(torch.ones(2, 2)))
+def test_weights_without_real_numbers_are_refused() -> None:
+    for case in sweep([torch.Tensor.cfloat, torch.Tensor.to_sparse, lambda x: x.to("meta")]):
+        with case as convert, pytest.raises(regard.InputError, match="`weights` must be real numbers, got torch"):
+            of_weights(statistics.Distance(), convert(torch.ones(2, 2)))
 
 
-@pytest.mark.parametrize("shape", [(3,), (0, 0), (1, 2, 3), (1, 1, 1, 2, 3)])
-def test_weights_of_another_shape_are_refused(shape) -> None:
-    with pytest.raises(regard.InputError, match=r"`weights` must be \(queries, keys\) or .*, got \("):
-        of_weights(statistics.Distance(), torch.ones(shape))
+def test_weights_of_another_shape_are_refused() -> None:
+    for case in sweep([(3,), (0, 0), (1, 2, 3), (1, 1, 1, 2, 3)]):
+        with (
+            case as shape,
+            pytest.raises(regard.InputError, match=r"`weights` must be \(queries, keys\) or .*, got \("),
+        ):
+            of_weights(statistics.Distance(), torch.ones(shape))

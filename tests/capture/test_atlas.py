@@ -24,6 +24,7 @@ from regard.capture.records import Layer, Record
 from regard.capture.tokens import Token
 from regard.errors import AtlasError, InputError
 from regard.web.record_store import Shelf
+from sweeps import sweep
 
 HOSTILE = (
     "</script><script>alert(1)</script>",
@@ -102,11 +103,14 @@ def test_what_is_loaded_is_what_was_saved(path):
     same(read_atlas(path), RECORDS)
 
 
-@pytest.mark.parametrize("text", HOSTILE)
-def test_tokens_come_back_whatever_their_text(path, text):
-    record = Record((layer(),), {"text": (tokens(text, f"{text}{text}", "c", "d", "e"),) * 2}, text, {text: text})
-    save_atlas((record,), path)
-    same(read_atlas(path), (record,))
+def test_tokens_come_back_whatever_their_text(path):
+    for case in sweep(HOSTILE):
+        with case as text:
+            record = Record(
+                (layer(),), {"text": (tokens(text, f"{text}{text}", "c", "d", "e"),) * 2}, text, {text: text}
+            )
+            save_atlas((record,), path)
+            same(read_atlas(path), (record,))
 
 
 def test_a_loaded_record_can_be_saved_again_even_over_itself(path):
@@ -238,10 +242,11 @@ def test_a_missing_file_and_a_folder_are_named(tmp_path):
     refused(tmp_path, "cannot read .*: Is a directory")
 
 
-@pytest.mark.parametrize("content", [b"", b"x", b"1234567", b"\x00" * 8, b"\x00" * 100, b"PK\x03\x04" * 30, b"{}" * 40])
-def test_what_is_not_safetensors_is_no_atlas(path, content):
-    path.write_bytes(content)
-    refused(path, r"it\.atlas is not an atlas")
+def test_what_is_not_safetensors_is_no_atlas(path):
+    for case in sweep([b"", b"x", b"1234567", b"\x00" * 8, b"\x00" * 100, b"PK\x03\x04" * 30, b"{}" * 40]):
+        with case as content:
+            path.write_bytes(content)
+            refused(path, r"it\.atlas is not an atlas")
 
 
 def test_a_cut_off_file_is_refused_wherever_it_was_cut(path):
@@ -296,10 +301,11 @@ def test_a_file_that_is_replaced_while_it_is_opened_is_read_as_it_was(path, monk
     same(read_atlas(path), RECORDS[:1])
 
 
-@pytest.mark.parametrize("length", [0, 1, 2**31, 2**63, 2**64 - 1, 100_000_001])
-def test_a_header_of_impossible_length_is_not_read(path, length):
-    path.write_bytes(struct.pack("<Q", length) + b"{}" + b" " * 1000)
-    refused(path, "not an atlas")
+def test_a_header_of_impossible_length_is_not_read(path):
+    for case in sweep([0, 1, 2**31, 2**63, 2**64 - 1, 100_000_001]):
+        with case as length:
+            path.write_bytes(struct.pack("<Q", length) + b"{}" + b" " * 1000)
+            refused(path, "not an atlas")
 
 
 def write(path, header, data=b""):
@@ -307,33 +313,33 @@ def write(path, header, data=b""):
     path.write_bytes(struct.pack("<Q", len(text)) + text + data)
 
 
-@pytest.mark.parametrize(
-    ("header", "words"),
-    [
-        (b"[]", "its header is not an object"),
-        (b"3 ", "its header is not an object"),
-        (b"{]", "its header is not JSON"),
-        (b'{"\xff": 1}', "its header is not JSON"),
-        (b"[" * 100_000, "its header is not JSON"),
-        ({}, "not an atlas of regard"),
-        ({"__metadata__": []}, "not an atlas of regard"),
-        ({"__metadata__": {"format": "pt"}}, "not an atlas of regard"),
-        ({"__metadata__": {"regard": "{"}}, "not an atlas of regard"),
-        ({"__metadata__": {"regard": "[]"}}, "not an atlas of regard"),
-        ({"__metadata__": {"regard": "[" * 100_000}}, "not an atlas of regard"),
-        ({"__metadata__": {"regard": '{"version": 5}'}}, "is damaged"),
-        ({"__metadata__": {"regard": '{"version": 5, "records": 7}'}}, "is damaged"),
-        ({"__metadata__": {"regard": '{"version": 5, "records": [{}]}'}}, "is damaged"),
-        ({"x": 5}, "is damaged"),
-        ({"x": {"data_offsets": 5}}, "is damaged"),
-        ({"x": {"data_offsets": []}}, "is damaged"),
-        ({"x": {"data_offsets": ["a", "b"]}}, "tells of another size"),
-    ],
-    ids=lambda value: str(value)[:40],
-)
-def test_a_hostile_header_is_answered_in_words(path, header, words):
-    write(path, header)
-    refused(path, words)
+HEADERS = [
+    (b"[]", "its header is not an object"),
+    (b"3 ", "its header is not an object"),
+    (b"{]", "its header is not JSON"),
+    (b'{"\xff": 1}', "its header is not JSON"),
+    (b"[" * 100_000, "its header is not JSON"),
+    ({}, "not an atlas of regard"),
+    ({"__metadata__": []}, "not an atlas of regard"),
+    ({"__metadata__": {"format": "pt"}}, "not an atlas of regard"),
+    ({"__metadata__": {"regard": "{"}}, "not an atlas of regard"),
+    ({"__metadata__": {"regard": "[]"}}, "not an atlas of regard"),
+    ({"__metadata__": {"regard": "[" * 100_000}}, "not an atlas of regard"),
+    ({"__metadata__": {"regard": '{"version": 5}'}}, "is damaged"),
+    ({"__metadata__": {"regard": '{"version": 5, "records": 7}'}}, "is damaged"),
+    ({"__metadata__": {"regard": '{"version": 5, "records": [{}]}'}}, "is damaged"),
+    ({"x": 5}, "is damaged"),
+    ({"x": {"data_offsets": 5}}, "is damaged"),
+    ({"x": {"data_offsets": []}}, "is damaged"),
+    ({"x": {"data_offsets": ["a", "b"]}}, "tells of another size"),
+]
+
+
+def test_a_hostile_header_is_answered_in_words(path):
+    for case in sweep(HEADERS, name=lambda refusal: refusal[1]):
+        with case as (header, words):
+            write(path, header)
+            refused(path, words)
 
 
 def test_other_safetensors_are_not_ours(path):
@@ -341,13 +347,11 @@ def test_other_safetensors_are_not_ours(path):
     refused(path, r"it\.atlas is a safetensors file, but not an atlas of regard")
 
 
-@pytest.mark.parametrize("version", [0, 4, 6, 5.0, "5", None, True])
-def test_another_version_is_named(path, version):
-    write(path, {"__metadata__": {"regard": json.dumps({"version": version, "records": []})}})
-    refused(
-        path,
-        f"is an atlas of version {version}, and this regard reads version 5: make it anew with `regard look --out`",
-    )
+def test_another_version_is_named(path):
+    for case in sweep([0, 4, 6, 5.0, "5", None, True]):
+        with case as version:
+            write(path, {"__metadata__": {"regard": json.dumps({"version": version, "records": []})}})
+            refused(path, f"is an atlas of version {version}, .*: make it anew with `regard look --out`")
 
 
 def _header(path):
@@ -356,64 +360,64 @@ def _header(path):
     return json.loads(whole[8 : 8 + length]), whole[8 + length :]
 
 
-@pytest.mark.parametrize(
-    ("name", "entry"),
-    [
-        ("0.0.entropy", {"shape": [2, 3]}),
-        ("0.0.received", {"shape": [30]}),
-        ("0.0.top_keys", {"shape": []}),
-        ("0.0.mean", {"shape": [2, 3, -5, -5]}),
-        ("0.0.mean", {"shape": [0, 2**70], "data_offsets": [0, 0]}),
-        ("0.0.mean", {"shape": [1.5]}),
-        ("0.0.mean", {"dtype": "BF16"}),
-        ("0.0.mean", {"dtype": []}),
-        ("0.0.mean", {"dtype": "I32"}),
-        ("0.0.top_keys", {"dtype": "F32"}),
-        ("0.0.mean", {"data_offsets": [-600, 0]}),
-        ("0.0.mean", {"data_offsets": [0, 4]}),
-        ("0.0.mean", {"data_offsets": [0.0, 600.0]}),
-        ("0.0.mean", {"data_offsets": None}),
-    ],
-    ids=str,
-)
-def test_arrays_that_do_not_fit_are_refused(path, name, entry):
-    save_atlas(RECORDS[:1], path)
-    header, data = _header(path)
-    header[name] |= entry
-    write(path, header, data)
-    refused(path, "is damaged|tells of another size")
+UNFIT = [
+    ("0.0.entropy", {"shape": [2, 3]}),
+    ("0.0.received", {"shape": [30]}),
+    ("0.0.top_keys", {"shape": []}),
+    ("0.0.mean", {"shape": [2, 3, -5, -5]}),
+    ("0.0.mean", {"shape": [0, 2**70], "data_offsets": [0, 0]}),
+    ("0.0.mean", {"shape": [1.5]}),
+    ("0.0.mean", {"dtype": "BF16"}),
+    ("0.0.mean", {"dtype": []}),
+    ("0.0.mean", {"dtype": "I32"}),
+    ("0.0.top_keys", {"dtype": "F32"}),
+    ("0.0.mean", {"data_offsets": [-600, 0]}),
+    ("0.0.mean", {"data_offsets": [0, 4]}),
+    ("0.0.mean", {"data_offsets": [0.0, 600.0]}),
+    ("0.0.mean", {"data_offsets": None}),
+]
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "words"),
-    [
-        ("dtype", None, r"is damaged: its header lacks 'dtype'$"),
-        ("data_offsets", None, r"is damaged: its header lacks 'data_offsets'$"),
-        ("shape", 3, r"is damaged: an entry of its header is not of the kind that it must be$"),
-        ("data_offsets", [], r"is damaged: an entry of its header is not of the kind that it must be$"),
-    ],
-)
-def test_what_is_wrong_with_a_header_is_said_in_our_words_not_in_those_of_python(path, key, value, words):
-    save_atlas(RECORDS[:1], path)
-    header, data = _header(path)
-    header["0.0.mean"] = {name: one for name, one in header["0.0.mean"].items() if name != key}
-    header["0.0.mean"] |= {} if value is None else {key: value}
-    write(path, header, data)
-    refused(path, words)
+def test_arrays_that_do_not_fit_are_refused(path):
+    for case in sweep(UNFIT):
+        with case as (name, entry):
+            save_atlas(RECORDS[:1], path)
+            header, data = _header(path)
+            header[name] |= entry
+            write(path, header, data)
+            refused(path, "is damaged|tells of another size")
 
 
-@pytest.mark.parametrize(
-    "change", [{"query_bin": 0}, {"query_bin": 1.0}, {"query_bin": "1"}, {"key_bin": -1}, {"more": 1}]
-)
-def test_layers_that_do_not_fit_are_refused(path, change):
-    save_atlas(RECORDS[:1], path)
-    header, data = _header(path)
-    about = json.loads(header["__metadata__"]["regard"])
-    about["records"][0]["layers"][0] |= change
-    text = json.dumps(about)
-    header["__metadata__"] = {"regard": text, "crc": str(zlib.crc32(text.encode()))}
-    write(path, header, data)
-    refused(path, "is damaged")
+WRONG = [
+    ("dtype", None, r"is damaged: its header lacks 'dtype'$"),
+    ("data_offsets", None, r"is damaged: its header lacks 'data_offsets'$"),
+    ("shape", 3, r"is damaged: an entry of its header is not of the kind that it must be$"),
+    ("data_offsets", [], r"is damaged: an entry of its header is not of the kind that it must be$"),
+]
+
+
+def test_what_is_wrong_with_a_header_is_said_in_our_words_not_in_those_of_python(path):
+    for case in sweep(WRONG):
+        with case as (key, value, words):
+            save_atlas(RECORDS[:1], path)
+            header, data = _header(path)
+            header["0.0.mean"] = {name: one for name, one in header["0.0.mean"].items() if name != key}
+            header["0.0.mean"] |= {} if value is None else {key: value}
+            write(path, header, data)
+            refused(path, words)
+
+
+def test_layers_that_do_not_fit_are_refused(path):
+    for case in sweep([{"query_bin": 0}, {"query_bin": 1.0}, {"query_bin": "1"}, {"key_bin": -1}, {"more": 1}]):
+        with case as change:
+            save_atlas(RECORDS[:1], path)
+            header, data = _header(path)
+            about = json.loads(header["__metadata__"]["regard"])
+            about["records"][0]["layers"][0] |= change
+            text = json.dumps(about)
+            header["__metadata__"] = {"regard": text, "crc": str(zlib.crc32(text.encode()))}
+            write(path, header, data)
+            refused(path, "is damaged")
 
 
 def test_no_flipped_bit_of_the_header_changes_what_is_read_without_a_word(path):
@@ -554,7 +558,7 @@ def test_what_is_missing_is_kept(path):
     assert regard.load_atlas(path)[1].missing == ()
 
 
-HOSTILE = [
+MISSING = [
     {"module": 5, "reason": "r", "calls": 1},
     {"module": "m", "reason": None, "calls": 1},
     {"module": "m", "reason": "r", "calls": "1"},
@@ -568,42 +572,44 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("one", HOSTILE, ids=str)
-def test_what_is_missing_in_the_wrong_shape_is_refused(path, one):
-    save_atlas(RECORDS[:1], path)
-    _changed(path, lambda about: about["records"][0].update(missing=[one]))
-    refused(path, "is damaged")
+def test_what_is_missing_in_the_wrong_shape_is_refused(path):
+    for case in sweep(MISSING):
+        with case as one:
+            save_atlas(RECORDS[:1], path)
+            _changed(path, lambda about: about["records"][0].update(missing=[one]))
+            refused(path, "is damaged")
 
 
-@pytest.mark.parametrize("whole", [5, None, {}, ""], ids=repr)
-def test_a_list_of_what_is_missing_that_is_none_is_refused(path, whole):
-    save_atlas(RECORDS[:1], path)
-    _changed(path, lambda about: about["records"][0].update(missing=whole))
-    refused(path, "is damaged")
+def test_a_list_of_what_is_missing_that_is_none_is_refused(path):
+    for case in sweep([5, None, {}, ""]):
+        with case as whole:
+            save_atlas(RECORDS[:1], path)
+            _changed(path, lambda about: about["records"][0].update(missing=whole))
+            refused(path, "is damaged")
 
 
-@pytest.mark.parametrize(
-    "token", [{"text": 5}, {"text": None}, {"word": "first"}, {"word": -1}, {"word": 10**30}], ids=str
-)
-def test_tokens_that_are_no_texts_or_of_no_word_are_refused(path, token):
-    save_atlas(RECORDS[:1], path)
-    _changed(path, lambda about: about["records"][0]["tokens"]["text"][0][1].update(token))
-    refused(path, "is damaged: a token is not as it should be")
+def test_tokens_that_are_no_texts_or_of_no_word_are_refused(path):
+    for case in sweep([{"text": 5}, {"text": None}, {"word": "first"}, {"word": -1}, {"word": 10**30}]):
+        with case as token:
+            save_atlas(RECORDS[:1], path)
+            _changed(path, lambda about: about["records"][0]["tokens"]["text"][0][1].update(token))
+            refused(path, "is damaged: a token is not as it should be")
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (lambda tokens: tokens[0].pop(0), "2 sequences of 5 positions, and tokens for 2 of 4, 5"),
-        (lambda tokens: tokens[1].append(tokens[1][0]), "and tokens for 2 of 5, 6"),
-        (lambda tokens: tokens.pop(), "and tokens for 1 of 5"),
-    ],
-)
-def test_names_that_are_not_one_for_each_position_are_refused(path, change, words):
+NAMES = [
+    (lambda tokens: tokens[0].pop(0), "2 sequences of 5 positions, and tokens for 2 of 4, 5"),
+    (lambda tokens: tokens[1].append(tokens[1][0]), "and tokens for 2 of 5, 6"),
+    (lambda tokens: tokens.pop(), "and tokens for 1 of 5"),
+]
+
+
+def test_names_that_are_not_one_for_each_position_are_refused(path):
     """Each would be the name of a neighbour."""
-    save_atlas(RECORDS[:1], path)
-    _changed(path, lambda about: change(about["records"][0]["tokens"]["text"]))
-    refused(path, f"is damaged: the stream 'text' has .*{words}")
+    for case in sweep(NAMES, name=lambda refusal: refusal[1]):
+        with case as (change, words):
+            save_atlas(RECORDS[:1], path)
+            _changed(path, lambda about: change(about["records"][0]["tokens"]["text"]))
+            refused(path, f"is damaged: the stream 'text' has .*{words}")
 
 
 def test_names_that_are_not_one_for_each_position_are_not_written(path):
@@ -613,19 +619,20 @@ def test_names_that_are_not_one_for_each_position_are_not_written(path):
     assert not path.exists()
 
 
-@pytest.mark.parametrize("part", ["bias", "mask", "score", "normalizer", "weight_factor"])
-def test_a_kept_call_with_something_else_in_a_role_is_refused(path, part):
-    q = torch.randn(1, 1, 520, 4)  # longer than what a map holds exactly
-    with regard.watch(torch.nn.Identity(), keep="qk") as seen:
-        regard.attention(q, q, q)
-    save_atlas(seen.records, path)
+def test_a_kept_call_with_something_else_in_a_role_is_refused(path):
+    for case in sweep(["bias", "mask", "score", "normalizer", "weight_factor"]):
+        with case as part:
+            q = torch.randn(1, 1, 520, 4)  # longer than what a map holds exactly
+            with regard.watch(torch.nn.Identity(), keep="qk") as seen:
+                regard.attention(q, q, q)
+            save_atlas(seen.records, path)
 
-    def change(about):
-        about["records"][0]["layers"][0]["qk"]["segments"][0]["form"][part] = 1
+            def change(about):
+                about["records"][0]["layers"][0]["qk"]["segments"][0]["form"][part] = 1
 
-    _changed(path, change)
-    with pytest.raises(AtlasError, match="a kept call is damaged: a int stands where a"):
-        read_atlas(path)[0].weights(layer=0, head=0)
+            _changed(path, change)
+            with pytest.raises(AtlasError, match="a kept call is damaged: a int stands where a"):
+                read_atlas(path)[0].weights(layer=0, head=0)
 
 
 def test_printed_layers_and_records_have_their_sizes_and_load_no_array(path):

@@ -16,7 +16,7 @@ from regard.masks import Causal, Padding, Window
 from regard.normalizers import Softmax
 from regard.problem import Problem
 from regard.scores import ScaledDot
-from tiers import slow_but
+from sweeps import sweep
 
 MASKS = {
     "all": (None, lambda *sizes: None),
@@ -78,92 +78,115 @@ def check(seen, exact, strongest=8):
     assert all(len(set(row[row >= 0])) == (row >= 0).sum() for row in seen["top_keys"].reshape(-1, best.shape[-1]))
 
 
-def case(kind, queries, keys, dim=16):
+def call_and_weights(kind, queries, keys, dim=16):
+    """A call with a mask, of two short sequences or a long one, and its dense weights."""
     mask, visible = MASKS[kind]
-    q, k = randn(2, 4, queries, dim), 2 * randn(2, 2, keys, dim, seed=1)
+    batch = 2 if queries * keys < 100_000 else 1
+    q, k = randn(batch, 4, queries, dim), 2 * randn(batch, 2, keys, dim, seed=1)
     call = CallFromQK(Problem.of(q, k, k, mask=mask))
     return call, dense(q, k, k, visible=visible(queries, keys))
 
 
-@pytest.mark.parametrize("dim", [32, 64, 80, 128])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_queries_of_short_numbers_are_scaled_in_single_precision(dtype, dim):
+def test_queries_of_short_numbers_are_scaled_in_single_precision():
     """1 / √dim is no power of two for most of them, so that a product in their own type would be rounded."""
-    q, k = (3 * randn(1, 2, 300, dim, seed=at).to(dtype) for at in (3, 4))
-    call = CallFromQK(Problem.of(q, k, k, mask=Causal()))
-    check(fold([call]), dense(q.double(), k.double(), k.double(), visible=causal(300, 300)))
+    for case in sweep(itertools.product([32, 64, 80, 128], [torch.bfloat16, torch.float16])):
+        with case as (dim, dtype):
+            q, k = (3 * randn(1, 2, 300, dim, seed=at).to(dtype) for at in (3, 4))
+            call = CallFromQK(Problem.of(q, k, k, mask=Causal()))
+            check(fold([call]), dense(q.double(), k.double(), k.double(), visible=causal(300, 300)))
 
 
-SIZES = [(kind, n) for kind in MASKS for n in (1, 5, 63, 64, 65, 129, 513, 700, 1100)]
-
-
-@pytest.mark.parametrize(("kind", "n"), slow_but([one for one in SIZES if one[1] < 1100 or one[0] == "window"], SIZES))
-def test_the_pass_gives_what_dense_weights_give(kind, n):
-    call, exact = case(kind, n, n)
-    check(fold([call]), exact)
-
-
-@pytest.mark.parametrize(("queries", "keys"), [(3, 700), (300, 1030), (1, 65), (700, 300), (600, 40)])
 @pytest.mark.parametrize("kind", MASKS)
-def test_queries_stand_at_the_last_keys_and_some_see_none(kind, queries, keys):
-    call, exact = case(kind, queries, keys)
-    seen = fold([call])
-    check(seen, exact)
-    if queries > keys and kind != "all":
-        blind = exact.weights.sum(-1) == 0
-        assert blind.any()
-        assert (seen["top_keys"][blind] == -1).all()
+def test_the_pass_gives_what_dense_weights_give(kind):
+    for case in sweep((1, 5, 63, 64, 65, 129, 513, 700, *((1100,) if kind == "window" else ()))):
+        with case as n:
+            call, exact = call_and_weights(kind, n, n)
+            check(fold([call]), exact)
 
 
-@pytest.mark.parametrize("window", [None, 300, 10])
-def test_a_diagonal_elsewhere_than_the_places_of_the_record(window):
-    mask = Causal(align="start") if window is None else Causal(align="start") & Window(window)
-    away = np.arange(120)[:, None] - np.arange(380)
-    visible = (away >= 0) & (away + 260 < (window or 1000))
-    q, k = randn(1, 2, 120, 16), randn(1, 1, 380, 16, seed=1)
-    check(fold([CallFromQK(Problem.of(q, k, k, mask=mask))]), dense(q, k, k, visible=visible))
+@pytest.mark.slow
+def test_the_pass_gives_what_dense_weights_give_of_longer_texts():
+    for case in sweep(kind for kind in MASKS if kind != "window"):
+        with case as kind:
+            call, exact = call_and_weights(kind, 1100, 1100)
+            check(fold([call]), exact)
 
 
-@pytest.mark.parametrize("dim", [1, 3, 64, 80, 128])
-def test_heads_of_any_width(dim):
-    call, exact = case("causal", 150, 150, dim)
-    check(fold([call]), exact)
+@pytest.mark.parametrize("kind", MASKS)
+def test_queries_stand_at_the_last_keys_and_some_see_none(kind):
+    for case in sweep([(3, 700), (300, 1030), (1, 65), (700, 300), (600, 40)]):
+        with case as (queries, keys):
+            call, exact = call_and_weights(kind, queries, keys)
+            seen = fold([call])
+            check(seen, exact)
+            if queries > keys and kind != "all":
+                blind = exact.weights.sum(-1) == 0
+                assert blind.any()
+                assert (seen["top_keys"][blind] == -1).all()
 
 
-@pytest.mark.parametrize(
-    ("kind", "threads"),
-    slow_but([("all", 1), ("before", 3), ("causal window", 3)], itertools.product(MASKS, (1, 3))),
-)
-def test_blocks_of_rows_that_cut_bins_add_up(kind, threads, monkeypatch):
+def test_a_diagonal_elsewhere_than_the_places_of_the_record():
+    for case in sweep([None, 300, 10]):
+        with case as window:
+            mask = Causal(align="start") if window is None else Causal(align="start") & Window(window)
+            away = np.arange(120)[:, None] - np.arange(380)
+            visible = (away >= 0) & (away + 260 < (window or 1000))
+            q, k = randn(1, 2, 120, 16), randn(1, 1, 380, 16, seed=1)
+            check(fold([CallFromQK(Problem.of(q, k, k, mask=mask))]), dense(q, k, k, visible=visible))
+
+
+def test_heads_of_any_width():
+    for case in sweep([1, 3, 64, 80, 128]):
+        with case as dim:
+            call, exact = call_and_weights("causal", 150, 150, dim)
+            check(fold([call]), exact)
+
+
+SMALL_BLOCKS = [("all", 1), ("before", 3), ("causal window", 3)]  # those of `make test`
+
+
+def test_blocks_of_rows_that_cut_bins_add_up(monkeypatch):
+    _check_small_blocks(SMALL_BLOCKS, monkeypatch)
+
+
+@pytest.mark.slow
+def test_blocks_of_rows_that_cut_bins_add_up_for_every_mask(monkeypatch):
+    _check_small_blocks(itertools.product(MASKS, (1, 3)), monkeypatch)
+
+
+def _check_small_blocks(cases, monkeypatch):
     monkeypatch.setattr(compiled_pass, "_PAIRS", 20_000)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-    call, exact = case(kind, 1100, 1100)
-    check(fold([call]), exact)
+    for case in sweep(cases):
+        with case as (kind, threads), monkeypatch.context() as patched:
+            patched.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+            call, exact = call_and_weights(kind, 1100, 1100)
+            check(fold([call]), exact)
 
 
 def test_small_groups_of_rows(monkeypatch):
     monkeypatch.setattr(compiled_pass, "_MOST", 4)
     monkeypatch.setattr(compiled_pass, "_FEWEST", 4)
-    call, exact = case("window", 700, 700)
+    call, exact = call_and_weights("window", 700, 700)
     check(fold([call]), exact)
 
 
-@pytest.mark.parametrize("cuts", [[300, 512, 513, 514, 650], [3], [512, 1023, 1025]], ids=str)
-def test_rows_call_by_call_are_the_rows_of_one_pass(cuts):
-    q, k = randn(1, 2, 1100, 16), 2 * randn(1, 1, 1100, 16, seed=1)
-    edges = [0, *cuts, 1100]
-    calls = [
-        CallFromQK(Problem.of(q[:, :, a:b], k[:, :, :b], k[:, :, :b], mask=Causal()))
-        for a, b in itertools.pairwise(edges)
-    ]
-    check(fold(calls), dense(q, k, k, visible=causal(1100, 1100)))
+def test_rows_call_by_call_are_the_rows_of_one_pass():
+    for case in sweep([[300, 512, 513, 514, 650], [3], [512, 1023, 1025]]):
+        with case as cuts:
+            q, k = randn(1, 2, 1100, 16), 2 * randn(1, 1, 1100, 16, seed=1)
+            edges = [0, *cuts, 1100]
+            calls = [
+                CallFromQK(Problem.of(q[:, :, a:b], k[:, :, :b], k[:, :, :b], mask=Causal()))
+                for a, b in itertools.pairwise(edges)
+            ]
+            check(fold(calls), dense(q, k, k, visible=causal(1100, 1100)))
 
 
-@pytest.mark.parametrize("strongest", [1, 64, 65, 200])
-@pytest.mark.parametrize("n", [100, 300])
-def test_any_number_of_strongest_keys(strongest, n):
-    call, exact = case("causal", n, n)
-    check(fold([call], strongest), exact, strongest)
+def test_any_number_of_strongest_keys():
+    for case in sweep(itertools.product([1, 64, 65, 200], [100, 300])):
+        with case as (strongest, n):
+            call, exact = call_and_weights("causal", n, n)
+            check(fold([call], strongest), exact, strongest)
 
 
 @pytest.mark.parametrize("scale", [0.0, 30.0])

@@ -22,6 +22,7 @@ from regard.capture.statistics import GradientTimesAttention, HeadImportance
 from regard.masks import Causal, Padding, Window
 from regard.normalizers import Softmax
 from regard.scores import ScaledDot
+from sweeps import sweep
 from tiers import slow_but
 
 N, DIM, LAYERS = 300, 8, 2
@@ -362,17 +363,30 @@ def check(record, case, examples, tolerance):
                 near(ours, expected, tolerance, signed=name in SIGNED)
 
 
-ASKED = [*itertools.product(CASES, DTYPES)]
-BOTH = ("all", "grouped")  # the other cases are watched in float32 by `make test-all` alone
-
-
-@pytest.mark.parametrize(
-    ("kind", "dtype"), slow_but([one for one in ASKED if one[1] == torch.float64 or one[0] in BOTH], ASKED), ids=str
-)
-def test_every_statistic_is_that_of_the_dense_weights(kind, dtype):
+def _check_all(kind, dtype):
     case = CASES[kind](dtype)
-    examples = [one for one in ALL if fits(one, case)]
-    check(watch(case, [one[0] for one in examples]), case, examples, DTYPES[dtype])
+    examples = [example for example in ALL if fits(example, case)]
+    check(watch(case, [example[0] for example in examples]), case, examples, DTYPES[dtype])
+
+
+IN_FLOAT32 = ("all", "grouped")  # the other cases are watched in float32 by `make test-all` only
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_every_statistic_is_that_of_the_dense_weights(kind):
+    _check_all(kind, torch.float64)
+
+
+@pytest.mark.parametrize("kind", IN_FLOAT32)
+def test_every_statistic_in_float32_is_that_of_the_dense_weights(kind):
+    _check_all(kind, torch.float32)
+
+
+@pytest.mark.slow
+def test_every_statistic_of_other_cases_in_float32_is_that_of_the_dense_weights():
+    for case in sweep(kind for kind in CASES if kind not in IN_FLOAT32):
+        with case as kind:
+            _check_all(kind, torch.float32)
 
 
 @pytest.mark.parametrize("kind", ["causal", "cross"])
@@ -498,13 +512,14 @@ def test_every_exported_statistic_is_here():
     assert set(EXAMPLES) == set(_members())
 
 
-@pytest.mark.parametrize("name", [*_members(), "of_weights"])
-def test_every_statistic_shows_itself(name):
-    kind = getattr(statistics, name)
-    needs_a_model = {"GradientTimesAttention", "HeadImportance", "Rollout", "ValueNorm"}
-    tests = doctest.DocTestFinder(recurse=False).find(kind, name)
-    assert name in needs_a_model or any(test.examples for test in tests)
-    assert inspect.getdoc(kind)
+def test_every_statistic_shows_itself():
+    for case in sweep([*_members(), "of_weights"]):
+        with case as name:
+            kind = getattr(statistics, name)
+            needs_a_model = {"GradientTimesAttention", "HeadImportance", "Rollout", "ValueNorm"}
+            tests = doctest.DocTestFinder(recurse=False).find(kind, name)
+            assert name in needs_a_model or any(test.examples for test in tests)
+            assert inspect.getdoc(kind)
 
 
 def test_every_name_is_that_of_its_statistic():

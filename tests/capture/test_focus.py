@@ -1,5 +1,7 @@
 """The choice of what a picture shows, on records made by hand so that the right choice is known."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -7,6 +9,7 @@ from regard.capture.highlight import choose_focus
 from regard.capture.records import Layer, Record
 from regard.capture.tokens import Token, content_words, is_content, is_word, pronoun_in
 from regard.errors import InputError, ObservationError
+from sweeps import sweep
 
 # row    0      1     2         3         4        5     6       7          8     9      10     11
 WORDS = ["[CLS]", "The", "animal", "didn't", "cross", "the", "street", "because", "it", "was", "tired", "[SEP]"]
@@ -143,9 +146,10 @@ def pinnable():
     return record(layer(one), layer(other))
 
 
-@pytest.mark.parametrize("token", ["tired", "TIRED", "11"])
-def test_a_word_that_was_asked_for_is_looked_from(token):
-    assert seen(choose_focus(pinnable(), token=token)) == ("tired", [(0, 0, "street")])
+def test_a_word_that_was_asked_for_is_looked_from():
+    for case in sweep(["tired", "TIRED", "11"]):
+        with case as token:
+            assert seen(choose_focus(pinnable(), token=token)) == ("tired", [(0, 0, "street")])
 
 
 @pytest.mark.parametrize("which", [1, -1])
@@ -164,38 +168,39 @@ def test_a_head_that_was_asked_for_is_shown_even_if_it_looks_at_a_special_token(
     assert seen(focus) == ("it", [(0, 0, "[CLS]"), (0, 1, "animal")])
 
 
-@pytest.mark.parametrize(
-    ("asked", "words"),
-    [
-        ({"head": 1}, "`head` 1 needs a `layer` too"),
-        ({"layer": 2}, r"`layer` must be from 0 to 1 \(seen layers: 2\), got 2"),
-        ({"layer": -3}, "`layer` must be from 0 to 1"),
-        ({"layer": 0, "head": 2}, r"`head` must be from 0 to 1 \(heads: 2\), got 2"),
-        ({"layer": 0, "head": -3}, r"`head` must be from 0 to 1 \(heads: 2\), got -3"),
-        ({"token": "giraffe"}, r"`token` must be a word of the text .* number from 1 to 12, got 'giraffe'"),
-        ({"batch_index": 1}, r"`batch_index` must be from 0 to 0 \(batch: 1\), got 1"),
-        ({"batch_index": -2}, r"`batch_index` must be from 0 to 0 \(batch: 1\), got -2"),
-    ],
-)
-def test_what_is_not_there_is_refused(asked, words):
-    with pytest.raises(InputError, match=words):
-        choose_focus(pinnable(), **asked)
+NOT_THERE = [
+    ({"head": 1}, "`head` 1 needs a `layer` too"),
+    ({"layer": 2}, r"`layer` must be from 0 to 1 \(seen layers: 2\), got 2"),
+    ({"layer": -3}, "`layer` must be from 0 to 1"),
+    ({"layer": 0, "head": 2}, r"`head` must be from 0 to 1 \(heads: 2\), got 2"),
+    ({"layer": 0, "head": -3}, r"`head` must be from 0 to 1 \(heads: 2\), got -3"),
+    ({"token": "giraffe"}, r"`token` must be a word of the text .* number from 1 to 12, got 'giraffe'"),
+    ({"batch_index": 1}, r"`batch_index` must be from 0 to 0 \(batch: 1\), got 1"),
+    ({"batch_index": -2}, r"`batch_index` must be from 0 to 0 \(batch: 1\), got -2"),
+]
 
 
-@pytest.mark.parametrize("token", [None, "cat"])
-@pytest.mark.parametrize("words", [["cat"], ["[CLS]", "cat", "!", "[SEP]"]])
-def test_a_text_of_one_word_is_refused_with_the_way_out(words, token):
-    weights = np.full((2, len(words), len(words)), 1 / len(words))
-    said = "the text is one word, cat, and a picture is of a word that looks at another: write two or more"
-    with pytest.raises(InputError, match=said):
-        choose_focus(record(layer(weights), words=words), token=token)
+def test_what_is_not_there_is_refused():
+    for case in sweep(NOT_THERE):
+        with case as (asked, words), pytest.raises(InputError, match=words):
+            choose_focus(pinnable(), **asked)
 
 
-@pytest.mark.parametrize("words", [["[CLS]", "[SEP]"], ["。", "，", "!"], ["[CLS]", "␣", "。"]])
-def test_a_text_without_words_is_refused(words):
-    weights = np.full((2, len(words), len(words)), 1 / len(words))
-    with pytest.raises(InputError, match="no word that could look at another one: write two words or more"):
-        choose_focus(record(layer(weights), words=words))
+def test_a_text_of_one_word_is_refused_with_the_way_out():
+    for case in sweep(itertools.product([None, "cat"], [["cat"], ["[CLS]", "cat", "!", "[SEP]"]])):
+        with case as (token, words):
+            weights = np.full((2, len(words), len(words)), 1 / len(words))
+            said = "the text is one word, cat, and a picture is of a word that looks at another: write two or more"
+            with pytest.raises(InputError, match=said):
+                choose_focus(record(layer(weights), words=words), token=token)
+
+
+def test_a_text_without_words_is_refused():
+    for case in sweep([["[CLS]", "[SEP]"], ["。", "，", "!"], ["[CLS]", "␣", "。"]]):
+        with case as words:
+            weights = np.full((2, len(words), len(words)), 1 / len(words))
+            with pytest.raises(InputError, match="no word that could look at another one: write two words or more"):
+                choose_focus(record(layer(weights), words=words))
 
 
 def test_a_word_that_sees_itself_alone_is_refused_by_name():
@@ -206,25 +211,26 @@ def test_a_word_that_sees_itself_alone_is_refused_by_name():
 # --- texts of a few words: neighbours count where there is nothing else, then function words, then signs
 
 
-@pytest.mark.parametrize(
-    ("words", "found"),
-    [
-        (["Thinking", "Machines"], ("Machines", "Thinking")),
-        (["it", "is"], ("is", "it")),  # two function words
-        (["ha", "ha"], ("ha", "ha")),
-        (["the", "dog", "Dog"], ("Dog", "the")),  # the same word elsewhere counts once there is nothing else
-        (["🐱", "，", "🐭"], ("🐭", "🐱")),
-        (["␣", "x", "="], ("=", "x")),
-    ],
-)
-def test_short_texts_are_looked_at_from_their_last_word(words, found):
-    words = ["[CLS]", *words, "[SEP]"]
-    weights = np.zeros((1, len(words), len(words)))
-    weights[0, len(words) - 2] = 0.9
-    focus = choose_focus(record(layer(weights), words=words))
-    assert (focus.queries[focus.word].text, focus.keys[focus.looks[0].target].text) == found
-    assert focus.looks[0].target != focus.word
-    assert focus.note == ""
+SHORT = [
+    (["Thinking", "Machines"], ("Machines", "Thinking")),
+    (["it", "is"], ("is", "it")),  # two function words
+    (["ha", "ha"], ("ha", "ha")),
+    (["the", "dog", "Dog"], ("Dog", "the")),  # the same word elsewhere counts once there is nothing else
+    (["🐱", "，", "🐭"], ("🐭", "🐱")),
+    (["␣", "x", "="], ("=", "x")),
+]
+
+
+def test_short_texts_are_looked_at_from_their_last_word():
+    for case in sweep(SHORT):
+        with case as (words, found):
+            words = ["[CLS]", *words, "[SEP]"]
+            weights = np.zeros((1, len(words), len(words)))
+            weights[0, len(words) - 2] = 0.9
+            focus = choose_focus(record(layer(weights), words=words))
+            assert (focus.queries[focus.word].text, focus.keys[focus.looks[0].target].text) == found
+            assert focus.looks[0].target != focus.word
+            assert focus.note == ""
 
 
 @pytest.mark.parametrize(
@@ -323,31 +329,52 @@ def test_a_whole_pronoun_is_no_part():
     )
 
 
-@pytest.mark.parametrize(
-    ("text", "pronoun"),
-    [
-        ("It", "It"), ("they", "they"), ("Sie", "Sie"), ("ihm", "ihm"), ("它", "它"), ("因為它", "它"),
-        ("但他们", "他们"), ("它的", "它"), ("他們", "他們"), ("その", "その"), ("彼女は", "彼女"), ("それが", "それ"),
-        ("animal", None), ("itself", "itself"), ("with", None), ("其他", None), ("その他", None), ("吉他", None),
-        ("そのため", None), ("I", None), ("我", None), ("", None), (",", None),
-    ],
-)  # fmt: skip
-def test_pronouns_are_known_in_four_languages(text, pronoun):
-    assert pronoun_in(text) == pronoun
+PRONOUNS = [
+    ("It", "It"),
+    ("they", "they"),
+    ("Sie", "Sie"),
+    ("ihm", "ihm"),
+    ("它", "它"),
+    ("因為它", "它"),
+    ("但他们", "他们"),
+    ("它的", "它"),
+    ("他們", "他們"),
+    ("その", "その"),
+    ("彼女は", "彼女"),
+    ("それが", "それ"),
+    ("animal", None),
+    ("itself", "itself"),
+    ("with", None),
+    ("其他", None),
+    ("その他", None),
+    ("吉他", None),
+    ("そのため", None),
+    ("I", None),
+    ("我", None),
+    ("", None),
+    (",", None),
+]
 
 
-@pytest.mark.parametrize(
-    ("text", "content"),
-    [
-        ("Der Hund jagte die Katze , weil er hungrig war", "Hund jagte Katze hungrig"),
-        ("They die in a war", "die war"),
-        ("猫 は 魚 が 好き です", "猫 魚 好き"),
-        ("彼女は 学生 でした", "学生"),
-    ],
-)
-def test_content_is_known_in_german_and_japanese(text, content):
-    words = text.split()
-    assert [word for word, flag in zip(words, content_words(words), strict=True) if flag] == content.split()
+def test_pronouns_are_known_in_four_languages():
+    for case in sweep(PRONOUNS):
+        with case as (text, pronoun):
+            assert pronoun_in(text) == pronoun
+
+
+CONTENT = [
+    ("Der Hund jagte die Katze , weil er hungrig war", "Hund jagte Katze hungrig"),
+    ("They die in a war", "die war"),
+    ("猫 は 魚 が 好き です", "猫 魚 好き"),
+    ("彼女は 学生 でした", "学生"),
+]
+
+
+def test_content_is_known_in_german_and_japanese():
+    for case in sweep(CONTENT):
+        with case as (text, content):
+            words = text.split()
+            assert [word for word, flag in zip(words, content_words(words), strict=True) if flag] == content.split()
 
 
 def test_without_tokens_or_layers_there_is_nothing_to_choose():
@@ -461,16 +488,19 @@ def naive(record):
     return -row, [one[1:] for one in pair]
 
 
-@pytest.mark.parametrize("exact", [True, False])
-@pytest.mark.parametrize("seed", range(6))
-def test_the_choice_is_that_of_one_pair_of_words_after_another(exact, seed):
-    draw = np.random.default_rng(seed)
-    pool = ["cat", "dog", "the", "Cat", ",", "tree", "it", "river", "stone", "of"]
-    numbers = np.repeat(np.arange(18), draw.integers(1, 4, 18))
-    inner = [Token(pool[number % 7 if at % 3 else number % 10], word=int(number)) for at, number in enumerate(numbers)]
-    text = (Token("[CLS]", special=True), *inner, Token("[SEP]", special=True))
-    shape = (len(text), len(text))
-    layers = [layer(draw.dirichlet(np.full(shape[1], 0.1), (3, shape[0])), exact=exact) for _ in range(2)]
-    seen_by_hand = Record(tuple(layers), {"text": (text,)})
-    focus = choose_focus(seen_by_hand)
-    assert (focus.word, [(one.layer, one.head, one.target) for one in focus.looks]) == naive(seen_by_hand)
+def test_the_choice_is_that_of_one_pair_of_words_after_another():
+    for case in sweep(itertools.product([True, False], range(6))):
+        with case as (exact, seed):
+            draw = np.random.default_rng(seed)
+            pool = ["cat", "dog", "the", "Cat", ",", "tree", "it", "river", "stone", "of"]
+            numbers = np.repeat(np.arange(18), draw.integers(1, 4, 18))
+            inner = [
+                Token(pool[number % 7 if at % 3 else number % 10], word=int(number))
+                for at, number in enumerate(numbers)
+            ]
+            text = (Token("[CLS]", special=True), *inner, Token("[SEP]", special=True))
+            shape = (len(text), len(text))
+            layers = [layer(draw.dirichlet(np.full(shape[1], 0.1), (3, shape[0])), exact=exact) for _ in range(2)]
+            seen_by_hand = Record(tuple(layers), {"text": (text,)})
+            focus = choose_focus(seen_by_hand)
+            assert (focus.word, [(one.layer, one.head, one.target) for one in focus.looks]) == naive(seen_by_hand)

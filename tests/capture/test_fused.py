@@ -26,6 +26,7 @@ from regard.masks.causal_and_window import band_of
 from regard.normalizers import Sigmoid, Softmax
 from regard.problem import Problem
 from regard.scores import ScaledDot
+from sweeps import sweep
 
 FAR = 10**6
 ONE_BY_ONE = Bins(1, 1)
@@ -312,6 +313,7 @@ def of_case(found, name):
     return {key.removeprefix(f"{name}/"): value for key, value in found.items() if key.startswith(f"{name}/")}
 
 
+@pytest.mark.slow
 def test_short_calls_give_what_dense_weights_give(tmp_path):
     found = run(HERE, "short", tmp_path, TRITON_INTERPRET="1")
     for name, case in SHORT.items():
@@ -320,15 +322,17 @@ def test_short_calls_give_what_dense_weights_give(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CASES)
-def test_log_sum_exp_entropy_and_strongest_keys_are_those_of_dense_weights_and_blind_rows_have_none(name, found):
-    check_rows(CASES[name], of_case(found, name))
+def test_log_sum_exp_entropy_and_strongest_keys_are_those_of_dense_weights_and_blind_rows_have_none(found):
+    for case in sweep(CASES):
+        with case as name:
+            check_rows(CASES[name], of_case(found, name))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CASES)
-def test_keys_received_their_columns_and_bins_hold_the_sum_and_the_maximum_of_their_weights(name, found):
-    check_columns(CASES[name], of_case(found, name))
+def test_keys_received_their_columns_and_bins_hold_the_sum_and_the_maximum_of_their_weights(found):
+    for case in sweep(CASES):
+        with case as name:
+            check_columns(CASES[name], of_case(found, name))
 
 
 @pytest.mark.slow
@@ -374,9 +378,10 @@ def test_where_the_kernels_cannot_serve_pytorch_does_and_the_reason_is_told():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("at", "words"), list(enumerate(REFUSED)))
-def test_what_the_kernels_do_not_compute_is_refused_with_its_reason(at, words, found):
-    assert words.split(":")[0] in found["refusal"][at]
+def test_what_the_kernels_do_not_compute_is_refused_with_its_reason(found):
+    for case in sweep(list(enumerate(REFUSED))):
+        with case as (at, words):
+            assert words.split(":")[0] in found["refusal"][at]
 
 
 def test_without_cuda_the_fused_pass_is_refused_and_never_taken():
@@ -397,26 +402,28 @@ def test_both_kernels_compile_for_an_h100_without_spilling_and_within_its_shared
             assert (value == 0 if name.endswith("spilled") else value).all(), name
 
 
-@pytest.mark.parametrize(
-    ("mask", "before", "after"),
-    [
-        (Causal(), None, 0),
-        (Causal(align="start"), None, -20),
-        (Window(8), 7, 0),
-        (Window(left=3, right=40), 3, 40),
-        (Causal() & Window(left=9, right=9) & Window(left=4, right=12), 4, 0),
-    ],
-)
-def test_a_band_sees_what_its_mask_sees(mask, before, after):
-    band = band_of(mask.bind(30, 50).mask)
-    assert (band.before, band.after) == (before, after)
-    seen = window(30, 50, FAR if before is None else before, after)
-    np.testing.assert_array_equal(f64(mask.bind(30, 50).dense()[0, 0]), seen)
+BANDS = [
+    (Causal(), None, 0),
+    (Causal(align="start"), None, -20),
+    (Window(8), 7, 0),
+    (Window(left=3, right=40), 3, 40),
+    (Causal() & Window(left=9, right=9) & Window(left=4, right=12), 4, 0),
+]
 
 
-@pytest.mark.parametrize("mask", [~Causal(), Causal() | Window(4), Dense(torch.ones(6, 6, dtype=torch.bool))])
-def test_other_masks_are_no_band(mask):
-    assert band_of(mask) is None
+def test_a_band_sees_what_its_mask_sees():
+    for case in sweep(BANDS):
+        with case as (mask, before, after):
+            band = band_of(mask.bind(30, 50).mask)
+            assert (band.before, band.after) == (before, after)
+            seen = window(30, 50, FAR if before is None else before, after)
+            np.testing.assert_array_equal(f64(mask.bind(30, 50).dense()[0, 0]), seen)
+
+
+def test_other_masks_are_no_band():
+    for case in sweep([~Causal(), Causal() | Window(4), Dense(torch.ones(6, 6, dtype=torch.bool))]):
+        with case as mask:
+            assert band_of(mask) is None
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """The compiled loop of a tap computes the rows that PyTorch's operators do; where it does not read a call, they run."""
 
+import itertools
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import regard
 from regard.backends.numba_loops import object_code
 from regard.capture.compiled_rows import weights_by_loop
 from regard.capture.row_weights import weights_of_sdpa
+from sweeps import sweep
 
 pytest.importorskip("numba")
 
@@ -64,38 +66,38 @@ def both(monkeypatch: pytest.MonkeyPatch, *given: Any, **more: Any) -> tuple[Ten
 MASKS = ["none", "causal", "left padding", "of each head", "for all sequences", "of heads alone", "additive", "window"]
 
 
-@pytest.mark.parametrize("mask", MASKS)
-@pytest.mark.parametrize("chosen", HEADS)
-@pytest.mark.parametrize(("queries", "keys"), [(1, 1), (1, 63), (1, 130), (5, 64), (130, 130)])
-def test_rows_are_those_of_pytorch_and_of_the_formula(
-    loop: list[int], monkeypatch: pytest.MonkeyPatch, mask: str, chosen: str, queries: int, keys: int
-) -> None:
-    q, k = drawn(2, 6, queries, 20), drawn(2, 3, keys, 20, seed=1)
-    rows = slice(max(0, queries - 3), queries)
-    visible = torch.ones(2, 6, queries, keys, dtype=torch.bool)
-    bias: Tensor | float = 0.0
-    given: Tensor | None = None
-    if mask == "causal":
-        visible = visible.tril()
-    elif mask == "left padding":
-        visible[1, ..., : keys // 2] = False
-        given = visible[:, :1, :1]
-    elif mask == "of each head":
-        given = visible = drawn(2, 6, queries, keys, seed=2) > 0
-    elif mask == "for all sequences":
-        given = drawn(queries, keys, seed=3) > 0
-        visible = given.expand_as(visible)
-    elif mask == "of heads alone":
-        given = drawn(6, queries, keys, seed=3) > 0
-        visible = given.expand_as(visible)
-    elif mask == "additive":
-        given = drawn(2, 1, queries, keys, seed=4).masked_fill(drawn(2, 1, queries, keys, seed=5) > 0, -torch.inf)
-        visible, bias = (given > -torch.inf).expand_as(visible), given.double().clamp_min(-1e9)
-    elif mask == "window":
-        visible = visible.tril(keys - queries).triu(keys - queries - 7)
-        given = torch.where(visible[:, :1], 0.0, torch.finfo(torch.float32).min)
-    ours, plain = both(monkeypatch, q, k, rows, HEADS[chosen], mask=given, is_causal=mask == "causal")
-    check(loop, ours, plain, formula(q, k, visible, bias)[:, list(HEADS[chosen]), rows])
+def test_rows_are_those_of_pytorch_and_of_the_formula(loop: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    for case in sweep(itertools.product(MASKS, HEADS, [(1, 1), (1, 63), (1, 130), (5, 64), (130, 130)])):
+        with case as (mask, chosen, (queries, keys)):
+            loop.clear()
+            q, k = drawn(2, 6, queries, 20), drawn(2, 3, keys, 20, seed=1)
+            rows = slice(max(0, queries - 3), queries)
+            visible = torch.ones(2, 6, queries, keys, dtype=torch.bool)
+            bias: Tensor | float = 0.0
+            given: Tensor | None = None
+            if mask == "causal":
+                visible = visible.tril()
+            elif mask == "left padding":
+                visible[1, ..., : keys // 2] = False
+                given = visible[:, :1, :1]
+            elif mask == "of each head":
+                given = visible = drawn(2, 6, queries, keys, seed=2) > 0
+            elif mask == "for all sequences":
+                given = drawn(queries, keys, seed=3) > 0
+                visible = given.expand_as(visible)
+            elif mask == "of heads alone":
+                given = drawn(6, queries, keys, seed=3) > 0
+                visible = given.expand_as(visible)
+            elif mask == "additive":
+                given = drawn(2, 1, queries, keys, seed=4).masked_fill(
+                    drawn(2, 1, queries, keys, seed=5) > 0, -torch.inf
+                )
+                visible, bias = (given > -torch.inf).expand_as(visible), given.double().clamp_min(-1e9)
+            elif mask == "window":
+                visible = visible.tril(keys - queries).triu(keys - queries - 7)
+                given = torch.where(visible[:, :1], 0.0, torch.finfo(torch.float32).min)
+            ours, plain = both(monkeypatch, q, k, rows, HEADS[chosen], mask=given, is_causal=mask == "causal")
+            check(loop, ours, plain, formula(q, k, visible, bias)[:, list(HEADS[chosen]), rows])
 
 
 LAYOUTS = {
@@ -107,13 +109,15 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_tensors_are_read_where_they_lie(loop: list[int], monkeypatch: pytest.MonkeyPatch, layout: str) -> None:
-    k = LAYOUTS[layout](drawn(3, 2, 70, 17, seed=1))
-    q = drawn(3, 1, 4, 17).transpose(1, 2)
-    q = q.expand(len(k), -1, -1, -1)
-    ours, plain = both(monkeypatch, q, k, slice(0, 1), (3, 1), scale=-0.7)
-    check(loop, ours, plain, formula(q, k, torch.tensor([True]), scale=-0.7)[:, [3, 1]])
+def test_tensors_are_read_where_they_lie(loop: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    for case in sweep(LAYOUTS):
+        with case as layout:
+            loop.clear()
+            k = LAYOUTS[layout](drawn(3, 2, 70, 17, seed=1))
+            q = drawn(3, 1, 4, 17).transpose(1, 2)
+            q = q.expand(len(k), -1, -1, -1)
+            ours, plain = both(monkeypatch, q, k, slice(0, 1), (3, 1), scale=-0.7)
+            check(loop, ours, plain, formula(q, k, torch.tensor([True]), scale=-0.7)[:, [3, 1]])
 
 
 def test_what_the_loop_does_not_read_is_left_to_pytorch(loop: list[int], monkeypatch: pytest.MonkeyPatch) -> None:

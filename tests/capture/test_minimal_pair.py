@@ -9,6 +9,7 @@ from regard.capture.minimal_pair import HeadFlips, choose_pair
 from regard.capture.records import Layer, Record
 from regard.capture.tokens import Token
 from regard.errors import InputError
+from sweeps import sweep
 
 TIRED = "[CLS] animal crossed street because it was tired [SEP]".split()
 WIDE = "[CLS] animal crossed street because it was wide [SEP]".split()
@@ -112,22 +113,23 @@ def test_a_model_that_has_read_nothing_that_differs_is_said_to_be_untouched():
     assert not choose_pair(*tired_and_wide()).is_untouched
 
 
-@pytest.mark.parametrize(
-    ("other", "asked", "words"),
-    [
-        ("ein ganz anderer Text ist das hier nun so", {}, "the two texts share no word: a minimal pair is one text"),
-        (" ".join(WIDE), {"words": ("animal", "dog")}, "`words` must be two words of both texts, and 'dog' is not in"),
-        (" ".join(WIDE), {"token": "giraffe"}, "`token` must be a word of the text"),
-        ("[CLS] cars because it was tired [SEP]", {"token": "crossed"}, "'crossed' has no place in the second text"),
-    ],
-)  # fmt: skip
-def test_texts_without_words_to_compare_are_refused_with_the_way_out(other, asked, words):
-    before, after = (
-        record(TIRED, heads(1, {(0, IT, ANIMAL): 0.6})),
-        record(other.split(), heads(1, {}, len(other.split()))),
-    )
-    with pytest.raises(InputError, match=words):
-        choose_pair(before, after, **asked)
+NO_PAIRS = [
+    ("ein ganz anderer Text ist das hier nun so", {}, "the two texts share no word: a minimal pair is one text"),
+    (" ".join(WIDE), {"words": ("animal", "dog")}, "`words` must be two words of both texts, and 'dog' is not in"),
+    (" ".join(WIDE), {"token": "giraffe"}, "`token` must be a word of the text"),
+    ("[CLS] cars because it was tired [SEP]", {"token": "crossed"}, "'crossed' has no place in the second text"),
+]
+
+
+def test_texts_without_words_to_compare_are_refused_with_the_way_out():
+    for case in sweep(NO_PAIRS):
+        with case as (other, asked, words):
+            before, after = (
+                record(TIRED, heads(1, {(0, IT, ANIMAL): 0.6})),
+                record(other.split(), heads(1, {}, len(other.split()))),
+            )
+            with pytest.raises(InputError, match=words):
+                choose_pair(before, after, **asked)
 
 
 def test_one_shared_content_word_is_too_few():
@@ -148,21 +150,22 @@ def weights(before, after):
     return np.array([before, after], float)[..., None, None]
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "counted", "flips"),
-    [
-        ((0.3, 0.1), (0.1, 0.3), 1, 1),
-        ((0.1, 0.3), (0.3, 0.1), 1, 1),
-        ((0.3, 0.1), (0.2, 0.1), 1, 0),
-        ((0.3, 0.1), (0.04, 0.05), 0, 0),  # together less than a tenth in the second text
-        ((0.04, 0.05), (0.3, 0.1), 0, 0),
-        ((0.06, 0.04), (0.04, 0.06), 1, 1),  # a tenth
-        ((0.3, 0.1), (0.2, 0.2), 1, 0),  # even is neither
-    ],
-)
-def test_only_heads_that_look_at_the_two_words_are_counted(before, after, counted, flips):
-    found = HeadFlips(weights(before, after))
-    assert (found.counted, len(found.flips)) == (counted, flips)
+COUNTED = [
+    ((0.3, 0.1), (0.1, 0.3), 1, 1),
+    ((0.1, 0.3), (0.3, 0.1), 1, 1),
+    ((0.3, 0.1), (0.2, 0.1), 1, 0),
+    ((0.3, 0.1), (0.04, 0.05), 0, 0),  # together less than a tenth in the second text
+    ((0.04, 0.05), (0.3, 0.1), 0, 0),
+    ((0.06, 0.04), (0.04, 0.06), 1, 1),  # a tenth
+    ((0.3, 0.1), (0.2, 0.2), 1, 0),  # even is neither
+]
+
+
+def test_only_heads_that_look_at_the_two_words_are_counted():
+    for case in sweep(COUNTED):
+        with case as (before, after, counted, flips):
+            found = HeadFlips(weights(before, after))
+            assert (found.counted, len(found.flips)) == (counted, flips)
 
 
 def test_the_flip_with_the_largest_lead_comes_first():

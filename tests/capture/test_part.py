@@ -18,6 +18,7 @@ from regard.capture.atlas import read_atlas
 from regard.capture.resumable_atlas import AtlasParts
 from regard.capture.statistics import Rollout
 from regard.errors import InputError, ObservationError
+from sweeps import sweep
 
 N, LAYERS = 30, 5
 RUN = {"text": "a", "keep": "qk"}
@@ -97,13 +98,15 @@ def test_it_is_asked_whether_to_go_on(tmp_path):
         AtlasParts(tmp_path / "it.atlas", RUN)
 
 
-@pytest.mark.parametrize("other", [{"text": "b"}, {"keep": "maps"}, {"statistics": ["distance"]}, {"version": 2}])
-def test_another_run_is_refused(tmp_path, other):
-    with pytest.raises(KeyboardInterrupt):
-        watched(AtlasParts(tmp_path / "it.atlas", RUN), stop_at(2))
-    words = rf"belongs to another run, whose {next(iter(other))} was .* and is now .*: run it with the same"
-    with pytest.raises(InputError, match=words):
-        AtlasParts(tmp_path / "it.atlas", RUN | other, resume=True)
+def test_another_run_is_refused(tmp_path):
+    for case in sweep([{"text": "b"}, {"keep": "maps"}, {"statistics": ["distance"]}, {"version": 2}]):
+        with case as other:
+            (folder := tmp_path / next(iter(other))).mkdir()
+            with pytest.raises(KeyboardInterrupt):
+                watched(AtlasParts(folder / "it.atlas", RUN), stop_at(2))
+            words = rf"belongs to another run, whose {next(iter(other))} was .* and is now .*: run it with the same"
+            with pytest.raises(InputError, match=words):
+                AtlasParts(folder / "it.atlas", RUN | other, resume=True)
 
 
 def test_layers_of_another_run_go_when_its_process_has_ended(tmp_path):
@@ -201,11 +204,12 @@ def test_a_layer_that_another_run_writes_over_is_no_result(tmp_path, monkeypatch
         watched(part)
 
 
-@pytest.mark.parametrize("asked", [Rollout(key=1), Rollout(query=-1), "gradient_x_attention", "importance"])
-def test_what_needs_all_layers_is_refused_where_each_is_finished_as_it_comes(tmp_path, asked):
-    name = asked if isinstance(asked, str) else "rollout"
-    with pytest.raises(InputError, match=rf"the statistic '{name}' needs all layers, or a backward pass"):
-        watched(AtlasParts(tmp_path / "it.atlas", RUN), statistics=[asked])
+def test_what_needs_all_layers_is_refused_where_each_is_finished_as_it_comes(tmp_path):
+    for case in sweep([Rollout(key=1), Rollout(query=-1), "gradient_x_attention", "importance"]):
+        with case as asked:
+            name = asked if isinstance(asked, str) else "rollout"
+            with pytest.raises(InputError, match=rf"the statistic '{name}' needs all layers, or a backward pass"):
+                watched(AtlasParts(tmp_path / "it.atlas", RUN), statistics=[asked])
 
 
 def test_a_full_disk_leaves_no_folder_without_a_layer(tmp_path):

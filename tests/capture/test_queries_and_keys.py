@@ -16,6 +16,7 @@ from regard.capture.matrix_pyramid import Matrix
 from regard.errors import InputError, ObservationError
 from regard.masks import Causal, Dense, MaskMod, Padding, Window
 from regard.normalizers import Sigmoid, Softmax
+from sweeps import sweep
 
 N, DIM = 40, 8
 LEFT = np.arange(N) >= np.array([[0], [11]])
@@ -130,15 +131,15 @@ def near(kept, expected, tolerance):
                 np.testing.assert_allclose(tile, wanted[rows, columns], rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize("name", CASES)
-def test_a_tile_is_that_of_the_dense_weights(tmp_path, name, dtype):
-    options, formula = CASES[name]
-    seen, q, k = seen_of(options, dtype)
-    expected = dense(q, k, k, **formula).weights
-    for kept in both(seen, tmp_path):
-        assert kept.arrays["q"].dtype == (np.float64 if dtype == torch.float64 else np.float32)
-        near(kept, expected, 1e-12 if dtype == torch.float64 else 1e-5)
+def test_a_tile_is_that_of_the_dense_weights(tmp_path):
+    for case in sweep(itertools.product([torch.float64, torch.float32], CASES)):
+        with case as (dtype, name):
+            options, formula = CASES[name]
+            seen, q, k = seen_of(options, dtype)
+            expected = dense(q, k, k, **formula).weights
+            for kept in both(seen, tmp_path):
+                assert kept.arrays["q"].dtype == (np.float64 if dtype == torch.float64 else np.float32)
+                near(kept, expected, 1e-12 if dtype == torch.float64 else 1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -217,12 +218,13 @@ SCORES = {
 }
 
 
-@pytest.mark.parametrize("name", SCORES)
-def test_every_score_comes_back(tmp_path, name):
+def test_every_score_comes_back(tmp_path):
     """The oracle is the first pass over the same call, which other tests compare with formulas."""
-    seen, *_ = seen_of({"mask": Causal(), "score": SCORES[name]})
-    for kept in both(seen, tmp_path):
-        near(kept, seen.layers[0].mean, 1e-12)
+    for case in sweep(SCORES):
+        with case as name:
+            seen, *_ = seen_of({"mask": Causal(), "score": SCORES[name]})
+            for kept in both(seen, tmp_path):
+                near(kept, seen.layers[0].mean, 1e-12)
 
 
 # --- texts that are read in steps
@@ -252,14 +254,16 @@ def stepped(edges, **options):
     return seen, q, k
 
 
-@pytest.mark.parametrize("edges", [[0, 30, *range(31, N + 1)], [0, 1, 2, 3, 20, N], [0, 25, 26, 27, N]])
-@pytest.mark.parametrize("mask", [True, False])
-def test_decoding_appends_and_keeps_each_key_once(tmp_path, edges, mask):
-    seen, q, k = stepped(edges, mask=mask)
-    for kept in both(seen, tmp_path):
-        assert kept.arrays["k"].shape == (2, 2, N, DIM)
-        assert len(kept.segments) == 1  # all steps are causal, so they are one
-        near(kept, dense(q, k, k, visible=causal(N, N)).weights, 1e-12)
+def test_decoding_appends_and_keeps_each_key_once(tmp_path):
+    for case in sweep(
+        itertools.product([[0, 30, *range(31, N + 1)], [0, 1, 2, 3, 20, N], [0, 25, 26, 27, N]], [True, False])
+    ):
+        with case as (edges, mask):
+            seen, q, k = stepped(edges, mask=mask)
+            for kept in both(seen, tmp_path):
+                assert kept.arrays["k"].shape == (2, 2, N, DIM)
+                assert len(kept.segments) == 1  # all steps are causal, so they are one
+                near(kept, dense(q, k, k, visible=causal(N, N)).weights, 1e-12)
 
 
 def test_steps_whose_scale_grows_with_the_text_keep_their_own(tmp_path):
@@ -355,11 +359,12 @@ def test_a_matrix_is_exact_at_every_step(long, which):
             assert tile.dtype == np.float32
 
 
-@pytest.mark.parametrize("rows", [slice(0, 64, 2), slice(None), slice(8), slice(0.0, 8.0)], ids=str)
-def test_a_rectangle_that_is_no_plain_range_is_refused(long, rows):
-    for place in ((rows, slice(0, 8)), (slice(0, 8), rows)):
-        with pytest.raises(InputError, match="must be a slice with a start and an end, such as"):
-            Matrix(long[0], 0).tile(*place)
+def test_a_rectangle_that_is_no_plain_range_is_refused(long):
+    for case in sweep([slice(0, 64, 2), slice(None), slice(8), slice(0.0, 8.0)]):
+        with case as rows:
+            for place in ((rows, slice(0, 8)), (slice(0, 8), rows)):
+                with pytest.raises(InputError, match="must be a slice with a start and an end, such as"):
+                    Matrix(long[0], 0).tile(*place)
 
 
 def test_weights_of_a_long_text_are_computed_from_them(long):
@@ -428,17 +433,17 @@ class Stack(nn.Module):
             block(randn(1, 2, N, DIM, seed=n), randn(1, 2, N, DIM, seed=9), randn(1, 2, N, DIM))
 
 
-@pytest.mark.parametrize("chosen", [[1], ["blocks.1"], [1, "blocks.1"]])
-@pytest.mark.parametrize("keep", ["maps", "qk", "weights"])
-def test_layers_are_chosen_by_number_or_name(chosen, keep):
-    with regard.watch(model := Stack(), keep=keep, layers=chosen) as seen:
-        model()
-    with regard.watch(model, keep=keep) as everything:
-        model()
-    assert [one.name for one in seen.layers] == ["blocks.1"]
-    assert np.array_equal(seen.weights(layer=1), everything.weights(layer=1))
-    with pytest.raises(InputError, match="got 0"):
-        seen.weights(layer=0)
+def test_layers_are_chosen_by_number_or_name():
+    for case in sweep(itertools.product([[1], ["blocks.1"], [1, "blocks.1"]], ["maps", "qk", "weights"])):
+        with case as (chosen, keep):
+            with regard.watch(model := Stack(), keep=keep, layers=chosen) as seen:
+                model()
+            with regard.watch(model, keep=keep) as everything:
+                model()
+            assert [one.name for one in seen.layers] == ["blocks.1"]
+            assert np.array_equal(seen.weights(layer=1), everything.weights(layer=1))
+            with pytest.raises(InputError, match="got 0"):
+                seen.weights(layer=0)
 
 
 def test_a_mask_that_layers_share_is_kept_once(tmp_path):
@@ -452,19 +457,23 @@ def test_a_mask_that_layers_share_is_kept_once(tmp_path):
     assert (tmp_path / "it.atlas").read_bytes().count(held[0].tobytes()) == 1
 
 
-@pytest.mark.parametrize(
-    ("asked", "words"),
-    [
-        ({"layers": []}, "must be a list of numbers or names"),
-        ({"layers": "blocks.1"}, "must be a list of numbers or names"),
-        ({"layers": [-1]}, "numbers from 0 on and names"),
-        ({"layers": [True]}, "numbers from 0 on and names"),
-        ({"layers": [1, 7]}, "from 0 to 2 or one of blocks.0, blocks.1, blocks.2, got 7"),
-    ],
-)
-def test_layers_that_are_none_are_named(asked, words):
-    with pytest.raises(InputError, match=words), regard.watch(model := Stack(), **({"keep": "qk"} | asked)):
-        model()
+NO_LAYERS = [
+    ({"layers": []}, "must be a list of numbers or names"),
+    ({"layers": "blocks.1"}, "must be a list of numbers or names"),
+    ({"layers": [-1]}, "numbers from 0 on and names"),
+    ({"layers": [True]}, "numbers from 0 on and names"),
+    ({"layers": [1, 7]}, "from 0 to 2 or one of blocks.0, blocks.1, blocks.2, got 7"),
+]
+
+
+def test_layers_that_are_none_are_named():
+    for case in sweep(NO_LAYERS):
+        with (
+            case as (asked, words),
+            pytest.raises(InputError, match=words),
+            regard.watch(model := Stack(), **({"keep": "qk"} | asked)),
+        ):
+            model()
 
 
 def test_a_padded_batch_is_kept_as_flags_and_not_as_pairs():
@@ -519,22 +528,29 @@ PROJECTING = {
 }
 
 
-@pytest.mark.parametrize("keep", ["maps", "qk"])
-@pytest.mark.parametrize("kind", PROJECTING)
-def test_scores_that_project_queries_are_recorded_in_float32_where_the_model_is_narrow(kind, keep):
-    q, k = randn(1, 2, 20, DIM, dtype=torch.bfloat16), randn(1, 2, 20, DIM, seed=1, dtype=torch.bfloat16)
-    make, formula = PROJECTING[kind]
-    held = randn(DIM, DIM, seed=2, dtype=torch.float32), randn(DIM, seed=3, dtype=torch.float32).abs() + 0.5
+class Projects(nn.Module):
+    """One call with a score."""
 
-    class Model(nn.Module):
-        def forward(self):
-            return regard.attention(q, k, k, score=make(*held))
+    def __init__(self, score):
+        super().__init__()
+        self.score = score
 
-    with regard.watch(model := Model(), keep=keep) as seen:
-        model()
-    found = formula(f64(q), f64(k), *held)
-    expected = np.exp(found - found.max(-1, keepdims=True))
-    np.testing.assert_allclose(seen.weights(layer=0), expected / expected.sum(-1, keepdims=True), atol=1e-5)
+    def forward(self, q, k):
+        return regard.attention(q, k, k, score=self.score)
+
+
+def test_scores_that_project_queries_are_recorded_in_float32_where_the_model_is_narrow():
+    for case in sweep(itertools.product(["maps", "qk"], PROJECTING)):
+        with case as (keep, kind):
+            q, k = randn(1, 2, 20, DIM, dtype=torch.bfloat16), randn(1, 2, 20, DIM, seed=1, dtype=torch.bfloat16)
+            make, formula = PROJECTING[kind]
+            held = randn(DIM, DIM, seed=2, dtype=torch.float32), randn(DIM, seed=3, dtype=torch.float32).abs() + 0.5
+
+            with regard.watch(model := Projects(make(*held)), keep=keep) as seen:
+                model(q, k)
+            found = formula(f64(q), f64(k), *held)
+            expected = np.exp(found - found.max(-1, keepdims=True))
+            np.testing.assert_allclose(seen.weights(layer=0), expected / expected.sum(-1, keepdims=True), atol=1e-5)
 
 
 def test_queries_stand_where_their_mask_is_bound_whatever_later_keys_they_see():
@@ -593,17 +609,17 @@ OWN = {
 }
 
 
-@pytest.mark.parametrize("combined", [False, True])
-@pytest.mark.parametrize("name", OWN)
-def test_a_function_that_reads_the_sequence_or_the_head_is_kept_for_each(tmp_path, name, combined):
+def test_a_function_that_reads_the_sequence_or_the_head_is_kept_for_each(tmp_path):
     """A function does not declare for how many of them it has values."""
-    mask = ~(~MaskMod(OWN[name]) | Window(5)) if combined else MaskMod(OWN[name])
-    seen, q, k = seen_of({"mask": mask})
-    batch, head = np.arange(2)[:, None, None, None], np.arange(4)[:, None, None]
-    i, j = np.arange(N)[:, None], np.arange(N)
-    visible = OWN[name](batch, head, i, j) & ((i - j >= 5) if combined else True)
-    for kept in both(seen, tmp_path):
-        near(kept, dense(q, k, k, visible=visible).weights, 1e-12)
+    for case in sweep(itertools.product([False, True], OWN)):
+        with case as (combined, name):
+            mask = ~(~MaskMod(OWN[name]) | Window(5)) if combined else MaskMod(OWN[name])
+            seen, q, k = seen_of({"mask": mask})
+            batch, head = np.arange(2)[:, None, None, None], np.arange(4)[:, None, None]
+            i, j = np.arange(N)[:, None], np.arange(N)
+            visible = OWN[name](batch, head, i, j) & ((i - j >= 5) if combined else True)
+            for kept in both(seen, tmp_path):
+                near(kept, dense(q, k, k, visible=visible).weights, 1e-12)
 
 
 def test_heads_are_not_chosen_where_a_function_reads_their_number():

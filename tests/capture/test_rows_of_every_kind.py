@@ -1,11 +1,11 @@
 """Watching sees the weights of every score, bias, normalizer and factor as regard.attention returns them."""
 
-import pytest
 import torch
 from torch import nn
 
 import regard
 from regard import masks, normalizers, positions, scores
+from sweeps import sweep
 
 N, HEADS, DIM = 150, 4, 8
 
@@ -46,16 +46,17 @@ class Layer(nn.Module):
         return regard.attention(q, k, v, **self.options)
 
 
-@pytest.mark.parametrize("name", OPTIONS)
-def test_what_is_watched_is_what_is_returned(name):
-    q, k, v = drawn(1, HEADS, N, DIM), drawn(1, 2, N, DIM, seed=1), drawn(1, 2, N, DIM, seed=2)
-    model = Layer(OPTIONS[name])
-    with torch.no_grad(), regard.watch(model, keep="weights") as seen:
-        model(q, k, v)
-    _, weights = regard.attention(q, k, v, return_weights=True, backend="reference", **OPTIONS[name])
-    for head in range(HEADS):
-        mine = torch.as_tensor(seen.weights(layer=0, head=head)).reshape(N, N)
-        torch.testing.assert_close(mine, weights[0, head], atol=2e-6, rtol=1e-5)
-        entropy = torch.special.entr(weights[0, head].double()).sum(-1)
-        watched = torch.as_tensor(seen.entropy(layer=0, head=head)).reshape(N)
-        torch.testing.assert_close(watched.double(), entropy, atol=2e-4, rtol=1e-4)
+def test_what_is_watched_is_what_is_returned():
+    for case in sweep(OPTIONS):
+        with case as name:
+            q, k, v = drawn(1, HEADS, N, DIM), drawn(1, 2, N, DIM, seed=1), drawn(1, 2, N, DIM, seed=2)
+            model = Layer(OPTIONS[name])
+            with torch.no_grad(), regard.watch(model, keep="weights") as seen:
+                model(q, k, v)
+            _, weights = regard.attention(q, k, v, return_weights=True, backend="reference", **OPTIONS[name])
+            for head in range(HEADS):
+                mine = torch.as_tensor(seen.weights(layer=0, head=head)).reshape(N, N)
+                torch.testing.assert_close(mine, weights[0, head], atol=2e-6, rtol=1e-5)
+                entropy = torch.special.entr(weights[0, head].double()).sum(-1)
+                watched = torch.as_tensor(seen.entropy(layer=0, head=head)).reshape(N)
+                torch.testing.assert_close(watched.double(), entropy, atol=2e-4, rtol=1e-4)

@@ -15,6 +15,7 @@ from regard.capture.run_statistics import is_worth_it, side_by_side
 from regard.capture.statistics import of_weights
 from regard.capture.weight_rows import RowBlock
 from regard.masks import Causal
+from sweeps import sweep
 
 
 @pytest.fixture
@@ -135,17 +136,18 @@ def test_short_calls_and_other_devices_stay_in_one_thread():
     assert not is_worth_it(call, 1, torch.device("cpu"))
 
 
-@pytest.mark.parametrize("far", [0.0, 0.001, 3.0, 400.0])
-def test_small_distances_lose_nothing_beside_large_ones(far):
+def test_small_distances_lose_nothing_beside_large_ones():
     """Σ p·i − Σ p·j would be wrong in the second digit: rows near 3,000 that look `far` away on average."""
-    n = 3000
-    weights = np.zeros((n, n))
-    weights[np.arange(n), np.arange(n)] = 1
-    at = np.arange(n) - 1 - int(far)
-    share = far / (1 + int(far))
-    rows = np.arange(n)[at >= 0]
-    weights[rows, at[rows]], weights[rows, rows] = share, 1 - share
-    expected = (weights * abs(np.arange(n)[:, None] - np.arange(n))).sum(-1)
-    narrow = weights.astype(np.float32)
-    found = of_weights(statistics.Distance(), narrow)["distance"]
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-9)
+    for case in sweep([0.0, 0.001, 3.0, 400.0]):
+        with case as far:
+            n = 3000
+            weights = np.zeros((n, n))
+            weights[np.arange(n), np.arange(n)] = 1
+            at = np.arange(n) - 1 - int(far)
+            share = far / (1 + int(far))
+            rows = np.arange(n)[at >= 0]
+            weights[rows, at[rows]], weights[rows, rows] = share, 1 - share
+            expected = (weights * abs(np.arange(n)[:, None] - np.arange(n))).sum(-1)
+            narrow = weights.astype(np.float32)
+            found = of_weights(statistics.Distance(), narrow)["distance"]
+            np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-9)

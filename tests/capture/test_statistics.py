@@ -19,6 +19,7 @@ from regard.capture.weight_rows import RowBlock
 from regard.capture.weights_from_qk import CallFromQK, CallFromWeights
 from regard.masks import Causal, MaskMod, Padding, Window
 from regard.problem import Problem
+from sweeps import sweep
 
 FIELDS = {"mean", "max", "query_bin", "key_bin", "top_keys", "top_weights"}
 FIELDS |= {"entropy", "received", "weights", "distance"}
@@ -89,19 +90,21 @@ def check(seen, weights, rtol=1e-9, atol=1e-13):
     assert (seen["top_keys"] < keys).all()
 
 
-@pytest.mark.parametrize("n", [1, 5, 127, 128, 129, 300, 513, 700, 1500])
-@pytest.mark.parametrize("kind", ["all", "causal", "padded", "window"])
-def test_statistics_of_q_and_k_are_those_of_the_dense_weights(n, kind):
-    heads = 2 if n < 1500 else 1
-    q, k = randn(1, heads, n, 4), 3 * randn(1, 1, n, 4, seed=1)
-    real = np.arange(n) < max(1, n * 2 // 3)
-    mask, visible = {
-        "all": (None, None),
-        "causal": (Causal(), causal(n, n)),
-        "padded": (Padding(torch.tensor(real)[None]), real[None]),
-        "window": (Window(left=70, right=3), window(n, n, 70, 3)),
-    }[kind]
-    check(fold([CallFromQK(Problem.of(q, k, k, mask=mask))]), dense(q, k, k, visible=visible).weights)
+def test_statistics_of_q_and_k_are_those_of_the_dense_weights():
+    for case in sweep(
+        itertools.product([1, 5, 127, 128, 129, 300, 513, 700, 1500], ["all", "causal", "padded", "window"])
+    ):
+        with case as (n, kind):
+            heads = 2 if n < 1500 else 1
+            q, k = randn(1, heads, n, 4), 3 * randn(1, 1, n, 4, seed=1)
+            real = np.arange(n) < max(1, n * 2 // 3)
+            mask, visible = {
+                "all": (None, None),
+                "causal": (Causal(), causal(n, n)),
+                "padded": (Padding(torch.tensor(real)[None]), real[None]),
+                "window": (Window(left=70, right=3), window(n, n, 70, 3)),
+            }[kind]
+            check(fold([CallFromQK(Problem.of(q, k, k, mask=mask))]), dense(q, k, k, visible=visible).weights)
 
 
 def test_a_mask_tensor_hides_from_every_head_of_a_group_that_is_cut():
@@ -124,16 +127,20 @@ def test_a_rule_hides_other_pairs_from_each_sequence_or_head(by):
     check(fold([CallFromQK(Problem.of(q, k, k, mask=MaskMod(rule)))]), dense(q, k, k, visible=visible).weights)
 
 
-@pytest.mark.parametrize(("queries", "keys"), [(3, 700), (700, 3), (513, 129), (600, 1030)])
-def test_statistics_of_cross_attention(queries, keys):
-    q, k = randn(2, 2, queries, 4), randn(2, 2, keys, 4, seed=1)
-    check(fold([CallFromQK(Problem.of(q, k, k))]), dense(q, k, k).weights)
+def test_statistics_of_cross_attention():
+    for case in sweep([(3, 700), (700, 3), (513, 129), (600, 1030)]):
+        with case as (queries, keys):
+            q, k = randn(2, 2, queries, 4), randn(2, 2, keys, 4, seed=1)
+            check(fold([CallFromQK(Problem.of(q, k, k))]), dense(q, k, k).weights)
 
 
-@pytest.mark.parametrize("n", [1, 5, 127, 129, 513, 700])
-def test_statistics_of_given_weights(n):
-    weights = (2 * randn(2, 2, n, n)).masked_fill(~torch.ones(n, n, dtype=torch.bool).tril(), -torch.inf).softmax(-1)
-    check(fold([CallFromWeights(weights)]), f64(weights))
+def test_statistics_of_given_weights():
+    for case in sweep([1, 5, 127, 129, 513, 700]):
+        with case as n:
+            weights = (
+                (2 * randn(2, 2, n, n)).masked_fill(~torch.ones(n, n, dtype=torch.bool).tril(), -torch.inf).softmax(-1)
+            )
+            check(fold([CallFromWeights(weights)]), f64(weights))
 
 
 def test_statistics_of_float32_are_right_to_float32():
@@ -165,21 +172,21 @@ def _prefixes(n, cuts):
     return calls, dense(q, k, k, visible=causal(n, n)).weights
 
 
-@pytest.mark.parametrize(
-    ("n", "cuts"),
-    [
-        (9, range(1, 9)),  # row by row from the first
-        (520, range(505, 520)),  # row by row over the first merging of bins, at 513
-        (700, [300, 512, 513, 514, 650]),
-        (1100, [512, 1020, 1023, 1024, 1025, 1026]),  # and over the next one, at 1025
-        (1100, [3]),
-        (560, [500, 501, 559]),
-    ],
-    ids=str,
-)
-def test_rows_call_by_call_are_the_rows_of_one_pass(n, cuts):
-    calls, weights = _prefixes(n, cuts)
-    check(fold(calls), weights)
+CUTS = [
+    (9, range(1, 9)),  # row by row from the first
+    (520, range(505, 520)),  # row by row over the first merging of bins, at 513
+    (700, [300, 512, 513, 514, 650]),
+    (1100, [512, 1020, 1023, 1024, 1025, 1026]),  # and over the next one, at 1025
+    (1100, [3]),
+    (560, [500, 501, 559]),
+]
+
+
+def test_rows_call_by_call_are_the_rows_of_one_pass():
+    for case in sweep(CUTS):
+        with case as (n, cuts):
+            calls, weights = _prefixes(n, cuts)
+            check(fold(calls), weights)
 
 
 def test_given_rows_call_by_call_are_the_rows_of_one_pass():

@@ -9,6 +9,7 @@ import pytest
 from regard.capture.steps import CapturedHead, work, work_captured, work_from
 from regard.capture.tokens import Token
 from regard.errors import InputError
+from sweeps import sweep
 
 X = [[1, 0, 1, 0], [0, 2, 0, 1], [1, 1, 1, 1]]
 W = [[1, 0], [0, 1], [1, 0], [0, 1]]
@@ -137,20 +138,20 @@ def test_fewer_queries_than_keys_are_the_last_ones():
     assert worked.first_query == 2
 
 
-@pytest.mark.parametrize(
-    ("x", "w", "words"),
-    [
-        ([[1, 2]], [[1], [2], [3]], r"`w_query` must have as many rows as `x` has columns \(2\), got .* \(3, 1\)"),
-        ([[1, 2], [3]], [[1]], "`x` must be a matrix of numbers with rows of one length"),
-        ([[1, float("nan")]], [[1], [2]], "`x` must hold finite numbers, got nan in row 1, column 2"),
-        ([[1e308, 1e308]], [[1], [2]], "`x` times `w_query` must be finite, got products too large"),
-        ([], [[1]], r"`x` must be a matrix \(rows and columns\), got shape \(0,\)"),
-        ([[1e200]], [[1]], "products too large"),
-    ],
-)
-def test_numbers_that_do_not_fit_are_refused(x, w, words):
-    with pytest.raises(InputError, match=words):
-        work(x, w, w, w)
+UNFIT = [
+    ([[1, 2]], [[1], [2], [3]], r"`w_query` must have as many rows as `x` has columns \(2\), got .* \(3, 1\)"),
+    ([[1, 2], [3]], [[1]], "`x` must be a matrix of numbers with rows of one length"),
+    ([[1, float("nan")]], [[1], [2]], "`x` must hold finite numbers, got nan in row 1, column 2"),
+    ([[1e308, 1e308]], [[1], [2]], "`x` times `w_query` must be finite, got products too large"),
+    ([], [[1]], r"`x` must be a matrix \(rows and columns\), got shape \(0,\)"),
+    ([[1e200]], [[1]], "products too large"),
+]
+
+
+def test_numbers_that_do_not_fit_are_refused():
+    for case in sweep(UNFIT):
+        with case as (x, w, words), pytest.raises(InputError, match=words):
+            work(x, w, w, w)
 
 
 def test_shapes_of_queries_keys_values_masks_and_names_are_checked():

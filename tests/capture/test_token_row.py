@@ -4,6 +4,7 @@ import pytest
 
 from regard.capture.tokens import Token, TokenRow, token_row
 from regard.errors import InputError
+from sweeps import sweep
 
 TOKENS = (
     Token("[CLS]", special=True),
@@ -15,18 +16,19 @@ TOKENS = (
 )
 
 
-@pytest.mark.parametrize(
-    ("wanted", "found"),
-    [
-        ("tokenizer", TokenRow(2, "tokenizer", 2)),
-        ("The", TokenRow(1, "the")),
-        ("4", TokenRow(3, "izer")),
-        ("2", TokenRow(4, "2")),  # a word before a number
-        (None, TokenRow(4, "2")),
-    ],
-)
-def test_a_token_is_a_word_or_a_number_from_one(wanted, found):
-    assert token_row(TOKENS, wanted) == found
+WANTED = [
+    ("tokenizer", TokenRow(2, "tokenizer", 2)),
+    ("The", TokenRow(1, "the")),
+    ("4", TokenRow(3, "izer")),
+    ("2", TokenRow(4, "2")),  # a word before a number
+    (None, TokenRow(4, "2")),
+]
+
+
+def test_a_token_is_a_word_or_a_number_from_one():
+    for case in sweep(WANTED):
+        with case as (wanted, found):
+            assert token_row(TOKENS, wanted) == found
 
 
 @pytest.mark.parametrize("wanted", ["cat", "0", "7", "-1", ""])

@@ -11,6 +11,7 @@ from regard.interpret.text_queue import Claims
 
 pytest.importorskip("typer", reason="typer is not installed (the extra `cli`)")
 from regard.cli.each_line import read_lines
+from sweeps import sweep
 
 LINES = ["the cat sat on the mat", "", "a dog ran", "the " * 90, "it was tired because the cat ran", "a mat"]
 
@@ -69,25 +70,21 @@ def test_a_file_without_a_text_is_refused(tmp_path):
         read_lines("/dev/zero")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("look", "corpus.txt", "--each-line"), "name a folder, as in --out atlases, got None"),
-        (
-            ("look", "corpus.txt", "--each-line", "--out", "it.atlas"),
-            "name a folder, as in --out atlases, got it.atlas",
-        ),
-        (("look", "corpus.txt", "--num-workers", "2", "--out", "o", "--token", "cat"), "leave --tokens, --token,"),
-        (("heads", "--each-line"), "`--each-line` scores the heads on the lines of --text FILE"),
-        (("heads", "--each-line", "--text", "corpus.txt", "--ablate", "0.1"), "leave --pair, --ablate and --for out"),
-    ],
-)
-def test_what_is_for_one_text_is_refused(run, corpus, monkeypatch, arguments, said):
+REFUSALS = [
+    (("look", "corpus.txt", "--each-line"), "name a folder, as in --out atlases, got None"),
+    (("look", "corpus.txt", "--each-line", "--out", "it.atlas"), "name a folder, as in --out atlases, got it.atlas"),
+    (("look", "corpus.txt", "--num-workers", "2", "--out", "o", "--token", "cat"), "leave --tokens, --token,"),
+    (("heads", "--each-line"), "`--each-line` scores the heads on the lines of --text FILE"),
+    (("heads", "--each-line", "--text", "corpus.txt", "--ablate", "0.1"), "leave --pair, --ablate and --for out"),
+]
+
+
+def test_what_is_for_one_text_is_refused(refused, corpus, monkeypatch):
     monkeypatch.chdir(corpus.parent)
-    code, out, err = run(*arguments)
-    assert (code, out) == (2, "")
-    assert said in err
-    assert [one.name for one in corpus.parent.iterdir()] == ["corpus.txt"]
+    for case in sweep(REFUSALS):
+        with case as (arguments, words):
+            assert words in refused(*arguments)
+            assert [path.name for path in corpus.parent.iterdir()] == ["corpus.txt"]
 
 
 def test_workers_are_not_started_beside_those_of_a_launcher(run, corpus, monkeypatch):

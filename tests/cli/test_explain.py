@@ -5,6 +5,7 @@ import pytest
 from regard import masks
 from regard.cli.explain import mask_from_text
 from regard.errors import InputError
+from sweeps import sweep
 
 WINDOW = """\
 65,536 tokens over 4 ranks, 16,384 each; rows are computed where they are
@@ -35,50 +36,47 @@ def test_causal_rows_are_computed_on_their_mirror_rank(run):
     assert "rank    rows" not in out  # 64 are too many to list
 
 
-@pytest.mark.parametrize(
-    ("text", "mask"),
-    [
-        ("Causal()", masks.Causal()),
-        ("Window(left=3, right=1) | ~Sinks(2)", masks.Window(left=3, right=1) | ~masks.Sinks(2)),
-        ("longformer(8, global_positions=(0, 4))", masks.longformer(8, global_positions=(0, 4))),
-    ],
-)
-def test_a_mask_is_written_as_in_python(text, mask):
-    assert repr(mask_from_text(text)) == repr(mask)
+MASKS = {
+    "Causal()": masks.Causal(),
+    "Window(left=3, right=1) | ~Sinks(2)": masks.Window(left=3, right=1) | ~masks.Sinks(2),
+    "longformer(8, global_positions=(0, 4))": masks.longformer(8, global_positions=(0, 4)),
+}
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("Causal", "takes names of regard.masks, numbers and the operators & | ~, got 'Causal'"),
-        ("__import__('os')", "takes names of regard.masks, numbers"),
-        ("Window(1).bind(4, 4)", "takes names of regard.masks, numbers"),
-        ("Causal() &", "must be a mask of regard.masks, such as 'Causal"),
-        ("4", "must be a mask of regard.masks"),
-        ("Causal()\0", "must be a mask of regard.masks"),
-        ("~" * 9_000 + "Causal()", "must be a mask of regard.masks"),
-    ],
-)
-def test_nothing_else_is_evaluated(text, words):
-    with pytest.raises(InputError, match=words):
-        mask_from_text(text)
+def test_a_mask_is_written_as_in_python():
+    for case in sweep(MASKS):
+        with case as text:
+            assert repr(mask_from_text(text)) == repr(MASKS[text])
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (("--dtype", "int8"), "`--dtype` must be one of float32, bfloat16, float16, float64, got 'int8'"),
-        (("--num-key-value-heads", "5"), "multiple of `--num-key-value-heads`, got 32 and 5"),
-    ],
-)
-def test_wrong_sizes_are_named(run, options, words):
-    code, _, err = run("explain", "--ranks", "2", "--tokens", "64", *options, columns=200)
-    assert code == 2
-    assert words in " ".join(err.split())
+NO_MASKS = {
+    "Causal": "takes names of regard.masks, numbers and the operators",
+    "__import__('os')": "takes names of regard.masks, numbers",
+    "Window(1).bind(4, 4)": "takes names of regard.masks, numbers",
+    "Causal() &": "must be a mask of regard.masks, such as 'Causal",
+    "4": "must be a mask of regard.masks",
+    "Causal()\0": "must be a mask of regard.masks",
+    "~" * 9_000 + "Causal()": "must be a mask of regard.masks",
+}
 
 
-@pytest.mark.parametrize(("ranks", "tokens"), [("100000", "64"), ("2", "10000000000")])
-def test_sizes_that_would_take_minutes_are_refused(run, ranks, tokens):
-    code, _, err = run("explain", "--ranks", ranks, "--tokens", tokens, columns=200)
-    assert code == 2
-    assert "less than or equal to" in err
+def test_nothing_else_is_evaluated():
+    for case in sweep(NO_MASKS, name=lambda text: text[:30]):
+        with case as text, pytest.raises(InputError, match=NO_MASKS[text]):
+            mask_from_text(text)
+
+
+REFUSALS = [
+    (("--ranks", "2", "--tokens", "64", "--dtype", "int8"), "`--dtype` must be one of float32, bfloat16"),
+    (("--ranks", "2", "--tokens", "64", "--num-key-value-heads", "5"), "multiple of `--num-key-value-heads`"),
+    (("--ranks", "100000", "--tokens", "64"), "less than or equal to"),  # it would take minutes
+    (("--ranks", "2", "--tokens", "10000000000"), "less than or equal to"),
+]
+
+
+def test_wrong_sizes_are_named(run):
+    for case in sweep(REFUSALS):
+        with case as (options, words):
+            code, _, err = run("explain", *options, columns=200)
+            assert code == 2
+            assert words in " ".join(err.split())

@@ -22,6 +22,7 @@ from regard.cli import main
 from regard.cli.arguments import read_prompt
 from regard.cli.generate import Detokenizer
 from regard.errors import InputError
+from sweeps import sweep
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers", reason="transformers is not installed (the extra `models`)")
@@ -94,23 +95,25 @@ def parts(detokenizer: Detokenizer, tokens: list[int]) -> list[str]:
     return [*(detokenizer.add(token) for token in tokens), detokenizer.end()]
 
 
-@pytest.mark.parametrize("text", TEXTS)
-def test_the_parts_are_the_text_decoded_at_once_and_none_is_broken(tokenizer, text: str) -> None:
-    tokens = tokenizer(text)["input_ids"]
-    shown = parts(Detokenizer(tokenizer), tokens)
-    assert "".join(shown) == whole(tokenizer, tokens)
-    if "\ufffd" not in text:
-        assert "\ufffd" not in "".join(shown)
+def test_the_parts_are_the_text_decoded_at_once_and_none_is_broken(tokenizer) -> None:
+    for case in sweep(TEXTS):
+        with case as text:
+            tokens = tokenizer(text)["input_ids"]
+            shown = parts(Detokenizer(tokenizer), tokens)
+            assert "".join(shown) == whole(tokenizer, tokens)
+            if "\ufffd" not in text:
+                assert "\ufffd" not in "".join(shown)
 
 
-@pytest.mark.parametrize("text", TEXTS)
-def test_what_goes_on_with_a_text_has_the_space_that_stands_between_them(tokenizer, text: str) -> None:
-    tokens = tokenizer(text, add_special_tokens=False)["input_ids"]
-    for cut in range(1, len(tokens)):
-        before = whole(tokenizer, tokens[:cut])
-        if not before.endswith("\ufffd") and whole(tokenizer, tokens).startswith(before):
-            added = "".join(parts(Detokenizer(tokenizer, tokens[:cut]), tokens[cut:]))
-            assert before + added == whole(tokenizer, tokens), cut
+def test_what_goes_on_with_a_text_has_the_space_that_stands_between_them(tokenizer) -> None:
+    for case in sweep(TEXTS):
+        with case as text:
+            tokens = tokenizer(text, add_special_tokens=False)["input_ids"]
+            for cut in range(1, len(tokens)):
+                before = whole(tokenizer, tokens[:cut])
+                if not before.endswith("\ufffd") and whole(tokenizer, tokens).startswith(before):
+                    added = "".join(parts(Detokenizer(tokenizer, tokens[:cut]), tokens[cut:]))
+                    assert before + added == whole(tokenizer, tokens), cut
 
 
 def test_any_tokens_at_all_are_what_they_are_decoded_at_once(tokenizer) -> None:
@@ -159,17 +162,18 @@ class Counted:
         return self.tokenizer.decode(tokens, **options)
 
 
-@pytest.mark.parametrize("kind", ["text", "bytes", "unknown"])
-def test_only_a_tail_is_decoded_however_long_the_text(kind: str) -> None:
-    counted = Counted(byte_fallback())
-    unit = {"text": counted("the cat 龘 ")["input_ids"], "bytes": [130], "unknown": [9999]}[kind]
-    tokens = (unit * 2000)[:2000]
-    detokenizer = Detokenizer(counted, tokens[:500])
-    for token in tokens[500:]:
-        detokenizer.add(token)
-    assert max(counted.counts[200:]) <= 70 or kind == "unknown"
-    assert max(counted.counts) <= 500 + 40
-    assert len(counted.counts) <= 2 * 1500 + 10
+def test_only_a_tail_is_decoded_however_long_the_text() -> None:
+    for case in sweep(["text", "bytes", "unknown"]):
+        with case as kind:
+            counted = Counted(byte_fallback())
+            unit = {"text": counted("the cat 龘 ")["input_ids"], "bytes": [130], "unknown": [9999]}[kind]
+            tokens = (unit * 2000)[:2000]
+            detokenizer = Detokenizer(counted, tokens[:500])
+            for token in tokens[500:]:
+                detokenizer.add(token)
+            assert max(counted.counts[200:]) <= 70 or kind == "unknown"
+            assert max(counted.counts) <= 500 + 40
+            assert len(counted.counts) <= 2 * 1500 + 10
 
 
 @pytest.fixture(scope="module")
@@ -242,14 +246,15 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     return call
 
 
-@pytest.mark.parametrize("text", ["The animal", CHINESE])
-def test_a_pipe_gets_what_transformers_writes_and_a_newline_and_no_more(run, writes: Path, text: str) -> None:
-    code, out, err = run(text, "--model", writes, "--max-new-tokens", 30)
-    assert code == 0, err
-    assert out == theirs(writes, text, max_new_tokens=30) + "\n"
-    assert re.fullmatch(
-        r"\d+ tokens in \d+\.\d s \(\d+\.\d/s\), (cut at --max-new-tokens 30|ended by the model)\n", err
-    ), err
+def test_a_pipe_gets_what_transformers_writes_and_a_newline_and_no_more(run, writes: Path) -> None:
+    for case in sweep(["The animal", CHINESE]):
+        with case as text:
+            code, out, err = run(text, "--model", writes, "--max-new-tokens", 30)
+            assert code == 0, err
+            assert out == theirs(writes, text, max_new_tokens=30) + "\n"
+            assert re.fullmatch(
+                r"\d+ tokens in \d+\.\d s \(\d+\.\d/s\), (cut at --max-new-tokens 30|ended by the model)\n", err
+            ), err
 
 
 def test_an_encoder_decoder_answers_the_text(run, answers: Path) -> None:
@@ -396,37 +401,38 @@ def test_a_file_is_read_without_the_newline_at_its_end(run, writes: Path, tmp_pa
         read_prompt(" \n")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["  "], "the text is empty"),
-        (["a", "--max-new-tokens", 0], "`--max-new-tokens` must be at least 1, got 0"),
-        (["a", "--threads", 0], "`--threads` must be at least 1, got 0"),
-        (["a", "--threads", 100_000], "`--threads` must be at most 4,096, got 100,000"),
-        (["a", "--num-beams", 0], "`--num-beams` must be at least 1, got 0"),
-        (["a", "--top-k", 0], "`--top-k` must be at least 1, got 0"),
-        (["a", "--top-p", 1.5], "`--top-p` must be above 0 and at most 1, got 1.5"),
-        (["a", "--top-p", 0], "`--top-p` must be above 0"),
-        (["a", "--temperature", 0], "leave it out to take the most likely token at each step"),
-        (["a", "--temperature", "nan"], "`--temperature` must be a number above 0, got nan"),
-        (["a", "--seed", -1], "`--seed` must be from 0"),
-        (["a", "--num-beams", 2, "--temperature", 1], "`--temperature` samples: leave one of them out"),
-        (["a", "--num-beams", 2, "--top-k", 3], "`--top-k` samples"),
-        (["a", "--num-beams", 2, "--top-p", 0.5], "`--top-p` samples"),
-        (["a", "--num-beams", 2, "--seed", 3], "`--seed` samples"),
-        (["a", "--length-penalty", 2], "`--length-penalty` is for `--num-beams`"),
-        (["a", "--num-beams", 2, "--length-penalty", "inf"], "`--length-penalty` must be a finite number"),
-        (["a", "--model", "minilm"], "'minilm' is an encoder: take smollm2"),
-        (["a", "--model", "me5"], "regard look --model me5"),
-        (["a", "--model", "./no-such-folder"], "there is no folder './no-such-folder'"),
-        (["a", "--model", ""], "`--model` must not be empty"),
-    ],
-)
-def test_bad_input_is_one_sentence_and_exit_code_2(run, arguments: list[object], said: str) -> None:
-    code, out, err = run(*arguments)
-    assert (code, out) == (2, "")
-    assert said in err
-    assert len(err.strip().splitlines()) == 1
+REFUSALS = [
+    (["  "], "the text is empty"),
+    (["a", "--max-new-tokens", 0], "`--max-new-tokens` must be at least 1, got 0"),
+    (["a", "--threads", 0], "`--threads` must be at least 1, got 0"),
+    (["a", "--threads", 100_000], "`--threads` must be at most 4,096, got 100,000"),
+    (["a", "--num-beams", 0], "`--num-beams` must be at least 1, got 0"),
+    (["a", "--top-k", 0], "`--top-k` must be at least 1, got 0"),
+    (["a", "--top-p", 1.5], "`--top-p` must be above 0 and at most 1, got 1.5"),
+    (["a", "--top-p", 0], "`--top-p` must be above 0"),
+    (["a", "--temperature", 0], "leave it out to take the most likely token at each step"),
+    (["a", "--temperature", "nan"], "`--temperature` must be a number above 0, got nan"),
+    (["a", "--seed", -1], "`--seed` must be from 0"),
+    (["a", "--num-beams", 2, "--temperature", 1], "`--temperature` samples: leave one of them out"),
+    (["a", "--num-beams", 2, "--top-k", 3], "`--top-k` samples"),
+    (["a", "--num-beams", 2, "--top-p", 0.5], "`--top-p` samples"),
+    (["a", "--num-beams", 2, "--seed", 3], "`--seed` samples"),
+    (["a", "--length-penalty", 2], "`--length-penalty` is for `--num-beams`"),
+    (["a", "--num-beams", 2, "--length-penalty", "inf"], "`--length-penalty` must be a finite number"),
+    (["a", "--model", "minilm"], "'minilm' is an encoder: take smollm2"),
+    (["a", "--model", "me5"], "regard look --model me5"),
+    (["a", "--model", "./no-such-folder"], "there is no folder './no-such-folder'"),
+    (["a", "--model", ""], "`--model` must not be empty"),
+]
+
+
+def test_bad_input_is_one_sentence_and_exit_code_2(run) -> None:
+    for case in sweep(REFUSALS):
+        with case as (arguments, words):
+            code, out, err = run(*arguments)
+            assert (code, out) == (2, "")
+            assert words in err
+            assert len(err.strip().splitlines()) == 1
 
 
 def test_a_folder_that_cannot_write_is_refused_with_the_way_out(run, writes: Path, tmp_path: Path) -> None:

@@ -11,16 +11,18 @@ import torch
 from rich.cells import cell_len
 
 import regard
-from tiers import slow_but
+from sweeps import sweep
 
 pytest.importorskip("transformers", reason="transformers is not installed (the extra `models`)")
 bundled = pytest.importorskip("regard.interpret.bundled")
 
 SENTENCE = "The animal didn't cross the street because it was too tired"
+TIRED, WIDE = SENTENCE, SENTENCE.replace("tired", "wide")
 CHINESE = "貓追老鼠，因為它餓了"
 
 pytestmark = [
     pytest.mark.models,
+    pytest.mark.usefixtures("models_stay_loaded"),
     pytest.mark.skipif(
         not all(map(bundled.is_installed, bundled.BUNDLED)), reason="the bundled models are missing: regard models get"
     ),
@@ -37,13 +39,14 @@ def test_the_sentence_of_the_introductions_shows_it_looking_at_animal_and_tired(
     assert max(map(len, out.splitlines())) <= 80
 
 
-@pytest.mark.parametrize(("columns", "width"), [(20, 40), (40, 40), (55, 55)])
-def test_a_picture_is_as_wide_as_columns_says_and_40_at_least(run, columns: int, width: int) -> None:
-    code, out, err = run("look", SENTENCE, "--model", "minilm", columns=columns)
-    assert code == 0, err
-    picture, command = out.split("The same weight, step by step:")
-    assert width - 12 < max(map(cell_len, picture.splitlines())) <= width
-    assert f'"{SENTENCE}"' in command  # which is not wrapped, so that it can be copied
+def test_a_picture_is_as_wide_as_columns_says_and_40_at_least(run) -> None:
+    for case in sweep([(20, 40), (40, 40), (55, 55)]):
+        with case as (columns, width):
+            code, out, err = run("look", SENTENCE, "--model", "minilm", columns=columns)
+            assert code == 0, err
+            picture, command = out.split("The same weight, step by step:")
+            assert width - 12 < max(map(cell_len, picture.splitlines())) <= width
+            assert f'"{SENTENCE}"' in command  # which is not wrapped, so that it can be copied
 
 
 def test_two_texts_in_a_narrow_terminal_are_drawn_60_wide(run) -> None:
@@ -67,23 +70,41 @@ def test_an_unsuitable_model_gets_a_warning_that_names_a_better_one(run) -> None
     assert "--model me5" in err
 
 
-@pytest.mark.parametrize("suffix", slow_but(["html", "atlas"], ["html", "png", "svg", "atlas"]))
-def test_it_writes_what_the_suffix_says(run, request, tmp_path: Path, suffix: str) -> None:
-    if suffix in ("png", "svg"):
-        request.getfixturevalue("chinese_font")
-    out = tmp_path / f"it.{suffix}"
-    code, _, err = run("look", CHINESE, "--out", str(out))
+def _written(run, folder: Path, text: str, suffix: str) -> Path:
+    """The file that a look writes: the only one in its folder."""
+    out = folder / f"it.{suffix}"
+    code, _, err = run("look", text, "--out", str(out))
     assert code == 0, err
-    starts = {"html": b"<!doctype html>", "png": b"\x89PNG", "svg": b"<?xml", "atlas": b""}
-    assert out.read_bytes()[:15].lower().startswith(starts[suffix].lower())
-    assert [path.name for path in tmp_path.iterdir()] == [out.name]
-    if suffix == "atlas":
-        seen = regard.load_atlas(out)
-        assert len(seen.layers) == 12
-        assert "貓" in [token.text for token in seen.stream("text")]
+    starts = {"html": b"<!doctype html>", "png": b"\x89png", "svg": b"<?xml", "atlas": b""}
+    assert out.read_bytes()[:15].lower().startswith(starts[suffix])
+    assert [path.name for path in folder.iterdir()] == [out.name]
+    return out
+
+
+def _check_atlas(file: Path, layers: int, token: str) -> None:
+    record = regard.load_atlas(file)
+    assert len(record.layers) == layers
+    assert token in [one.text for one in record.stream("text")]
+
+
+def test_it_writes_what_the_suffix_says(run, tmp_path: Path) -> None:
+    for case in sweep(["html", "atlas"]):
+        with case as suffix:
+            (folder := tmp_path / suffix).mkdir()
+            out = _written(run, folder, SENTENCE, suffix)
+    _check_atlas(out, 6, "animal")
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("suffix", ["html", "png", "svg", "atlas"])
+def test_it_writes_chinese_as_the_suffix_says(run, request, tmp_path: Path, suffix: str) -> None:
+    if suffix in ("png", "svg"):
+        request.getfixturevalue("chinese_font")
+    out = _written(run, tmp_path, CHINESE, suffix)
+    if suffix == "atlas":
+        _check_atlas(out, 12, "貓")
+
+
 @pytest.mark.slow
 def test_a_table_is_of_one_head_and_the_message_says_which(run, tmp_path: Path) -> None:
     code, _, err = run("look", SENTENCE, "--model", "minilm", "--layer", "2", "--out", str(tmp_path / "it.npy"))
@@ -95,6 +116,7 @@ def test_a_table_is_of_one_head_and_the_message_says_which(run, tmp_path: Path) 
     assert [np.allclose(found, one, atol=1e-6) for one in weights].index(True) == head
 
 
+@pytest.mark.slow
 def test_a_page_of_512_tokens_is_below_two_megabytes(run, tmp_path: Path) -> None:
     text, out = tmp_path / "long.txt", tmp_path / "page.html"
     text.write_text("the cat sat on the mat and looked at a dog " * 46 + "and so on", encoding="utf-8")
@@ -106,25 +128,22 @@ def test_a_page_of_512_tokens_is_below_two_megabytes(run, tmp_path: Path) -> Non
 REPEATED = "it was cold and the dog barked because it was hungry"
 
 
-@pytest.mark.parametrize(
-    ("text", "options"),
-    [(SENTENCE, ()), (SENTENCE, ("--token", "it", "--layer", "2", "--head", "1")), (REPEATED, ("--token", "10"))],
-)
-def test_the_printed_command_shows_the_same_weight(run, text: str, options: tuple[str, ...]) -> None:
-    _, out, _ = run("look", text, *options)
-    printed = out.partition("The same weight, step by step:")[2].replace("\\\n", " ")
-    regard_, *arguments = shlex.split(printed)
-    assert regard_ == "regard"
-    code, steps, err = run(*arguments)
-    assert code == 0, err
-    target, weight = re.search(r"① layer .*→ (\S+) +(0\.\d\d)", out).groups()
-    exact = re.findall(rf"^ *{target} +w\S+ += .* = (0\.\d+)", steps, re.MULTILINE)
-    assert weight in [f"{float(one):.2f}" for one in exact], (target, weight, steps)
+PRINTED = [(SENTENCE, ()), (SENTENCE, ("--token", "it", "--layer", "2", "--head", "1")), (REPEATED, ("--token", "10"))]
 
 
-def test_the_heat_map_counts_as_the_option_token_does(run) -> None:
-    _, out, _ = run("look", REPEATED, "--token", "10")
-    assert "▶ 10 it" in out
+def test_the_printed_command_shows_the_same_weight(run) -> None:
+    for case in sweep(PRINTED):
+        with case as (text, options):
+            _, out, _ = run("look", text, *options)
+            printed = out.partition("The same weight, step by step:")[2].replace("\\\n", " ")
+            program, *arguments = shlex.split(printed)
+            assert program == "regard"
+            code, steps, err = run(*arguments)
+            assert code == 0, err
+            target, weight = re.search(r"① layer .*→ (\S+) +(0\.\d\d)", out).groups()
+            exact = re.findall(rf"^ *{target} +w\S+ += .* = (0\.\d+)", steps, re.MULTILINE)
+            assert weight in [f"{float(number):.2f}" for number in exact], (target, weight, steps)
+    assert "▶ 10 it" in out  # the heat map of the last one counts as the option does
     assert "--token 10" in out
 
 
@@ -148,54 +167,63 @@ def test_steps_reads_the_file_that_look_read(run, tmp_path: Path) -> None:
     assert "animal" in steps
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["look", "   "], "the text is empty"),
-        (["look", SENTENCE, "--layer", "6"], "`layer` must be from 0 to 5"),
-        (["look", SENTENCE, "--layer", "0", "--head", "12"], "`head` must be from 0 to 11"),
-        (["look", SENTENCE, "--head", "1"], "needs a `layer`"),
-        (["look", SENTENCE, "--token", "giraffe"], "`token` must be a word of the text"),
-        (["look", SENTENCE, "--out", "it.pdf"], "`--out` must end in .html"),
-        (["look", SENTENCE, "--out", "no/such/folder/it.png"], "there is no folder no/such/folder"),
-        (["look", SENTENCE, "--model", "./no-such-folder"], "is no folder"),
-        (["look", SENTENCE, "--model", ""], "`model` must be a name, a folder or an id"),
-        (["steps", SENTENCE, "--model", ""], "`model` must be a name, a folder or an id"),
-        (["look", SENTENCE, "--target", "le chat"], "minilm is none: leave `--target` out"),
-        (["look", "word " * 600, "--model", "minilm"], "minilm reads at most 512"),
-        (["steps", "--model", "minilm", "--layer", "9", "--head", "0", SENTENCE], "`layer` must be from 0 to 5"),
-        (["steps", "--model", "minilm", "--layer", "0", "--head", "99", SENTENCE], "`head` must be from 0 to 11"),
-    ],
-)
-def test_bad_input_is_one_sentence_and_exit_code_2(run, arguments: list[str], said: str) -> None:
-    code, out, err = run(*arguments)
-    assert code == 2
-    assert said in err
-    assert len(err.strip().splitlines()) == 1
-    assert "Traceback" not in out + err
+REFUSALS = [
+    (["look", "   "], "the text is empty"),
+    (["look", SENTENCE, "--layer", "6"], "`layer` must be from 0 to 5"),
+    (["look", SENTENCE, "--layer", "0", "--head", "12"], "`head` must be from 0 to 11"),
+    (["look", SENTENCE, "--head", "1"], "needs a `layer`"),
+    (["look", SENTENCE, "--token", "giraffe"], "`token` must be a word of the text"),
+    (["look", SENTENCE, "--out", "it.pdf"], "`--out` must end in .html"),
+    (["look", SENTENCE, "--out", "no/such/folder/it.png"], "there is no folder no/such/folder"),
+    (["look", SENTENCE, "--model", "./no-such-folder"], "is no folder"),
+    (["look", SENTENCE, "--model", ""], "`model` must be a name, a folder or an id"),
+    (["steps", SENTENCE, "--model", ""], "`model` must be a name, a folder or an id"),
+    (["look", SENTENCE, "--target", "le chat"], "minilm is none: leave `--target` out"),
+    (["look", "word " * 600, "--model", "minilm"], "minilm reads at most 512"),
+    (["steps", "--model", "minilm", "--layer", "9", "--head", "0", SENTENCE], "`layer` must be from 0 to 5"),
+    (["steps", "--model", "minilm", "--layer", "0", "--head", "99", SENTENCE], "`head` must be from 0 to 11"),
+    # files of the folder, which `files` makes
+    (["look", "a.bin"], "binary"),
+    (["look", "b.bin"], "binary"),
+    (["look", SENTENCE, "--model", "model"], "cannot load the model"),
+    (["look", SENTENCE, "--out", "it.png"], "is a folder"),
+    # two texts
+    (
+        ["look", SENTENCE, "--compare", WIDE, "--keep", "qk"],
+        "`--compare` is for two short texts: only --model, --token",
+    ),
+    (["look", SENTENCE, "--compare", WIDE, "--out", "it.atlas"], "`--out` must end in .html, .png or .svg"),
+    (["look", SENTENCE, "--compare", WIDE, "--words", "animal"], "`--words` must be two different words"),
+    (["look", SENTENCE, "--compare", WIDE, "--words", "animal,dog"], "`words` must be two words of both texts"),
+    (["look", SENTENCE, "--words", "animal,street"], "`--words` are the two words that --compare compares"),
+    (["look", SENTENCE, "--compare", "Ein Satz."], "the two texts share no word: a minimal pair is one text twice"),
+    (["look", SENTENCE, "--compare", " "], "the text is empty"),
+    (["look", SENTENCE, "--compare", "word " * 600, "--model", "minilm"], "minilm reads at most 512"),
+]
 
 
-def test_a_binary_file_is_refused(run, tmp_path: Path) -> None:
-    for name, data in (("a.bin", b"\xff\xfe\x00\x01\x80"), ("b.bin", b"abc\0def")):
-        (tmp_path / name).write_bytes(data)
-        code, _, err = run("look", str(tmp_path / name))
-        assert code == 2
-        assert "binary" in err
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two binary files, a model without weights, and a folder in the place of an output."""
+    monkeypatch.chdir(tmp_path)
+    Path("a.bin").write_bytes(b"\xff\xfe\x00\x01\x80")
+    Path("b.bin").write_bytes(b"abc\0def")
+    Path("it.png").mkdir()
+    Path("model").mkdir()
+    Path("model/config.json").write_text('{"model_type": "bert", "architectures": ["BertModel"]}')
 
 
-def test_a_model_folder_without_weights_is_refused(run, tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text('{"model_type": "bert", "architectures": ["BertModel"]}')
-    code, out, err = run("look", SENTENCE, "--model", str(tmp_path))
-    assert code == 2
-    assert "cannot load the model" in err
-    assert "Traceback" not in out + err
+@pytest.mark.usefixtures("files")
+def test_bad_input_is_one_sentence_and_exit_code_2(refused) -> None:
+    for case in sweep(REFUSALS, name=lambda refusal: " ".join(refusal[0])[-60:]):
+        with case as (arguments, words):
+            assert words in refused(*arguments)
 
 
-def test_an_unwritable_output_is_refused_and_nothing_is_lost(run, tmp_path: Path) -> None:
-    (tmp_path / "it.png").mkdir()
-    code, _, err = run("look", SENTENCE, "--out", str(tmp_path / "it.png"))
-    assert code == 2
-    assert "is a folder" in err
+@pytest.mark.slow
+def test_two_texts_are_compared_up_to_512_tokens(refused) -> None:
+    sentence = refused("look", SENTENCE, "--compare", "word " * 600, "--model", "smollm2")
+    assert "two texts are compared up to 512 tokens each, got 601" in sentence
 
 
 def test_doctor_tells_why_a_backend_refuses(run) -> None:
@@ -255,36 +283,35 @@ def test_an_atlas_keeps_what_was_asked_for(run, tmp_path: Path) -> None:
     assert abs(whole - seen.weights(layer=1, head=2)[0]).max() < 1e-6
 
 
-@pytest.mark.parametrize(
-    ("asked", "words"),
-    [
-        (["--keep", "qk"], "are for an atlas: add --out it.atlas"),
-        (["--resume", "--out", "page.html"], "are for an atlas: add --out it.atlas"),
-        (["--keep", "all", "--out", "it.atlas"], '`keep` must be "maps", "qk" or "weights"'),
-        (
-            ["--keep", "qk", "--layers", "77", "--out", "it.atlas"],
-            "`layers` must name layers that are seen, from 0 to 5",
-        ),
-        (
-            ["--keep", "qk", "--layers", "1,encoder.layer.3.attention.slef", "--out", "it.atlas"],
-            "got 'encoder.layer.3.attention.slef': did you mean 'encoder.layer.3.attention.self'?",
-        ),
-        (
-            ["--keep", "qk", "--layers", "no such", "--out", "it.atlas"],
-            "by numbers from 0 to 5 or the names of modules",
-        ),
-        (["--statistics", "warmth", "--out", "it.atlas"], "`statistics` knows the names"),
-        (["--token", "giraffe", "--out", "it.atlas"], "`token` must be a word of the text"),
-        (["--layer", "6", "--out", "it.atlas"], "`layer` must be from 0 to 5"),
-        (["--head", "3", "--out", "it.atlas"], "`head` 3 needs a `layer` too"),
-    ],
-)
-def test_what_cannot_be_is_said_before_an_atlas_is_written(run, tmp_path: Path, monkeypatch, asked, words) -> None:
+ATLAS_REFUSALS = [
+    (["--keep", "qk"], "are for an atlas: add --out it.atlas"),
+    (["--resume", "--out", "page.html"], "are for an atlas: add --out it.atlas"),
+    (["--keep", "all", "--out", "it.atlas"], '`keep` must be "maps", "qk" or "weights"'),
+    (
+        ["--keep", "qk", "--layers", "77", "--out", "it.atlas"],
+        "`layers` must name layers that are seen, from 0 to 5",
+    ),
+    (
+        ["--keep", "qk", "--layers", "1,encoder.layer.3.attention.slef", "--out", "it.atlas"],
+        "got 'encoder.layer.3.attention.slef': did you mean 'encoder.layer.3.attention.self'?",
+    ),
+    (
+        ["--keep", "qk", "--layers", "no such", "--out", "it.atlas"],
+        "by numbers from 0 to 5 or the names of modules",
+    ),
+    (["--statistics", "warmth", "--out", "it.atlas"], "`statistics` knows the names"),
+    (["--token", "giraffe", "--out", "it.atlas"], "`token` must be a word of the text"),
+    (["--layer", "6", "--out", "it.atlas"], "`layer` must be from 0 to 5"),
+    (["--head", "3", "--out", "it.atlas"], "`head` 3 needs a `layer` too"),
+]
+
+
+def test_what_cannot_be_is_said_before_an_atlas_is_written(refused, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    code, _, err = run("look", SENTENCE, "--model", "minilm", *asked)
-    assert code == 2
-    assert words in err
-    assert not list(tmp_path.glob("it.atlas*"))  # nor layers of a run with what was mistyped
+    for case in sweep(ATLAS_REFUSALS):
+        with case as (options, words):
+            assert words in refused("look", SENTENCE, "--model", "minilm", *options)
+            assert not list(tmp_path.glob("it.atlas*"))  # nor layers of a run with what was mistyped
 
 
 def test_a_backend_that_cannot_fold_is_named_and_done_without(tmp_path: Path) -> None:
@@ -363,8 +390,6 @@ def test_layers_that_cannot_be_seen_are_an_error_and_listed_without_strict(run, 
 
 # --- two texts that differ in a word or two
 
-TIRED, WIDE = SENTENCE, SENTENCE.replace("tired", "wide")
-
 
 def test_two_texts_show_one_head_side_by_side_what_moved_and_which_heads_flip(run) -> None:
     code, out, err = run("look", TIRED, "--compare", WIDE)
@@ -408,32 +433,6 @@ def test_two_texts_are_written_side_by_side(run, tmp_path: Path, suffix: str) ->
     code, _, err = run("look", TIRED, "--compare", WIDE, "--out", str(out))
     assert code == 0, err
     assert out.read_bytes()[:15].lower().startswith({"html": b"<!doctype html>", "png": b"\x89png"}[suffix])
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (["--compare", WIDE, "--keep", "qk"], "`--compare` is for two short texts: only --model, --token"),
-        (["--compare", WIDE, "--out", "it.atlas"], "`--out` must end in .html, .png or .svg"),
-        (["--compare", WIDE, "--words", "animal"], "`--words` must be two different words with a comma between"),
-        (["--compare", WIDE, "--words", "animal,dog"], "`words` must be two words of both texts, and 'dog' is not in"),
-        (["--words", "animal,street"], "`--words` are the two words that --compare compares"),
-        (["--compare", "Ein Satz."], "the two texts share no word: a minimal pair is one text twice"),
-        (["--compare", " "], "the text is empty"),
-        (["--compare", "word " * 600, "--model", "minilm"], "minilm reads at most 512"),
-        pytest.param(
-            ["--compare", "word " * 600, "--model", "smollm2"],
-            "two texts are compared up to 512 tokens each, got 601",
-            marks=pytest.mark.slow,
-        ),
-    ],
-)
-def test_two_texts_that_cannot_be_compared_are_one_sentence_and_exit_code_2(run, options, said) -> None:
-    code, out, err = run("look", SENTENCE, *options)
-    assert code == 2
-    assert said in err, err
-    assert len(err.strip().splitlines()) == 1
-    assert "Traceback" not in out + err
 
 
 @pytest.mark.parametrize("text", ["Thinking Machines", pytest.param("我爱你", marks=pytest.mark.slow)])

@@ -1,6 +1,7 @@
 """What the command says when it cannot go on: one sentence, an exit code, and never a traceback."""
 
 import io
+import itertools
 import os
 import runpy
 import sys
@@ -15,6 +16,7 @@ from regard.cli import main
 from regard.cli.arguments import read_text
 from regard.cli.steps import quote, steps_command
 from regard.errors import InputError
+from sweeps import sweep
 
 
 def ended(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
@@ -58,25 +60,29 @@ def test_an_ascii_terminal_gets_question_marks(monkeypatch) -> None:
     assert b"q?" in out.buffer.getvalue()
 
 
-@pytest.mark.parametrize("buffered", [True, False])
-@pytest.mark.parametrize("command", [["steps"], ["models", "list"], ["--help"], ["look", "--help"], ["--version"]])
-def test_an_output_on_a_full_disk_is_one_sentence(monkeypatch, capsys, command: list[str], buffered: bool) -> None:
-    with open("/dev/full", "w") as full:
-        full.reconfigure(write_through=not buffered)
-        monkeypatch.setattr(sys, "stdout", full)
-        assert ended(monkeypatch, *command) == 2
-        assert os.path.samefile(f"/proc/self/fd/{full.fileno()}", os.devnull)  # nothing fails again at the end
-    assert capsys.readouterr().err == "regard: standard output cannot be written: No space left on device\n"
+def test_an_output_on_a_full_disk_is_one_sentence(monkeypatch, capsys) -> None:
+    commands = (["steps"], ["models", "list"], ["--help"], ["look", "--help"], ["--version"])
+    for case in sweep(itertools.product(commands, (True, False))):
+        with case as (command, buffered):
+            with open("/dev/full", "w") as full:
+                full.reconfigure(write_through=not buffered)
+                monkeypatch.setattr(sys, "stdout", full)
+                assert ended(monkeypatch, *command) == 2
+                assert os.path.samefile(f"/proc/self/fd/{full.fileno()}", os.devnull)  # nothing fails again at the end
+            err = capsys.readouterr().err
+            assert err.startswith("regard: standard output cannot be written: ")
+            assert len(err.splitlines()) == 1
 
 
-@pytest.mark.parametrize("command", [["steps"], ["--help"]])
-def test_a_reader_that_has_seen_enough_is_told_nothing(monkeypatch, capsys, command: list[str]) -> None:
-    read, write = os.pipe()
-    os.close(read)
-    with open(write, "w") as pipe:
-        monkeypatch.setattr(sys, "stdout", pipe)
-        assert ended(monkeypatch, *command) == 1
-    assert capsys.readouterr().err == ""
+def test_a_reader_that_has_seen_enough_is_told_nothing(monkeypatch, capsys) -> None:
+    for case in sweep([["steps"], ["--help"]]):
+        with case as command:
+            read, write = os.pipe()
+            os.close(read)
+            with open(write, "w") as pipe:
+                monkeypatch.setattr(sys, "stdout", pipe)
+                assert ended(monkeypatch, *command) == 1
+            assert capsys.readouterr().err == ""
 
 
 def test_another_error_of_the_system_is_not_taken_for_one_of_the_output(monkeypatch, capsys) -> None:
@@ -90,17 +96,18 @@ def test_another_error_of_the_system_is_not_taken_for_one_of_the_output(monkeypa
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize("name", ["x.html", "x.png", "x.atlas"])
-def test_an_output_that_cannot_be_written_is_refused_before_the_model_runs(monkeypatch, capsys, name: str) -> None:
+def test_an_output_that_cannot_be_written_is_refused_before_the_model_runs(monkeypatch, capsys) -> None:
     def run(*given: object, **named: object) -> None:
         raise AssertionError("the model ran")
 
     pytest.importorskip("transformers")
     monkeypatch.setattr(import_module("regard.interpret.look"), "look", run)
-    assert ended(monkeypatch, "look", "The cat sat.", "--out", f"/proc/{name}") == 2
-    err = capsys.readouterr().err
-    assert err.startswith(f"regard: cannot write /proc/{name}: ")
-    assert len(err.strip().splitlines()) == 1
+    for case in sweep(["x.html", "x.png", "x.atlas"]):
+        with case as name:
+            assert ended(monkeypatch, "look", "The cat sat.", "--out", f"/proc/{name}") == 2
+            err = capsys.readouterr().err
+            assert err.startswith(f"regard: cannot write /proc/{name}: ")
+            assert len(err.strip().splitlines()) == 1
 
 
 def test_what_looks_like_a_file_that_is_not_there_is_said_to_be_the_text(capsys) -> None:
@@ -111,44 +118,40 @@ def test_what_looks_like_a_file_that_is_not_there_is_said_to_be_the_text(capsys)
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize(
-    "command", [["look"], ["steps"], ["generate"], ["heads", "--text"], ["translate", "--model", "."]]
-)
-def test_a_folder_is_no_text(monkeypatch, capsys, tmp_path, command: list[str]) -> None:
-    assert ended(monkeypatch, *command, str(tmp_path)) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith(f"regard: {tmp_path} is a folder: name a text file in it")
-    assert len(err.splitlines()) == 1
+def test_a_folder_is_no_text(refused, tmp_path) -> None:
+    for case in sweep([["look"], ["steps"], ["generate"], ["heads", "--text"], ["translate", "--model", "."]]):
+        with case as command:
+            sentence = refused(*command, str(tmp_path))
+            assert sentence.startswith(f"regard: {tmp_path} is a folder: ")
+            assert "name a text file" in sentence
 
 
-@pytest.mark.parametrize("name", ["pipe", "/dev/null"])
-def test_a_pipe_or_a_device_is_no_text_and_its_path_is_none(tmp_path, name: str) -> None:
+def test_a_pipe_or_a_device_is_no_text_and_its_path_is_none(tmp_path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(InputError, match=r"is a device or a pipe: give its content to standard input"):
-        read_text(str(tmp_path / name))
+    for case in sweep(["pipe", "/dev/null"]):
+        with case as name, pytest.raises(InputError, match=r"is a device or a pipe: .* to standard input"):
+            read_text(str(tmp_path / name))
 
 
-@pytest.mark.parametrize("tokens", ["5", "1:", "a:b", "-1:3", "1:2:3"])
-def test_a_part_of_a_text_is_two_numbers(monkeypatch, capsys, tokens: str) -> None:
-    assert ended(monkeypatch, "look", "The cat sat.", "--tokens", tokens) == 2
-    assert "`--tokens` must be FIRST:LAST" in capsys.readouterr().err
+def test_a_part_of_a_text_is_two_numbers(refused) -> None:
+    for case in sweep(["5", "1:", "a:b", "-1:3", "1:2:3"]):
+        with case as tokens:
+            assert "`--tokens` must be FIRST:LAST" in refused("look", "The cat sat.", "--tokens", tokens)
 
 
-@pytest.mark.parametrize(
-    ("word", "quoted"),
-    [
-        ("cat", "cat"),
-        ("didn't cross", '"didn\'t cross"'),
-        ("猫追", '"猫追"'),
-        ("costs $5", "'costs $5'"),
-        ("a\tb's\\\x1b\n", r"$'a\tb\'s\\\x1b\n'"),
-        ("a\x85b\u202e", r"$'a\u0085b\u202e'"),
-        ("a\x1b\u200cb", "$'a\\x1b\u200cb'"),
-    ],
-)
-def test_a_word_is_quoted_for_a_shell(word: str, quoted: str) -> None:
-    assert quote(word) == quoted
+QUOTED = {
+    "cat": "cat",
+    "didn't cross": '"didn\'t cross"',
+    "猫追": '"猫追"',
+    "costs $5": "'costs $5'",
+    "a\tb's\\\x1b\n": r"$'a\tb\'s\\\x1b\n'",
+    "a\x85b\u202e": r"$'a\u0085b\u202e'",
+    "a\x1b\u200cb": "$'a\\x1b\u200cb'",
+}
+
+
+def test_a_word_is_quoted_for_a_shell() -> None:
+    assert {word: quote(word) for word in QUOTED} == QUOTED
 
 
 def command(text: str, word: int, tokens: tuple[Token, ...], streams: tuple[str, ...] = ("text",)) -> str:

@@ -6,6 +6,7 @@ import pytest
 
 from regard.heads.answer_sources import Sources
 from regard.interpret import bundled
+from sweeps import sweep
 
 FILES = {
     "garden.txt": "The garden lies behind the mill. Anna planted the first pear tree in 1962. Nobody has cut it since.",
@@ -45,25 +46,22 @@ def test_the_sentence_that_has_the_answer_comes_first_and_counts(run, files, tmp
     assert json.loads(numbers.read_text("utf-8"))["parts"][7]["score"] == pytest.approx(score)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["gone.txt"], "there is no file gone.txt"),
-        (["{0}", "{0}"], "is given twice"),
-        (["."], ". is a folder"),
-        (["{0}", "--out=x.png"], "`--out` must end in .html"),
-        (["{0}", "--json=x.txt"], "`--json` must end in .json"),
-        (["{0}", "--heads=gone.json"], "cannot read the head set gone.json"),
-        (["{0}", "--heads=gone.safetensors"], "cannot read AT2's coefficients from gone.safetensors"),
-        (["{0}", "--model=smolm2"], "smollm2"),
-    ],
-)
-def test_bad_input_is_one_sentence_and_exit_code_2(run, files, arguments, said):
-    given = [one.format(*files) for one in arguments]
-    code, out, err = run("sources", *given, "--question", "What?")
-    assert (code, out) == (2, "")
-    assert said in " ".join(err.split())
-    assert "Traceback" not in err
+REFUSALS = [
+    (["gone.txt"], "there is no file gone.txt"),
+    (["{0}", "{0}"], "is given twice"),
+    (["."], ". is a folder"),
+    (["{0}", "--out=x.png"], "`--out` must end in .html"),
+    (["{0}", "--json=x.txt"], "`--json` must end in .json"),
+    (["{0}", "--heads=gone.json"], "cannot read the head set gone.json"),
+    (["{0}", "--heads=gone.safetensors"], "cannot read AT2's coefficients from gone.safetensors"),
+    (["{0}", "--model=smolm2"], "smollm2"),
+]
+
+
+def test_bad_input_is_one_sentence_and_exit_code_2(refused, files):
+    for case in sweep(REFUSALS):
+        with case as (arguments, words):
+            assert words in refused("sources", *(argument.format(*files) for argument in arguments), "--question", "?")
 
 
 def test_files_of_one_name_in_several_folders_are_all_read(tmp_path, monkeypatch):

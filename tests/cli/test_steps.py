@@ -11,6 +11,7 @@ from regard.capture.steps import CapturedHead
 from regard.capture.tokens import Token
 from regard.cli.steps import steps
 from regard.errors import InputError
+from sweeps import sweep
 
 app = typer.Typer()
 app.command()(steps)
@@ -45,14 +46,15 @@ def test_token_and_language_of_the_example():
     assert "One token in scalars: “爱” (number 2)" in run("--token", "2")
 
 
-@pytest.mark.parametrize("ending", [".json", ".csv", ".npy"])
-def test_own_numbers_from_files(tmp_path, ending):
-    x = written(tmp_path / f"x{ending}", [[1, 0], [0.5, -2]])
-    w = written(tmp_path / f"w{ending}", [[1, 0, 1], [0, 1, 1]])
-    text = run("--x", x, "--w", w, "--tokens", "Thinking Machines")
-    assert "Machines  q₁·k₂ = 1·0.5 + 0·(-2) + 1·(-1.5) = -1" in text  # k₂ = [0.5 -2 -1.5]
-    assert "w₁₂" in text
-    assert "√3" in text
+def test_own_numbers_from_files(tmp_path):
+    for case in sweep([".json", ".csv", ".npy"]):
+        with case as ending:
+            x = written(tmp_path / f"x{ending}", [[1, 0], [0.5, -2]])
+            w = written(tmp_path / f"w{ending}", [[1, 0, 1], [0, 1, 1]])
+            text = run("--x", x, "--w", w, "--tokens", "Thinking Machines")
+            assert "Machines  q₁·k₂ = 1·0.5 + 0·(-2) + 1·(-1.5) = -1" in text  # k₂ = [0.5 -2 -1.5]
+            assert "w₁₂" in text
+            assert "√3" in text
 
 
 def test_three_matrices_from_one_file(tmp_path):
@@ -92,37 +94,37 @@ def test_query_key_and_value_in_one_file_need_no_matrices(tmp_path):
 X, W = [[1, 0], [0, 1]], [[1, 0], [0, 1]]
 
 
-@pytest.mark.parametrize(
-    ("x", "w", "words"),
-    [
-        ([[1, 0, 3]], W, r"`--w` must have as many rows as `--x` has columns \(3\), got `--x` of shape \(1, 3\)"),
-        ([[1, "a"]], W, "`--x` must be a matrix of numbers"),
-        ([[1, 2], [True, 3]], W, "`--x` must be a matrix of numbers, got true in row 2, column 1 of"),
-        ([[1, 0]], [[1, 0.5], [1, False]], "`--w` must be a matrix of numbers, got false in row 2, column 2 of"),
-        ([[1, 2], [3]], W, "`--x` must have rows of one length"),
-        ([[1, float("nan")]], W, "`--x` must hold finite numbers up to 1e.70, got nan in row 1, column 2"),
-        (
-            [[1, 2], [1e308, 0]],
-            W,
-            r"`--x` must hold finite numbers up to 1e.70, got 1e.308 in row 2, column 1 of .*down",
-        ),
-        (X, [[1, 0], [0, -1e99]], r"`--w` must hold finite numbers up to 1e.70, got -1e.99 in row 2, column 2"),
-        ([1, 2], W, r"`--x` must be a matrix of numbers .* got shape \(2,\)"),
-        ([[True, False]], W, "`--x` must be a matrix of numbers"),
-        ({"a": 1}, W, '`--x` must be one matrix or an object with "query", "key" and "value"'),
-        ({"query": X, "key": X, "value": [[1]]}, W, '"key" and "value" .* as many rows as each other, got 2 and 1'),
-        ({"query": X, "key": X, "value": X, "tokens": ["a"]}, W, '"tokens" of `--x` must be a list of 2 names'),
-        ({"query": [[1, 2]], "key": [[1, 2]] * 2049, "value": [[1]] * 2049}, W, "at most 2048 rows, got 2049"),
-        ({"query": X, "key": [[1]], "value": X[:1]}, W, r"`--x` of shape \(1, 1\) and `--w` of shape \(2, 2\)"),
-        ([[1, 2]] * 2049, W, "`--x` must have at most 2048 rows, got 2049"),
-        (X, {"query": W, "key": W}, '`--w` must be one matrix or an object with "query", "key" and "value"'),
-        (X, {"query": W, "key": [[1], [2]], "value": W}, r"columns as each other for q·k, got \(2, 2\) and \(2, 1\)"),
-        (X, {"query": W, "key": W, "value": [[1]]}, r"`--w` must have as many rows .* `--w` of shape \(1, 1\)"),
-    ],
-)
-def test_matrices_that_do_not_fit_are_refused_in_a_sentence(tmp_path, x, w, words):
-    with pytest.raises(InputError, match=words):
-        run("--x", written(tmp_path / "x.json", x), "--w", written(tmp_path / "w.json", w))
+REFUSALS = [
+    ([[1, 0, 3]], W, r"`--w` must have as many rows as `--x` has columns \(3\), got `--x` of shape \(1, 3\)"),
+    ([[1, "a"]], W, "`--x` must be a matrix of numbers"),
+    ([[1, 2], [True, 3]], W, "`--x` must be a matrix of numbers, got true in row 2, column 1 of"),
+    ([[1, 0]], [[1, 0.5], [1, False]], "`--w` must be a matrix of numbers, got false in row 2, column 2 of"),
+    ([[1, 2], [3]], W, "`--x` must have rows of one length"),
+    ([[1, float("nan")]], W, "`--x` must hold finite numbers up to 1e.70, got nan in row 1, column 2"),
+    (
+        [[1, 2], [1e308, 0]],
+        W,
+        r"`--x` must hold finite numbers up to 1e.70, got 1e.308 in row 2, column 1 of .*down",
+    ),
+    (X, [[1, 0], [0, -1e99]], r"`--w` must hold finite numbers up to 1e.70, got -1e.99 in row 2, column 2"),
+    ([1, 2], W, r"`--x` must be a matrix of numbers .* got shape \(2,\)"),
+    ([[True, False]], W, "`--x` must be a matrix of numbers"),
+    ({"a": 1}, W, '`--x` must be one matrix or an object with "query", "key" and "value"'),
+    ({"query": X, "key": X, "value": [[1]]}, W, '"key" and "value" .* as many rows as each other, got 2 and 1'),
+    ({"query": X, "key": X, "value": X, "tokens": ["a"]}, W, '"tokens" of `--x` must be a list of 2 names'),
+    ({"query": [[1, 2]], "key": [[1, 2]] * 2049, "value": [[1]] * 2049}, W, "at most 2048 rows, got 2049"),
+    ({"query": X, "key": [[1]], "value": X[:1]}, W, r"`--x` of shape \(1, 1\) and `--w` of shape \(2, 2\)"),
+    ([[1, 2]] * 2049, W, "`--x` must have at most 2048 rows, got 2049"),
+    (X, {"query": W, "key": W}, '`--w` must be one matrix or an object with "query", "key" and "value"'),
+    (X, {"query": W, "key": [[1], [2]], "value": W}, r"columns as each other for q·k, got \(2, 2\) and \(2, 1\)"),
+    (X, {"query": W, "key": W, "value": [[1]]}, r"`--w` must have as many rows .* `--w` of shape \(1, 1\)"),
+]
+
+
+def test_matrices_that_do_not_fit_are_refused_in_a_sentence(tmp_path):
+    for case in sweep(REFUSALS, name=lambda refusal: refusal[2]):
+        with case as (x, w, words), pytest.raises(InputError, match=words):
+            run("--x", written(tmp_path / "x.json", x), "--w", written(tmp_path / "w.json", w))
 
 
 def test_files_that_are_not_matrices_are_refused_in_a_sentence(tmp_path):
@@ -138,11 +140,13 @@ def test_files_that_are_not_matrices_are_refused_in_a_sentence(tmp_path):
         "empty.csv": (b"", "must be a matrix of numbers"),
         "x.npy": (b"not numpy", "must be a .npy file without pickled objects"),
     }
-    for name, (content, words) in cases.items():
-        if content is not None:
-            (tmp_path / name).write_bytes(content)
-        with pytest.raises(InputError, match=words):
-            run("--x", tmp_path / name, "--w", w)
+    for case in sweep(cases):
+        with case as name:
+            content, words = cases[name]
+            if content is not None:
+                (tmp_path / name).write_bytes(content)
+            with pytest.raises(InputError, match=words):
+                run("--x", tmp_path / name, "--w", w)
 
 
 def test_pickles_and_archives_are_refused(tmp_path):

@@ -4,13 +4,12 @@ import io
 from importlib import util
 from pathlib import Path
 
-import pytest
 from rich.table import Table
 
 from regard.backends import kernel_compilers
 from regard.backends.numba_loops import object_code
-from regard.cli import doctor
 from regard.cli.console import TextConsole
+from sweeps import sweep
 
 HOSTILE = "[/]x[bold] [link=a] :smile: [/bold]"
 
@@ -30,11 +29,8 @@ def test_markup_is_text_in_lines_tables_and_status():
 
 def test_the_doctor_names_the_extra_in_brackets(run, monkeypatch):
     usual = util.find_spec
-    monkeypatch.setattr(doctor.util, "find_spec", lambda name: None if name == "numba" else usual(name))
-    monkeypatch.setenv("COLUMNS", "300")
-    file = io.StringIO()
-    TextConsole(file=file).print(doctor._extras(), width=300)
-    assert "missing numba: pip install 'regard[numba]'" in file.getvalue()
+    monkeypatch.setattr(util, "find_spec", lambda name, *rest: None if name == "numba" else usual(name, *rest))
+    assert "missing numba: pip install 'regard[numba]'" in run("doctor", columns=300)[1]
 
 
 def test_the_doctor_fits_80_columns_and_cuts_no_path(run, monkeypatch):
@@ -70,31 +66,30 @@ def test_the_doctor_compiles_the_loops_and_says_where_they_cannot_be_kept(run, m
     assert (code, err.strip()) == (2, "regard: it is not there")
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["look", "the cat", "--model", "./[/]x"],
-        ["generate", "the cat", "--model", "./[/]x"],
-        ["heads", "--model", "./[/]x"],
-        ["translate", "a", "--model", "./[/]x"],
-        ["open", "./[/]x.atlas"],
-        ["train", "./[/]x.toml"],
-    ],
-    ids=lambda one: one[0],
-)
-def test_a_name_with_markup_is_one_sentence(run, arguments):
-    code, _, err = run(*arguments)
-    assert code == 2
-    assert err.startswith("regard: ")
-    assert err.count("\n") == 1
-    assert "[/]x" in err
+MARKUP = [
+    ["look", "the cat", "--model", "./[/]x"],
+    ["generate", "the cat", "--model", "./[/]x"],
+    ["heads", "--model", "./[/]x"],
+    ["translate", "a", "--model", "./[/]x"],
+    ["open", "./[/]x.atlas"],
+    ["train", "./[/]x.toml"],
+]
 
 
-@pytest.mark.parametrize("arguments", [["look", "caf\udce9"], ["look", "a cat", "--token", "caf\udce9"]])
-def test_an_argument_that_is_no_utf8_is_one_sentence(run, arguments):
-    code, _, err = run(*arguments)
-    assert code == 2
-    assert err == "regard: the argument caf\\xe9 is no UTF-8 text: convert it, for example with iconv\n"
+def test_a_name_with_markup_is_one_sentence(refused):
+    for case in sweep(MARKUP):
+        with case as arguments:
+            sentence = refused(*arguments)
+            assert sentence.startswith("regard: ")
+            assert "[/]x" in sentence
+
+
+def test_an_argument_that_is_no_utf8_is_one_sentence(refused):
+    for case in sweep([["look", "caf\udce9"], ["look", "a cat", "--token", "caf\udce9"]]):
+        with case as arguments:
+            sentence = refused(*arguments)
+            assert "the argument caf\\xe9 is no UTF-8 text" in sentence
+            assert "iconv" in sentence
 
 
 def test_a_file_may_have_a_name_that_is_no_text(run, tmp_path):

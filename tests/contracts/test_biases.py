@@ -2,6 +2,7 @@
 
 import doctest
 import inspect
+import itertools
 import math
 from dataclasses import fields
 
@@ -13,6 +14,7 @@ from regard import attention, positions
 from regard.errors import InputError
 from regard.positions import Bias, Relative
 from regard.tensors import replace_tensors, tensors
+from sweeps import sweep
 
 BATCH, HEADS, QUERIES, KEYS = 2, 3, 9, 12
 START = KEYS - QUERIES
@@ -83,12 +85,12 @@ EXAMPLES = {
         for side in (False, True)
     ],
 }
-ALL = [
-    pytest.param(bias.resolve(QUERIES, KEYS, START), rule, id=f"{name}-{n}")
+ALL = {
+    f"{name}-{n}": (bias.resolve(QUERIES, KEYS, START), rule)
     for name, many in EXAMPLES.items()
     for n, (bias, rule) in enumerate(many)
-]
-HOLDING = [one for one in ALL if tensors(one.values[0])]
+}
+HOLDING = [name for name, (bias, _) in ALL.items() if tensors(bias)]
 ROWS, COLUMNS = torch.arange(START, KEYS), torch.arange(KEYS)
 WHOLE = slice(0, BATCH), slice(0, HEADS)
 
@@ -117,47 +119,60 @@ def test_every_exported_bias_is_tested_here():
     assert _exported() - {"Bias", "Relative"} == set(EXAMPLES)
 
 
-@pytest.mark.parametrize(("bias", "rule"), ALL)
-def test_a_bias_is_its_rule(bias, rule):
-    torch.testing.assert_close(_full(bias.tile(*WHOLE, ROWS, COLUMNS)).double(), _matrix(rule), rtol=1e-12, atol=1e-12)
+def test_a_bias_is_its_rule():
+    for case in sweep(ALL):
+        with case as name:
+            bias, rule = ALL[name]
+            torch.testing.assert_close(
+                _full(bias.tile(*WHOLE, ROWS, COLUMNS)).double(), _matrix(rule), rtol=1e-12, atol=1e-12
+            )
 
 
-@pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
-@pytest.mark.parametrize(("bias", "rule"), ALL)
-def test_pairs_and_tiles_agree(bias, rule, dtype):
-    tile, pairs = bias.tile(*WHOLE, ROWS.to(dtype), COLUMNS.to(dtype)), _pairs(bias, dtype)
-    assert tile.dtype == pairs.dtype
-    assert torch.equal(_full(tile), _full(pairs))
+def test_pairs_and_tiles_agree():
+    for case in sweep(itertools.product(ALL, [torch.int64, torch.int32])):
+        with case as (name, dtype):
+            bias, _ = ALL[name]
+            tile, pairs = bias.tile(*WHOLE, ROWS.to(dtype), COLUMNS.to(dtype)), _pairs(bias, dtype)
+            assert tile.dtype == pairs.dtype
+            assert torch.equal(_full(tile), _full(pairs))
 
 
-@pytest.mark.parametrize(("bias", "rule"), ALL)
-def test_one_pair_can_be_asked_alone(bias, rule):
-    at = [torch.tensor(x) for x in (1, 2, START + 4, 7)]
-    torch.testing.assert_close(bias(*at).double(), _matrix(rule)[1, 2, 4, 7], rtol=1e-12, atol=1e-12)
+def test_one_pair_can_be_asked_alone():
+    for case in sweep(ALL):
+        with case as name:
+            bias, rule = ALL[name]
+            at = [torch.tensor(x) for x in (1, 2, START + 4, 7)]
+            torch.testing.assert_close(bias(*at).double(), _matrix(rule)[1, 2, 4, 7], rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize(("bias", "rule"), ALL)
-def test_a_tile_is_a_part_of_the_whole(bias, rule):
-    part = bias.tile(slice(1, 2), slice(1, 3), ROWS[2:7], COLUMNS[5:])
-    torch.testing.assert_close(
-        part.expand(1, 2, 5, 7).double(), _matrix(rule)[1:2, 1:3, 2:7, 5:], rtol=1e-12, atol=1e-12
-    )
+def test_a_tile_is_a_part_of_the_whole():
+    for case in sweep(ALL):
+        with case as name:
+            bias, rule = ALL[name]
+            part = bias.tile(slice(1, 2), slice(1, 3), ROWS[2:7], COLUMNS[5:])
+            torch.testing.assert_close(
+                part.expand(1, 2, 5, 7).double(), _matrix(rule)[1:2, 1:3, 2:7, 5:], rtol=1e-12, atol=1e-12
+            )
 
 
-@pytest.mark.parametrize(("bias", "rule"), ALL)
-def test_leading_says_what_differs(bias, rule):
-    batch, heads = bias.leading
-    assert bias.tile(*WHOLE, ROWS, COLUMNS).shape == (batch, heads, QUERIES, KEYS)
-    whole = _matrix(rule)
-    assert torch.equal(whole, whole[: 1 if batch == 1 else None, : 1 if heads == 1 else None].expand_as(whole))
+def test_leading_says_what_differs():
+    for case in sweep(ALL):
+        with case as name:
+            bias, rule = ALL[name]
+            batch, heads = bias.leading
+            assert bias.tile(*WHOLE, ROWS, COLUMNS).shape == (batch, heads, QUERIES, KEYS)
+            whole = _matrix(rule)
+            assert torch.equal(whole, whole[: 1 if batch == 1 else None, : 1 if heads == 1 else None].expand_as(whole))
 
 
-@pytest.mark.parametrize(("bias", "rule"), [one for one in ALL if isinstance(one.values[0], Relative)])
-def test_a_relative_bias_knows_the_distance_alone(bias, rule):
-    torch.testing.assert_close(
-        bias.tile(*WHOLE, ROWS + 1000, COLUMNS + 1000), bias.tile(*WHOLE, ROWS, COLUMNS), rtol=0, atol=0
-    )
-    assert bias.diagonals(torch.tensor([3, -2])).shape == (HEADS, 2)
+def test_a_relative_bias_knows_the_distance_alone():
+    for case in sweep([name for name, (bias, _) in ALL.items() if isinstance(bias, Relative)]):
+        with case as name:
+            bias, _ = ALL[name]
+            torch.testing.assert_close(
+                bias.tile(*WHOLE, ROWS + 1000, COLUMNS + 1000), bias.tile(*WHOLE, ROWS, COLUMNS), rtol=0, atol=0
+            )
+            assert bias.diagonals(torch.tensor([3, -2])).shape == (HEADS, 2)
 
 
 def test_a_bias_of_ones_own_may_know_the_key_alone():
@@ -176,92 +191,82 @@ def test_what_is_no_relative_bias_does_not_know_it():
     }
 
 
-@pytest.mark.parametrize(("bias", "rule"), HOLDING)
-def test_tensors_in_a_bias_get_gradients(bias, rule):
-    up = torch.tensor(RANDOM.standard_normal((BATCH, HEADS, QUERIES, KEYS)))
-    grads = []
-    for numbers in (lambda one: one.tile(*WHOLE, ROWS, COLUMNS), _pairs):
-        held = [one.clone().requires_grad_() for one in tensors(bias)]
-        grads.append(torch.autograd.grad((_full(numbers(replace_tensors(bias, iter(held)))) * up).sum(), held))
-    for tile, pairs in zip(*grads, strict=True):
-        assert tile.dtype == torch.float64
-        torch.testing.assert_close(tile, pairs, rtol=1e-12, atol=1e-12)
-        assert tile.abs().max() > 0
+def test_tensors_in_a_bias_get_gradients():
+    for case in sweep(HOLDING):
+        with case as name:
+            bias, _ = ALL[name]
+            up = torch.tensor(RANDOM.standard_normal((BATCH, HEADS, QUERIES, KEYS)))
+            grads = []
+            for numbers in (lambda one: one.tile(*WHOLE, ROWS, COLUMNS), _pairs):
+                held = [one.clone().requires_grad_() for one in tensors(bias)]
+                grads.append(torch.autograd.grad((_full(numbers(replace_tensors(bias, iter(held)))) * up).sum(), held))
+            for tile, pairs in zip(*grads, strict=True):
+                assert tile.dtype == torch.float64
+                torch.testing.assert_close(tile, pairs, rtol=1e-12, atol=1e-12)
+                assert tile.abs().max() > 0
 
 
-@pytest.mark.parametrize(("bias", "rule"), HOLDING)
-def test_gradients_are_those_of_small_steps(bias, rule):
-    held = [one.clone().requires_grad_() for one in tensors(bias)]
-    assert torch.autograd.gradcheck(
-        lambda *new: replace_tensors(bias, iter(new)).tile(*WHOLE, ROWS[:3], COLUMNS[:4]), held
-    )
+def test_gradients_are_those_of_small_steps():
+    for case in sweep(HOLDING):
+        with case as name:
+            bias, _ = ALL[name]
+            held = [one.clone().requires_grad_() for one in tensors(bias)]
+            assert torch.autograd.gradcheck(
+                lambda *new, bias=bias: replace_tensors(bias, iter(new)).tile(*WHOLE, ROWS[:3], COLUMNS[:4]), held
+            )
 
 
-@pytest.mark.parametrize(("bias", "rule"), [one for one in ALL if one.values[0].role != "weight_factor"])
-def test_the_door_adds_it(bias, rule):
-    torch.manual_seed(0)
-    q, k, v = (torch.randn(BATCH, HEADS, n, 4, dtype=torch.float64) for n in (QUERIES, KEYS, KEYS))
-    w = torch.softmax(q @ k.mT / 2 + _matrix(rule), -1)
-    torch.testing.assert_close(attention(q, k, v, bias=bias), w @ v, rtol=1e-10, atol=1e-10)
+def test_the_door_adds_it():
+    for case in sweep([name for name, (bias, _) in ALL.items() if bias.role != "weight_factor"]):
+        with case as name:
+            bias, rule = ALL[name]
+            torch.manual_seed(0)
+            q, k, v = (torch.randn(BATCH, HEADS, n, 4, dtype=torch.float64) for n in (QUERIES, KEYS, KEYS))
+            w = torch.softmax(q @ k.mT / 2 + _matrix(rule), -1)
+            torch.testing.assert_close(attention(q, k, v, bias=bias), w @ v, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize(("bias", "rule"), [one for one in ALL if one.values[0].role != "bias"])
-def test_the_door_multiplies_by_it(bias, rule):
-    torch.manual_seed(0)
-    q, k, v = (torch.randn(BATCH, HEADS, n, 4, dtype=torch.float64) for n in (QUERIES, KEYS, KEYS))
-    w = torch.softmax(q @ k.mT / 2, -1) * _matrix(rule)
-    torch.testing.assert_close(
-        attention(q, k, v, weight_factor=bias, backend="reference"), w @ v, rtol=1e-10, atol=1e-10
-    )
+def test_the_door_multiplies_by_it():
+    for case in sweep([name for name, (bias, _) in ALL.items() if bias.role != "bias"]):
+        with case as name:
+            bias, rule = ALL[name]
+            torch.manual_seed(0)
+            q, k, v = (torch.randn(BATCH, HEADS, n, 4, dtype=torch.float64) for n in (QUERIES, KEYS, KEYS))
+            w = torch.softmax(q @ k.mT / 2, -1) * _matrix(rule)
+            torch.testing.assert_close(
+                attention(q, k, v, weight_factor=bias, backend="reference"), w @ v, rtol=1e-10, atol=1e-10
+            )
 
 
-@pytest.mark.parametrize(("bias", "rule"), [one for one in HOLDING if "DenseBias" not in one.id])
-def test_narrow_tensors_serve_narrow_queries(bias, rule):
-    narrow = replace_tensors(bias, iter([one.to(torch.bfloat16) for one in tensors(bias)]))
-    exact = replace_tensors(bias, iter([one.to(torch.bfloat16).double() for one in tensors(bias)]))
-    torch.testing.assert_close(
-        narrow.tile(*WHOLE, ROWS, COLUMNS).double(), exact.tile(*WHOLE, ROWS, COLUMNS).double(), rtol=1e-6, atol=1e-6
-    )
-    x = torch.zeros(BATCH, HEADS, KEYS, 4, dtype=torch.bfloat16)
-    place = "weight_factor" if bias.role == "weight_factor" else "bias"
-    assert attention(x[:, :, START:], x, x, **{place: narrow}).dtype == torch.bfloat16
+def test_narrow_tensors_serve_narrow_queries():
+    for case in sweep([name for name in HOLDING if "DenseBias" not in name]):
+        with case as name:
+            bias, _ = ALL[name]
+            narrow = replace_tensors(bias, iter([one.to(torch.bfloat16) for one in tensors(bias)]))
+            exact = replace_tensors(bias, iter([one.to(torch.bfloat16).double() for one in tensors(bias)]))
+            torch.testing.assert_close(
+                narrow.tile(*WHOLE, ROWS, COLUMNS).double(),
+                exact.tile(*WHOLE, ROWS, COLUMNS).double(),
+                rtol=1e-6,
+                atol=1e-6,
+            )
+            x = torch.zeros(BATCH, HEADS, KEYS, 4, dtype=torch.bfloat16)
+            place = "weight_factor" if bias.role == "weight_factor" else "bias"
+            assert attention(x[:, :, START:], x, x, **{place: narrow}).dtype == torch.bfloat16
 
 
-@pytest.mark.parametrize("name", sorted(set(positions.__all__) - {"Bias", "Relative", "Rotary", "Scaling"}))
-def test_every_public_name_shows_an_example(name):
-    assert doctest.DocTestParser().get_examples(inspect.getdoc(getattr(positions, name)) or ""), name
+def test_every_public_name_shows_an_example():
+    for case in sweep(sorted(set(positions.__all__) - {"Bias", "Relative", "Rotary", "Scaling"})):
+        with case as name:
+            assert doctest.DocTestParser().get_examples(inspect.getdoc(getattr(positions, name)) or ""), name
 
 
-@pytest.mark.parametrize("name", sorted(EXAMPLES))
-def test_a_bias_is_frozen(name):
-    bias = EXAMPLES[name][0][0]
-    with pytest.raises(AttributeError, match="cannot assign"):
-        setattr(bias, fields(bias)[0].name, None)
-
-
-def test_the_public_names_are_these():
-    assert positions.__all__ == [
-        "NTK",
-        "ALiBi",
-        "Bias",
-        "DenseBias",
-        "DynamicNTK",
-        "Gaussian",
-        "LinearScaling",
-        "Llama3",
-        "Relative",
-        "RelativePositionBias",
-        "RelativePositionBiasND",
-        "RoPE",
-        "Rotary",
-        "Scaling",
-        "T5Bias",
-        "YaRN",
-        "alibi_slopes",
-        "learned",
-        "sinusoidal",
-        "t5_buckets",
-    ]
+def test_a_bias_is_frozen():
+    for case in sweep(EXAMPLES):
+        with case as name:
+            bias = EXAMPLES[name][0][0]
+            with pytest.raises(AttributeError, match="cannot assign"):
+                setattr(bias, fields(bias)[0].name, None)
 
 
 def test_a_bias_in_the_place_of_a_factor_is_refused_with_its_place():

@@ -23,6 +23,7 @@ from regard.backends.blockwise.fused_tiles import Fused
 from regard.backends.blockwise.unfused import General
 from regard.backends.numba_loops import Compiled
 from regard.problem import Problem
+from sweeps import sweep
 
 OTHERS = [one for one in (*BACKENDS, Compiled()) if one.name != "reference"]
 TOLERANCE = {torch.float64: 1e-11, torch.float32: 2e-5, torch.float16: 8e-3, torch.bfloat16: 6e-2}
@@ -174,29 +175,31 @@ def _small_blocks(case):
                 yield
 
 
-GRID = [
-    (score, mask, layout)
-    for (score, mask), layout in zip(itertools.product(SCORES, MASKS), itertools.cycle(LAYOUTS), strict=False)
-]
+# Each score with each mask, in the layouts by turns.
+TURNS = dict(zip(itertools.product(SCORES, MASKS), itertools.cycle(LAYOUTS), strict=False))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("score", "mask", "layout"), GRID)
-def test_every_score_meets_every_mask(score, mask, layout):
-    _check(Case(score=score, mask=mask, layout=layout))
+@pytest.mark.parametrize("score", SCORES)
+def test_every_score_meets_every_mask(score):
+    for case in sweep(MASKS):
+        with case as mask:
+            _check(Case(score=score, mask=mask, layout=TURNS[score, mask]))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("bias", BIASES)
-def test_every_bias_meets_every_mask(bias, mask):
-    _check(Case(bias=bias, mask=mask, layout="grouped, fewer queries"))
+def test_every_bias_meets_every_mask(bias):
+    for case in sweep(MASKS):
+        with case as mask:
+            _check(Case(bias=bias, mask=mask, layout="grouped, fewer queries"))
 
 
-@pytest.mark.parametrize("mask", MASKS)
-@pytest.mark.parametrize(("layout", "block"), [(one, 16) for one in LAYOUTS] + [(one, 128) for one in LONG])
-def test_every_layout_meets_every_mask(layout, block, mask):
-    _check(Case(layout=layout, mask=mask, block=block))
+@pytest.mark.parametrize(("layout", "block"), [(name, 16) for name in LAYOUTS] + [(name, 128) for name in LONG])
+def test_every_layout_meets_every_mask(layout, block):
+    for case in sweep(MASKS):
+        with case as mask:
+            _check(Case(layout=layout, mask=mask, block=block))
 
 
 CASES = st.builds(
@@ -233,15 +236,15 @@ def test_whatever_is_put_together_agrees(case):
     _check(case)
 
 
-@pytest.mark.parametrize("mask", ["none", "columns", "bigbird", "window", "padded causal"])
-@pytest.mark.parametrize("layout", ["alike", "grouped, fewer queries"])
-def test_the_same_seed_drops_the_same_weights_however_they_are_laid_out(mask, layout):
-    case = Case(mask=mask, layout=layout, dropout=0.4, lse=True)
-    for block in (16, 64):
-        _check(replace(case, block=block))
+def test_the_same_seed_drops_the_same_weights_however_they_are_laid_out():
+    names = "none", "columns", "bigbird", "window", "padded causal"
+    for case in sweep(itertools.product(["alike", "grouped, fewer queries"], names)):
+        with case as (layout, mask):
+            case = Case(mask=mask, layout=layout, dropout=0.4, lse=True)
+            for block in (16, 64):
+                _check(replace(case, block=block))
 
 
-@pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize(
     "options",
     [
@@ -252,24 +255,25 @@ def test_the_same_seed_drops_the_same_weights_however_they_are_laid_out(mask, la
     ],
     ids=["fused", "general", "sigmoid", "tile by tile"],
 )
-def test_nothing_is_read_that_was_not_written(options, mask):
-    before = torch.are_deterministic_algorithms_enabled()
-    torch.use_deterministic_algorithms(True)  # fills what is allocated with NaN
-    try:
-        _check(Case(mask=mask, **options))
-    finally:
-        torch.use_deterministic_algorithms(before)
+def test_nothing_is_read_that_was_not_written(options):
+    for case in sweep(MASKS):
+        with case as mask:
+            before = torch.are_deterministic_algorithms_enabled()
+            torch.use_deterministic_algorithms(True)  # fills what is allocated with NaN
+            try:
+                _check(Case(mask=mask, **options))
+            finally:
+                torch.use_deterministic_algorithms(before)
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        Case(mask="causal", layout="long", block=128),
-        Case("additive", "documents", "t5", "long, fewer queries", block=128),
-        Case(mask="window", bias="t5", layout="long, whole blocks", block=128, learned=False),
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
-def test_every_type_at_the_real_size_of_a_block(case, dtype):
-    _check(replace(case, dtype=dtype))
+OF_REAL_SIZE = [
+    Case(mask="causal", layout="long", block=128),
+    Case("additive", "documents", "t5", "long, fewer queries", block=128),
+    Case(mask="window", bias="t5", layout="long, whole blocks", block=128, learned=False),
+]
+
+
+def test_every_type_at_the_real_size_of_a_block():
+    for case in sweep(itertools.product(OF_REAL_SIZE, TOLERANCE)):
+        with case as (parts, dtype):
+            _check(replace(parts, dtype=dtype))

@@ -6,7 +6,6 @@ other ways than many: pieces of keys side by side, ranges of keys, and the numba
 
 import inspect
 import itertools
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -16,10 +15,10 @@ import regard
 from drawn_masks import FAMILIES, Place, combined
 from oracles import dense
 from regard import masks
-from regard.backends import chunked_sdpa
 from regard.backends.flex import Flex
 from regard.backends.selection import named
 from regard.problem import Problem
+from sweeps import sweep
 from tiers import slow_but
 
 KEYS, FEW = 16_500, 300  # keys for which pieces are chosen, and keys for which they are not
@@ -54,71 +53,75 @@ def test_every_exported_mask_is_drawn():
 
 
 @pytest.mark.parametrize("queries", [1, 2, 3])
-@pytest.mark.parametrize("family", FAMILIES)
-def test_the_default_sees_what_the_mask_leaves_of_many_keys(family, queries):
-    for seed in range(2 if queries == 1 else 1):
-        place, (q, k, v) = draw(seed, KEYS, queries)
-        mask, seen = FAMILIES[family](place)
-        k, v = spoiled(place, k, v, seen)
-        bound = mask.bind(queries, KEYS, q_offset=place.start)
-        assert_is(regard.attention(q, k, v, mask=bound), dense(q, k, v, visible=seen).output, f"{family}, {place}")
+def test_the_default_sees_what_the_mask_leaves_of_many_keys(queries):
+    for case in sweep(FAMILIES):
+        with case as family:
+            for seed in range(2 if queries == 1 else 1):
+                place, (q, k, v) = draw(seed, KEYS, queries)
+                mask, seen = FAMILIES[family](place)
+                k, v = spoiled(place, k, v, seen)
+                bound = mask.bind(queries, KEYS, q_offset=place.start)
+                assert_is(
+                    regard.attention(q, k, v, mask=bound), dense(q, k, v, visible=seen).output, f"{family}, {place}"
+                )
 
 
 @pytest.mark.parametrize("queries", [1, 2, 3])
-@pytest.mark.parametrize("ahead", [0, 5_000, 16_383, 16_499])
-@pytest.mark.parametrize("how", ["bound", "aligned at the start"])
-def test_pieces_hide_what_the_causal_mask_hides(how, ahead, queries):
-    place, (q, k, v) = draw(ahead, KEYS, queries)
-    seen = np.arange(KEYS) <= np.arange(queries)[:, None] + (ahead if how == "bound" else 0)
-    mask = masks.Causal() if how == "bound" else masks.Causal(align="start")
-    k, v = spoiled(place, k, v, seen, torch.nan)
-    with mock.patch.object(chunked_sdpa, "_in_pieces", wraps=chunked_sdpa._in_pieces) as pieces:
-        bound = mask.bind(queries, KEYS, q_offset=ahead)
-        found = regard.attention(q, k, v, mask=bound, backend="split")
-        again = regard.attention(q, k, v, mask=bound, backend="split")
-    assert pieces.call_count == 2
-    expected = dense(q, k.nan_to_num(0.0), v.nan_to_num(0.0), visible=seen).output
-    assert_is(found, expected, "output")
-    assert torch.equal(again, found)
+def test_pieces_hide_what_the_causal_mask_hides(queries):
+    for case in sweep(itertools.product(["bound", "aligned at the start"], [0, 5_000, 16_383, 16_499])):
+        with case as (how, ahead):
+            place, (q, k, v) = draw(ahead, KEYS, queries)
+            seen = np.arange(KEYS) <= np.arange(queries)[:, None] + (ahead if how == "bound" else 0)
+            mask = masks.Causal() if how == "bound" else masks.Causal(align="start")
+            k, v = spoiled(place, k, v, seen, torch.nan)
+            bound = mask.bind(queries, KEYS, q_offset=ahead)
+            found = regard.attention(q, k, v, mask=bound, backend="split")
+            again = regard.attention(q, k, v, mask=bound, backend="split")
+            expected = dense(q, k.nan_to_num(0.0), v.nan_to_num(0.0), visible=seen).output
+            assert_is(found, expected, "output")
+            assert torch.equal(again, found)
 
 
 @pytest.mark.parametrize("queries", [1, 2, 3])
 def test_the_default_takes_pieces_and_hides_in_them(queries):
     place, (q, k, v) = draw(0, KEYS, queries, anywhere=False)
-    with mock.patch.object(chunked_sdpa, "_in_pieces", wraps=chunked_sdpa._in_pieces) as pieces:
-        for start in (KEYS - queries, KEYS - queries - 1, KEYS - 100):
-            seen = np.arange(KEYS) <= np.arange(queries)[:, None] + start
-            spoiled_k, spoiled_v = spoiled(place, k, v, seen)
-            bound = masks.Causal().bind(queries, KEYS, q_offset=start)
-            found = regard.attention(q, spoiled_k, spoiled_v, mask=bound)
-            assert_is(found, dense(q, spoiled_k, spoiled_v, visible=seen).output, f"start {start}")
-        assert_is(regard.attention(q, k, v), dense(q, k, v).output, "no mask")
-    assert pieces.call_count == 4
+    for start in (KEYS - queries, KEYS - queries - 1, KEYS - 100):
+        seen = np.arange(KEYS) <= np.arange(queries)[:, None] + start
+        spoiled_k, spoiled_v = spoiled(place, k, v, seen)
+        bound = masks.Causal().bind(queries, KEYS, q_offset=start)
+        assert regard.explain(q, spoiled_k, spoiled_v, mask=bound).backend == "split"
+        found = regard.attention(q, spoiled_k, spoiled_v, mask=bound)
+        assert_is(found, dense(q, spoiled_k, spoiled_v, visible=seen).output, f"start {start}")
+    assert regard.explain(q, k, v).backend == "split"
+    assert_is(regard.attention(q, k, v), dense(q, k, v).output, "no mask")
 
 
 NAMED = [one for name, one in named().items() if name not in ("flex", "triton", "split", "sharded")]
 
 
-BACKENDS = {one.name: one for one in (*NAMED, Flex(compiles=False))}
-ASKED = [*itertools.product(FAMILIES, BACKENDS)]
+BACKENDS = {backend.name: backend for backend in (*NAMED, Flex(compiles=False))}
 FLEX_TOO = ("Causal", "Dense", "Document", "Window")  # uncompiled it takes a quarter of a second for each
+FAMILIES_OF = {
+    **dict.fromkeys((backend.name for backend in NAMED), tuple(FAMILIES)),
+    "flex": FLEX_TOO,
+    "flex, the others": tuple(family for family in FAMILIES if family not in FLEX_TOO),
+}
 
 
-@pytest.mark.parametrize(
-    ("family", "name"), slow_but([one for one in ASKED if one[1] != "flex" or one[0] in FLEX_TOO], ASKED)
-)
+@pytest.mark.parametrize("name", slow_but([name for name in FAMILIES_OF if "others" not in name], FAMILIES_OF))
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile:UserWarning")
-def test_every_backend_sees_what_the_mask_leaves(family, name):
-    backend = BACKENDS[name]
-    for seed in range(1 if backend.name == "flex" else 4):
-        place, (q, k, v) = draw(seed, FEW, seed % 3 + 1, batch=2)
-        mask, seen = combined(place, [family]) if seed < 2 else combined(place, [family, "Causal", "Window"])
-        k, v = spoiled(place, k, v, seen)
-        problem = Problem.of(q, k, v, mask=mask.bind(place.queries, FEW, q_offset=place.start))
-        assert backend.refuses(problem) is None
-        with torch.no_grad():
-            found = backend(problem).output
-        assert_is(found, dense(q, k, v, visible=seen).output, f"{family}, seed {seed}")
+def test_every_backend_sees_what_the_mask_leaves(name):
+    backend = BACKENDS[name.split(",")[0]]
+    for case in sweep(itertools.product(FAMILIES_OF[name], range(1 if backend.name == "flex" else 4))):
+        with case as (family, seed):
+            place, (q, k, v) = draw(seed, FEW, seed % 3 + 1, batch=2)
+            mask, seen = combined(place, [family]) if seed < 2 else combined(place, [family, "Causal", "Window"])
+            k, v = spoiled(place, k, v, seen)
+            problem = Problem.of(q, k, v, mask=mask.bind(place.queries, FEW, q_offset=place.start))
+            assert backend.refuses(problem) is None
+            with torch.no_grad():
+                found = backend(problem).output
+            assert_is(found, dense(q, k, v, visible=seen).output, f"{family}, seed {seed}")
 
 
 MASKED = {
@@ -159,33 +162,38 @@ def options(name, place, rng):
     return ({"rotary": regard.positions.RoPE(4)} if name == "rotary" else {}), {}
 
 
-@pytest.mark.parametrize("extra", ["nothing", "alibi", "tensor", "sink and softcap", "rotary"])
 @pytest.mark.parametrize("kind", MASKED)
-def test_keys_that_few_queries_do_not_see_are_not_read(kind, extra):
+def test_keys_that_few_queries_do_not_see_are_not_read(kind):
     """Those before and after what is seen hold NaN; gradients and the log-sum-exp are those of the formula."""
-    for queries, seed in ((1, 0), (3, 1)):
-        place, (q, k, v) = draw(seed, 5_000, queries)
-        seen = np.broadcast_to(MASKED[kind][1](place.i, place.j), (queries, 5_000))
-        outside = ~torch.tensor(np.isin(np.arange(5_000), np.arange(*(np.flatnonzero(seen.any(0))[[0, -1]] + [0, 1]))))
-        asked, formula = options(extra, place, place.rng)
-        exact = [turned(q, place.i[:, 0]), turned(k, place.j)] if extra == "rotary" else [q, k]
-        up = torch.tensor(place.rng.standard_normal(q.shape), dtype=torch.float32)
-        expected = dense(*exact, v, visible=seen, cotangent=up, **formula)
-        k, v = (x.masked_fill(outside[:, None], torch.nan) for x in (k, v))
-        for x in (q, k, v):
-            x.requires_grad_()
-        bound = MASKED[kind][0].bind(queries, 5_000, q_offset=place.start)
-        output, lse = regard.attention(q, k, v, mask=bound, return_lse=True, **asked)
-        fused = regard.attention(q, k, v, mask=bound, **asked)
-        for name, found in {"output": output, "lse": lse, "fused": fused}.items():
-            assert_is(found.detach(), getattr(expected, name if name != "fused" else "output"), f"{kind}: {name}")
-        fused.backward(up)
-        assert_is(v.grad, expected.v, f"{kind}: gradient of v")
-        if extra != "rotary":
-            assert_is(q.grad, expected.q, f"{kind}: gradient of q")
-            assert_is(k.grad, expected.k, f"{kind}: gradient of k")
-        if extra == "tensor":
-            assert_is(asked["bias"].grad, expected.bias, f"{kind}: gradient of the bias")
+    for case in sweep(["nothing", "alibi", "tensor", "sink and softcap", "rotary"]):
+        with case as extra:
+            for queries, seed in ((1, 0), (3, 1)):
+                place, (q, k, v) = draw(seed, 5_000, queries)
+                seen = np.broadcast_to(MASKED[kind][1](place.i, place.j), (queries, 5_000))
+                outside = ~torch.tensor(
+                    np.isin(np.arange(5_000), np.arange(*(np.flatnonzero(seen.any(0))[[0, -1]] + [0, 1])))
+                )
+                asked, formula = options(extra, place, place.rng)
+                exact = [turned(q, place.i[:, 0]), turned(k, place.j)] if extra == "rotary" else [q, k]
+                up = torch.tensor(place.rng.standard_normal(q.shape), dtype=torch.float32)
+                expected = dense(*exact, v, visible=seen, cotangent=up, **formula)
+                k, v = (x.masked_fill(outside[:, None], torch.nan) for x in (k, v))
+                for x in (q, k, v):
+                    x.requires_grad_()
+                bound = MASKED[kind][0].bind(queries, 5_000, q_offset=place.start)
+                output, lse = regard.attention(q, k, v, mask=bound, return_lse=True, **asked)
+                fused = regard.attention(q, k, v, mask=bound, **asked)
+                for name, found in {"output": output, "lse": lse, "fused": fused}.items():
+                    assert_is(
+                        found.detach(), getattr(expected, name if name != "fused" else "output"), f"{kind}: {name}"
+                    )
+                fused.backward(up)
+                assert_is(v.grad, expected.v, f"{kind}: gradient of v")
+                if extra != "rotary":
+                    assert_is(q.grad, expected.q, f"{kind}: gradient of q")
+                    assert_is(k.grad, expected.k, f"{kind}: gradient of k")
+                if extra == "tensor":
+                    assert_is(asked["bias"].grad, expected.bias, f"{kind}: gradient of the bias")
 
 
 def test_a_window_over_many_keys_reads_those_in_the_window():

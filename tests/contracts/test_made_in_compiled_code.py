@@ -6,6 +6,7 @@ import torch
 import regard
 from regard import masks, normalizers, positions, scores
 from regard.errors import InputError
+from sweeps import sweep
 from tiers import slow_but
 
 N, HEADS, WIDTH = 16, 2, 8
@@ -72,18 +73,20 @@ AT_ONCE = ("local, of sentences", "local, luong's second", "padding", "table of 
 
 
 @pytest.mark.parametrize(
-    "name", [name if name in AT_ONCE else pytest.param(name, marks=pytest.mark.slow) for name in CASES]
+    "at_once", [pytest.param(True, id="quick"), pytest.param(False, id="the others", marks=pytest.mark.slow)]
 )
-def test_it_is_made_within_the_graph(name):
-    held, made = CASES[name]
+def test_it_is_made_within_the_graph(at_once):
+    for case in sweep(name for name in CASES if (name in AT_ONCE) == at_once):
+        with case as name:
+            held, made = CASES[name]
 
-    def call(x, *held):
-        return regard.attention(x, x, x, **made(*held))
+            def call(x, *held, made=made):
+                return regard.attention(x, x, x, **made(*held))
 
-    x = drawn(2, HEADS, N, WIDTH)
-    torch._dynamo.reset()
-    compiled = torch.compile(call, fullgraph=True, backend="eager")
-    torch.testing.assert_close(compiled(x, *held), call(x, *held))
+            x = drawn(2, HEADS, N, WIDTH)
+            torch._dynamo.reset()
+            compiled = torch.compile(call, fullgraph=True, backend="eager")
+            torch.testing.assert_close(compiled(x, *held), call(x, *held))
 
 
 WRONG = {

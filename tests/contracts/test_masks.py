@@ -2,6 +2,7 @@
 
 import doctest
 import inspect
+import itertools
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from oracles import Largest
 from regard import masks, normalizers, positions, scores
 from regard.errors import InputError
 from regard.masks.block_plan import EMPTY, FULL, PARTIAL, edges
+from sweeps import sweep
 
 BATCH, HEADS, KEYS = 2, 3, 150  # more keys than two cells of Dense
 SEEN = np.random.default_rng(0).random((BATCH, HEADS, 90, KEYS)) < 0.5
@@ -155,9 +157,7 @@ EXACT = (
     "Window",
 )
 COMPOSED = ("bigbird", "longformer", "prefix_lm", "sparse_transformer")
-ALL = [
-    pytest.param(mask, rule, id=f"{name}-{n}") for name, many in EXAMPLES.items() for n, (mask, rule) in enumerate(many)
-]
+ALL = {f"{name}-{n}": example for name, many in EXAMPLES.items() for n, example in enumerate(many)}
 
 leaves = st.sampled_from([pair for many in EXAMPLES.values() for pair in many])
 
@@ -215,11 +215,13 @@ def test_every_exported_mask_is_tested_here():
     assert subclasses == set(EXAMPLES)
 
 
-@pytest.mark.parametrize(("mask", "rule"), ALL)
-def test_a_mask_is_its_rule(mask, rule):
-    dense = mask.bind(90, KEYS).dense(BATCH, HEADS)
-    assert dense.dtype == torch.bool
-    np.testing.assert_array_equal(dense.expand(BATCH, HEADS, 90, KEYS).numpy(), _matrix(rule))
+def test_a_mask_is_its_rule():
+    for case in sweep(ALL):
+        with case as name:
+            mask, rule = ALL[name]
+            dense = mask.bind(90, KEYS).dense(BATCH, HEADS)
+            assert dense.dtype == torch.bool
+            np.testing.assert_array_equal(dense.expand(BATCH, HEADS, 90, KEYS).numpy(), _matrix(rule))
 
 
 @settings(max_examples=80, deadline=None)
@@ -243,16 +245,17 @@ def test_interval_masks_know_their_blocks_exactly(pair, rows, columns):
     np.testing.assert_array_equal(kinds.expand(truth.shape).numpy(), truth)
 
 
-@pytest.mark.parametrize("size", [1, 2, 7])
-@pytest.mark.parametrize(("mask", "rule"), [one for one in ALL if one.id.split("-")[0] in EXACT])
-def test_interval_masks_are_exact_to_the_last_pair(mask, rule, size):
-    rows, columns = edges(90, size), edges(KEYS, size)
-    seen = np.pad(_matrix(rule), [(0, 0), (0, 0), (0, -90 % size), (0, -KEYS % size)], mode="edge")
-    cells = seen.reshape(BATCH, HEADS, len(rows) - 1, size, len(columns) - 1, size)
-    truth = PARTIAL + cells.all((3, 5)) - ~cells.any((3, 5))
-    kinds = mask.bind(90, KEYS).blocks(rows, columns).expand(truth.shape).numpy()
-    whole = np.s_[:, :, : 90 // size, : KEYS // size]  # the last, ragged ones are drawn at random above
-    np.testing.assert_array_equal(kinds[whole], truth[whole])
+def test_interval_masks_are_exact_to_the_last_pair():
+    for case in sweep(itertools.product([name for name in ALL if name.split("-")[0] in EXACT], [1, 2, 7])):
+        with case as (name, size):
+            mask, rule = ALL[name]
+            rows, columns = edges(90, size), edges(KEYS, size)
+            seen = np.pad(_matrix(rule), [(0, 0), (0, 0), (0, -90 % size), (0, -KEYS % size)], mode="edge")
+            cells = seen.reshape(BATCH, HEADS, len(rows) - 1, size, len(columns) - 1, size)
+            truth = PARTIAL + cells.all((3, 5)) - ~cells.any((3, 5))
+            kinds = mask.bind(90, KEYS).blocks(rows, columns).expand(truth.shape).numpy()
+            whole = np.s_[:, :, : 90 // size, : KEYS // size]  # the last, ragged ones are drawn at random above
+            np.testing.assert_array_equal(kinds[whole], truth[whole])
 
 
 def test_a_dense_mask_knows_whole_cells_exactly():
@@ -263,27 +266,33 @@ def test_a_dense_mask_knows_whole_cells_exactly():
     np.testing.assert_array_equal(bound.blocks(rows, columns).numpy(), truth)
 
 
-@pytest.mark.parametrize(("mask", "rule"), ALL)
-def test_a_tile_is_a_part_of_the_whole(mask, rule):
-    part = mask.bind(90, KEYS).tile(
-        slice(7, 40), slice(60, 131), batch=slice(1, 2), heads=slice(1, 3), device=torch.device("cpu")
-    )
-    np.testing.assert_array_equal(part.expand(1, 2, 33, 71).numpy(), _matrix(rule)[1:2, 1:3, 7:40, 60:131])
+def test_a_tile_is_a_part_of_the_whole():
+    for case in sweep(ALL):
+        with case as name:
+            mask, rule = ALL[name]
+            part = mask.bind(90, KEYS).tile(
+                slice(7, 40), slice(60, 131), batch=slice(1, 2), heads=slice(1, 3), device=torch.device("cpu")
+            )
+            np.testing.assert_array_equal(part.expand(1, 2, 33, 71).numpy(), _matrix(rule)[1:2, 1:3, 7:40, 60:131])
 
 
-@pytest.mark.parametrize(("mask", "rule"), ALL)
-def test_small_integers_are_positions_too(mask, rule):
-    bound = mask.bind(90, KEYS)
-    places = np.ogrid[:BATCH, :HEADS, 60:KEYS, :KEYS]
-    seen = bound.mask(*(torch.tensor(place, dtype=torch.int32) for place in places))
-    np.testing.assert_array_equal(seen.expand(BATCH, HEADS, 90, KEYS).numpy(), _matrix(rule))
+def test_small_integers_are_positions_too():
+    for case in sweep(ALL):
+        with case as name:
+            mask, rule = ALL[name]
+            bound = mask.bind(90, KEYS)
+            places = np.ogrid[:BATCH, :HEADS, 60:KEYS, :KEYS]
+            seen = bound.mask(*(torch.tensor(place, dtype=torch.int32) for place in places))
+            np.testing.assert_array_equal(seen.expand(BATCH, HEADS, 90, KEYS).numpy(), _matrix(rule))
 
 
-@pytest.mark.parametrize(("mask", "rule"), ALL)
-def test_a_mask_that_calls_itself_relative_is_the_same_along_diagonals(mask, rule):
-    seen = _matrix(rule)
-    alike = (seen[..., 1:, 1:] == seen[..., :-1, :-1]).all()
-    assert alike or not mask.relative
+def test_a_mask_that_calls_itself_relative_is_the_same_along_diagonals():
+    for case in sweep(ALL):
+        with case as name:
+            mask, rule = ALL[name]
+            seen = _matrix(rule)
+            alike = (seen[..., 1:, 1:] == seen[..., :-1, :-1]).all()
+            assert alike or not mask.relative
 
 
 def test_what_depends_on_the_distance_alone_says_so():
@@ -294,13 +303,14 @@ def test_what_depends_on_the_distance_alone_says_so():
     assert not any(mask.relative for mask in (both | masks.Sinks(1), ~masks.Sinks(1)))
 
 
-@pytest.mark.parametrize("queries", [1, 2, 5, 9])
-def test_queries_are_the_last_positions(queries):
-    whole = masks.Causal().bind(5, 5).dense()[0, 0]
-    placed = masks.Causal().bind(queries, 5).dense()[0, 0]
-    assert placed.shape == (queries, 5)
-    assert torch.equal(placed[-min(queries, 5) :], whole[-min(queries, 5) :])
-    assert not placed[: max(0, queries - 5)].any()  # before the first key there is nothing to see
+def test_queries_are_the_last_positions():
+    for case in sweep([1, 2, 5, 9]):
+        with case as queries:
+            whole = masks.Causal().bind(5, 5).dense()[0, 0]
+            placed = masks.Causal().bind(queries, 5).dense()[0, 0]
+            assert placed.shape == (queries, 5)
+            assert torch.equal(placed[-min(queries, 5) :], whole[-min(queries, 5) :])
+            assert not placed[: max(0, queries - 5)].any()  # before the first key there is nothing to see
 
 
 def test_query_start_puts_the_queries_elsewhere():
@@ -318,36 +328,38 @@ def test_causal_never_sees_a_later_key():
     assert not masks.Causal().bind(50, 50).dense()[0, 0].triu(1).any()
 
 
-@pytest.mark.parametrize("how", ["&", "|"])
-def test_masks_of_different_batches_do_not_combine(how):
-    two, three = masks.Padding(torch.ones(2, 4, dtype=torch.bool)), masks.Padding(torch.ones(3, 4, dtype=torch.bool))
-    pair = two & three if how == "&" else two | three
-    with pytest.raises(InputError, match="equal sizes or 1, got batch 2 and 3"):
-        _ = pair.leading
+def test_masks_of_different_batches_do_not_combine():
+    for case in sweep(["&", "|"]):
+        with case as how:
+            two, three = (masks.Padding(torch.ones(batch, 4, dtype=torch.bool)) for batch in (2, 3))
+            pair = two & three if how == "&" else two | three
+            with pytest.raises(InputError, match="equal sizes or 1, got batch 2 and 3"):
+                _ = pair.leading
 
 
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (lambda: masks.Window(), r"either a size or `left=` and `right=`, for example Window\(512\)"),
-        (lambda: masks.Window(4, left=1), "either a size or"),
-        (lambda: masks.Window(0), "`size` counts the query itself and must be at least 1, got 0"),
-        (lambda: masks.Window(left=-1), "must be 0 or more, got -1 and 0"),
-        (lambda: masks.Causal(align="left"), '`align` must be "end" or "start", got \'left\''),
-        (
-            lambda: masks.Padding(torch.full((2, 3), 0.5)),
-            "`attention_mask` must hold zeros .* and ones .* alone, got 0.5",
-        ),
-        (lambda: masks.Padding(torch.ones(3, dtype=torch.bool)), r"must be \(batch, keys\), got \(3,\)"),
-        (lambda: masks.Padding(torch.ones(1, 3, dtype=torch.bool)).bind(1, 4), "one flag for each of 4 keys, got 3"),
-        (lambda: masks.Dense(torch.ones(3, 3)), "must be boolean, True = may see, got torch.float32"),
-        (lambda: masks.Dense(torch.ones(2, 3, 3, dtype=torch.bool)), r"got \(2, 3, 3\): write mask\[:, None\]"),
-        (lambda: masks.Dense(torch.ones(3, 3, dtype=torch.bool)).bind(3, 4), r"3 queries × 4 keys .* shape \(3, 3\)"),
-    ],
-)
-def test_a_wrong_mask_says_what_is_right(make, words):
-    with pytest.raises(InputError, match=words):
-        make()
+ONES = torch.ones(2, 3, 4, dtype=torch.bool)
+# What is wrong with each mask, and the words of the refusal that name the argument and the way out.
+REFUSED = {
+    "a window of nothing": (lambda: masks.Window(), r"a size or `left=` and `right=`.*Window\(512\)"),
+    "a window of both": (lambda: masks.Window(4, left=1), "a size or `left=` and `right=`"),
+    "a window without itself": (lambda: masks.Window(0), "`size` .*at least 1, got 0"),
+    "a window to nowhere": (lambda: masks.Window(left=-1), "0 or more, got -1 and 0"),
+    "another end": (lambda: masks.Causal(align="left"), '`align` must be "end" or "start", got \'left\''),
+    "half a token": (lambda: masks.Padding(torch.full((2, 3), 0.5)), "`attention_mask` .*zeros .* and ones .*0.5"),
+    "padding without a batch": (lambda: masks.Padding(ONES[0, 0]), r"must be \(batch, keys\), got \(4,\)"),
+    "padding of other keys": (lambda: masks.Padding(ONES[0]).bind(1, 5), "each of 5 keys, got 4"),
+    "numbers": (lambda: masks.Dense(torch.ones(3, 3)), "must be boolean, True = may see, got torch.float32"),
+    "no heads": (lambda: masks.Dense(ONES), r"got \(2, 3, 4\): write mask\[:, None\]"),
+    "other keys": (lambda: masks.Dense(ONES[0]).bind(3, 5), r"3 queries × 5 keys .* shape \(3, 4\)"),
+}
+
+
+def test_a_wrong_mask_is_refused_with_the_way_out():
+    for case in sweep(REFUSED):
+        with case as name:
+            make, words = REFUSED[name]
+            with pytest.raises(InputError, match=words):
+                make()
 
 
 def test_planning_a_million_tokens_takes_little_memory_a_row():
@@ -372,116 +384,16 @@ def test_the_share_of_visible_blocks_is_counted_without_holding_all_of_them():
 CONVERTERS = [name for name in masks.__all__ if name.startswith(("from_", "to_"))]
 
 
-@pytest.mark.parametrize("name", [*EXAMPLES, *COMPOSED, *CONVERTERS, "pack", "unpack"])
-def test_the_docstring_shows_the_mask_by_example(name):
-    examples = doctest.DocTestParser().get_examples(inspect.getdoc(getattr(masks, name)))
-    assert any("tensor([[" in example.want for example in examples)
+def test_the_docstring_shows_the_mask_by_example():
+    for case in sweep([*EXAMPLES, *COMPOSED, *CONVERTERS, "pack", "unpack"]):
+        with case as name:
+            examples = doctest.DocTestParser().get_examples(inspect.getdoc(getattr(masks, name)))
+            assert any("tensor([[" in example.want for example in examples)
 
 
-def test_the_public_names_are_these():
-    assert regard.__all__ == [
-        "AtlasError",
-        "HeadSet",
-        "InputError",
-        "Layer",
-        "LookPair",
-        "LookResult",
-        "MissingExtraError",
-        "NonFiniteLossError",
-        "Observation",
-        "ObservationError",
-        "RankError",
-        "Record",
-        "RegardError",
-        "ablate_heads",
-        "attention",
-        "compare_looks",
-        "compare_models",
-        "compare_records",
-        "compare_texts",
-        "explain",
-        "find_heads",
-        "head_scores",
-        "load_atlas",
-        "load_model",
-        "look",
-        "masks",
-        "models",
-        "nn",
-        "normalizers",
-        "positions",
-        "register_with_transformers",
-        "score_heads_for_pairs",
-        "scores",
-        "sequence_parallel",
-        "shard_sequence",
-        "sources",
-        "statistics",
-        "summary",
-        "tap",
-        "use_backend",
-        "watch",
-    ]
-    assert masks.__all__ == [
-        "EMPTY",
-        "FULL",
-        "PARTIAL",
-        "Axial",
-        "BlockLocal",
-        "BoundMask",
-        "Causal",
-        "Dense",
-        "DilatedWindow",
-        "Document",
-        "Global",
-        "LocalMonotonic",
-        "LocalPredictive",
-        "Mask",
-        "MaskMod",
-        "Neighborhood",
-        "Padding",
-        "Prefix",
-        "RandomBlocks",
-        "Sinks",
-        "Strided",
-        "Unpadded",
-        "Window",
-        "bigbird",
-        "cu_seqlens_from_lengths",
-        "from_attention_mask",
-        "from_block_mask",
-        "from_key_padding_mask",
-        "from_mha_attn_mask",
-        "longformer",
-        "pack",
-        "prefix_lm",
-        "sparse_transformer",
-        "to_attention_mask",
-        "to_block_mask",
-        "to_dense_mask",
-        "to_key_padding_mask",
-        "to_mha_attn_mask",
-        "unpack",
-        "unpad",
-    ]
-    assert scores.__all__ == [
-        "Additive",
-        "Bilinear",
-        "Concat",
-        "Cosine",
-        "DeBERTa",
-        "Dot",
-        "RelativeKeyQuery",
-        "ScaledDot",
-        "Score",
-        "Shaw",
-        "TransformerXL",
-    ]
-    assert normalizers.__all__ == ["Normalizer", "Sigmoid", "Softmax"]
-
-
-@pytest.mark.parametrize("module", [regard, masks, scores, normalizers, positions], ids=lambda m: m.__name__)
-def test_every_public_name_exists_and_says_what_it_is(module):
-    for name in module.__all__:
-        one = getattr(module, name)
-        assert isinstance(one, int) or inspect.getdoc(one), name
+def test_every_public_name_exists_and_says_what_it_is():
+    for case in sweep([regard, masks, scores, normalizers, positions], name=lambda module: module.__name__):
+        with case as module:
+            for name in module.__all__:
+                one = getattr(module, name)
+                assert isinstance(one, int) or inspect.getdoc(one), name

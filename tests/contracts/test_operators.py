@@ -19,6 +19,7 @@ from regard.backends.numba_loops.backend import OPERATOR as NUMBA
 from regard.backends.selection import named
 from regard.errors import InputError
 from regard.problem import Problem
+from sweeps import sweep
 
 pytestmark = pytest.mark.filterwarnings(  # of torch.compile's own
     "ignore:The .grad attribute of a Tensor that is not a leaf"
@@ -67,11 +68,12 @@ def _agrees_at_all_lengths(
 COMPILED = [[one for one in every if one not in OF_PYTHON] for every in (MASKS, BIASES)]
 
 
-@pytest.mark.slow  # 3 s each
-@pytest.mark.parametrize("backend", ["blockwise", "numba"])
+@pytest.mark.slow
 @pytest.mark.parametrize(("mask", "bias"), [*zip(COMPILED[0], itertools.cycle(COMPILED[1]), strict=False)])
-def test_every_mask_and_bias_is_compiled_whole_and_at_most_twice(backend, mask, bias):
-    _agrees_at_all_lengths(backend, mask=mask, bias=bias)
+def test_every_mask_and_bias_is_compiled_whole_and_at_most_twice(mask, bias):
+    for case in sweep(["blockwise", "numba"]):
+        with case as backend:
+            _agrees_at_all_lengths(backend, mask=mask, bias=bias)
 
 
 @pytest.mark.slow  # 5 to 10 s each

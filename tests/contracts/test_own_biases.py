@@ -1,5 +1,6 @@
 """A bias of one's own that reads batch or head gives the same at every length and backend, without `leading`."""
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +15,7 @@ from regard.backends.selection import named
 from regard.errors import InputError
 from regard.positions import Bias, Relative
 from regard.problem import Problem
-from tiers import slow_but
+from sweeps import sweep
 
 BATCH, HEADS, DIM = 2, 3, 4
 CPU = tuple(named().values())
@@ -104,40 +105,44 @@ def dense(q, k, v, t, kind, place, mask):
     return (weights if place == "bias" else weights * matrix(kind, t, n)) @ v
 
 
-SIZES = [(1, "all"), (128, "by head"), (512, "by sequence"), (700, "by head")]
-CASES = [(kind, *of) for kind in KINDS for of in SIZES]
+SIZES = {1: "all", 128: "by head", 512: "by sequence", 700: "by head"}
+CASES = list(itertools.product(KINDS, SIZES))
+KEPT = [(kind, n) for kind, n in CASES if n < 700 or kind is ByBoth]
 
 
 @pytest.mark.parametrize(
-    ("kind", "n", "mask"), slow_but([one for one in CASES if one[1] < 700 or one[0] is ByBoth], CASES), ids=str
+    "quick", [pytest.param(True, id="quick"), pytest.param(False, id="the others", marks=pytest.mark.slow)]
 )
-def test_every_backend_gives_the_formula_and_its_gradients(kind, n, mask):
-    place = "weight_factor" if (kind, n) in ((ByBoth, 512), (Broadcasting, 128)) else "bias"
-    mask = mask_of(mask, n)
-    leaves = [drawn(BATCH, HEADS, n, DIM, seed=one).requires_grad_() for one in range(3)]
-    leaves.append(drawn(*KINDS[kind], seed=3).requires_grad_())
-    up = drawn(BATCH, HEADS, n, DIM, seed=4)
-    expected = dense(*leaves, kind, place, mask)
-    slopes = torch.autograd.grad((expected * up).sum(), leaves)
-    problem = Problem.of(*leaves[:3], mask=mask, **{place: kind(leaves[3])})
-    able = [one for one in CPU if one.refuses(problem) is None]
-    assert {"reference", "blockwise"} <= {one.name for one in able}
-    for backend in able:
-        found = backend(problem).output
-        torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
-        for one, other in zip(torch.autograd.grad((found * up).sum(), leaves), slopes, strict=True):
-            torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
+def test_every_backend_gives_the_formula_and_its_gradients(quick):
+    for case in sweep(pair for pair in CASES if (pair in KEPT) == quick):
+        with case as (kind, n):
+            place = "weight_factor" if (kind, n) in ((ByBoth, 512), (Broadcasting, 128)) else "bias"
+            mask = mask_of(SIZES[n], n)
+            leaves = [drawn(BATCH, HEADS, n, DIM, seed=one).requires_grad_() for one in range(3)]
+            leaves.append(drawn(*KINDS[kind], seed=3).requires_grad_())
+            up = drawn(BATCH, HEADS, n, DIM, seed=4)
+            expected = dense(*leaves, kind, place, mask)
+            slopes = torch.autograd.grad((expected * up).sum(), leaves)
+            problem = Problem.of(*leaves[:3], mask=mask, **{place: kind(leaves[3])})
+            able = [one for one in CPU if one.refuses(problem) is None]
+            assert {"reference", "blockwise"} <= {one.name for one in able}
+            for backend in able:
+                found = backend(problem).output
+                torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+                for one, other in zip(torch.autograd.grad((found * up).sum(), leaves), slopes, strict=True):
+                    torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_narrow_queries_without_gradients(kind):
+def test_narrow_queries_without_gradients():
     """numba, and the few keys that a causal mask leaves, where no gradient is wanted."""
-    x, t = drawn(BATCH, HEADS, 140, DIM).float(), drawn(*KINDS[kind], seed=3).float()
-    for queries in (3, 140):
-        expected = regard.attention(x[:, :, -queries:], x, x, bias=matrix(kind, t, 140)[..., -queries:, :])
-        for backend in ("reference", "sdpa", "blockwise", "numba", "auto"):
-            found = regard.attention(x[:, :, -queries:], x, x, bias=kind(t), backend=backend)
-            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    for case in sweep(KINDS):
+        with case as kind:
+            x, t = drawn(BATCH, HEADS, 140, DIM).float(), drawn(*KINDS[kind], seed=3).float()
+            for queries in (3, 140):
+                expected = regard.attention(x[:, :, -queries:], x, x, bias=matrix(kind, t, 140)[..., -queries:, :])
+                for backend in ("reference", "sdpa", "blockwise", "numba", "auto"):
+                    found = regard.attention(x[:, :, -queries:], x, x, bias=kind(t), backend=backend)
+                    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", [one for one in KINDS if one is not Broadcasting])
@@ -149,21 +154,27 @@ def test_flex_asks_for_single_pairs(kind):
     torch.testing.assert_close(flex(problem).output, regard.attention(x, x, x, bias=matrix(kind, t, 9)))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_watching_gives_the_same_weights(kind):
-    class Model(torch.nn.Module):
-        def forward(self, x):
-            return regard.attention(x, x, x, bias=kind(t))
+class Attends(torch.nn.Module):
+    def __init__(self, bias):
+        super().__init__()
+        self.bias = bias
 
-    x, t = drawn(BATCH, HEADS, 70, DIM), drawn(*KINDS[kind], seed=3)
-    expected = torch.softmax(x @ x.mT / DIM**0.5 + matrix(kind, t, 70), -1)
-    for keep in ("weights", "qk"):
-        with torch.no_grad(), regard.watch(model := Model(), keep=keep) as seen:
-            model(x)
-        layer, everything = seen.layers[0], slice(0, 70)
-        for b, h in ((0, 0), (0, 2), (1, 1)):
-            found = layer.weights[b, h] if keep == "weights" else layer.qk.tile(b, h, everything, everything)
-            np.testing.assert_allclose(found, expected[b, h].numpy(), rtol=1e-6, atol=1e-9)
+    def forward(self, x):
+        return regard.attention(x, x, x, bias=self.bias)
+
+
+def test_watching_gives_the_same_weights():
+    for case in sweep(KINDS):
+        with case as kind:
+            x, t = drawn(BATCH, HEADS, 70, DIM), drawn(*KINDS[kind], seed=3)
+            expected = torch.softmax(x @ x.mT / DIM**0.5 + matrix(kind, t, 70), -1)
+            for keep in ("weights", "qk"):
+                with torch.no_grad(), regard.watch(model := Attends(kind(t)), keep=keep) as seen:
+                    model(x)
+                layer, everything = seen.layers[0], slice(0, 70)
+                for b, h in ((0, 0), (0, 2), (1, 1)):
+                    found = layer.weights[b, h] if keep == "weights" else layer.qk.tile(b, h, everything, everything)
+                    np.testing.assert_allclose(found, expected[b, h].numpy(), rtol=1e-6, atol=1e-9)
 
 
 def test_leading_is_found_and_only_where_it_is_needed():

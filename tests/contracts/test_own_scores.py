@@ -1,5 +1,6 @@
 """A score of one's own that holds something by sequence or by head gives the same at every length and backend."""
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +14,7 @@ from regard.backends.selection import named
 from regard.errors import InputError
 from regard.problem import Problem
 from regard.scores import Score
-from tiers import slow_but
+from sweeps import sweep
 
 BATCH, HEADS, DIM = 2, 3, 4
 CPU = tuple(named().values())
@@ -91,28 +92,29 @@ def run(kind, shape, mask, n, backend):
 SHAPES = {"head": (1, HEADS, 1, 1), "sequence": (BATCH, 1, 1, 1), "both": (BATCH, HEADS, 1, 1)}
 
 
+QUICK = [(1, "all"), (1, "by sequence"), (128, "causal"), (128, "by both"), (512, "by head"), (700, "by sequence")]
+CASES = list(itertools.product(SHAPES, [*QUICK, (512, "by sequence"), (700, "all"), (700, "by head")]))
+
+
 @pytest.mark.parametrize(
-    ("n", "name"),
-    [
-        *((1, "all"), (1, "by sequence"), (128, "causal"), (128, "by both"), (512, "by head"), (700, "by sequence")),
-        *slow_but((), [(512, "by sequence"), (700, "all"), (700, "by head")]),
-    ],
+    "quick", [pytest.param(True, id="quick"), pytest.param(False, id="the others", marks=pytest.mark.slow)]
 )
-@pytest.mark.parametrize("of", slow_but(["both"], SHAPES))
-def test_every_backend_gives_the_formula_and_its_gradients(of, n, name):
-    shape = SHAPES[of]
-    mask = made(n)[name]
-    expected, slopes = run(None, shape, mask, n, None)
-    x = torch.zeros(BATCH, HEADS, n, DIM, dtype=torch.float64)
-    for kind in (Broadcasting, Hearing):
-        problem = Problem.of(x, x, x, score=kind(torch.ones(shape, dtype=torch.float64)), mask=mask)
-        names = [one.name for one in CPU if one.refuses(problem) is None]
-        assert {"reference", "blockwise"} <= set(names)
-        for backend in names:
-            found, ours = run(kind, shape, mask, n, backend)
-            torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
-            for one, other in zip(ours, slopes, strict=True):
-                torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-8)
+def test_every_backend_gives_the_formula_and_its_gradients(quick):
+    for case in sweep(pair for pair in CASES if (pair[0] == "both" and pair[1] in QUICK) == quick):
+        with case as (of, (n, name)):
+            shape = SHAPES[of]
+            mask = made(n)[name]
+            expected, slopes = run(None, shape, mask, n, None)
+            x = torch.zeros(BATCH, HEADS, n, DIM, dtype=torch.float64)
+            for kind in (Broadcasting, Hearing):
+                problem = Problem.of(x, x, x, score=kind(torch.ones(shape, dtype=torch.float64)), mask=mask)
+                names = [one.name for one in CPU if one.refuses(problem) is None]
+                assert {"reference", "blockwise"} <= set(names)
+                for backend in names:
+                    found, ours = run(kind, shape, mask, n, backend)
+                    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+                    for one, other in zip(ours, slopes, strict=True):
+                        torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-8)
 
 
 @pytest.mark.parametrize("kind", [Broadcasting, Hearing])

@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import json
 import pickle
+from itertools import product
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from documents import ROOT
 from regard import InputError
 from regard.data import Corpus, read_corpus
+from sweeps import sweep
 
 TATOEBA = ROOT.parent / "shared" / "data" / "tatoeba-eng-cmn.tsv"
 
@@ -43,13 +45,14 @@ def test_bad_lines_of_pairs_are_counted_by_reason_with_the_first_lines_number(tm
     }
 
 
-@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
-@pytest.mark.parametrize("last", ["", "end"])
-def test_lines_end_as_on_linux_windows_and_the_old_macintosh(tmp_path, end, last):
-    content = end.join(["one\t1", "two\t2", "", "three\t3"]) + (end if last else "")
-    corpus = read_corpus(written(tmp_path, "pairs.tsv", content))
-    assert (corpus["source"], corpus["target"]) == (("one", "two", "three"), ("1", "2", "3"))
-    assert dict(corpus.skipped) == {"empty, first line 3": 1}
+def test_lines_end_as_on_linux_windows_and_the_old_macintosh(tmp_path_factory):
+    for case in sweep(product(["\n", "\r\n", "\r"], ["", "end"])):
+        with case as (end, last):
+            tmp_path = tmp_path_factory.mktemp("case")
+            content = end.join(["one\t1", "two\t2", "", "three\t3"]) + (end if last else "")
+            corpus = read_corpus(written(tmp_path, "pairs.tsv", content))
+            assert (corpus["source"], corpus["target"]) == (("one", "two", "three"), ("1", "2", "3"))
+            assert dict(corpus.skipped) == {"empty, first line 3": 1}
 
 
 def test_a_line_with_a_carriage_return_inside_is_counted(tmp_path):
@@ -94,27 +97,29 @@ def test_json_lines_take_text_and_whole_numbers_and_count_the_rest(tmp_path):
     }
 
 
-@pytest.mark.parametrize("name", ["pairs.tsv.gz", "pairs.tsv", "pairs.jsonl.gz"])
-def test_gzip_is_told_by_content_and_its_hash_is_that_of_the_packed_file(tmp_path, name):
-    plain = '{"source": "a", "target": "b"}\n' if "jsonl" in name else "a\tb\n"
-    content = gzip.compress(plain.encode())
-    corpus = read_corpus(written(tmp_path, name, content))
-    assert corpus["target"] == ("b",)
-    assert corpus.sha256 == hashlib.sha256(content).hexdigest()
+def test_gzip_is_told_by_content_and_its_hash_is_that_of_the_packed_file(tmp_path_factory):
+    for case in sweep(["pairs.tsv.gz", "pairs.tsv", "pairs.jsonl.gz"]):
+        with case as name:
+            tmp_path = tmp_path_factory.mktemp("case")
+            plain = '{"source": "a", "target": "b"}\n' if "jsonl" in name else "a\tb\n"
+            content = gzip.compress(plain.encode())
+            corpus = read_corpus(written(tmp_path, name, content))
+            assert corpus["target"] == ("b",)
+            assert corpus.sha256 == hashlib.sha256(content).hexdigest()
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "words"),
-    [
+def test_a_file_without_a_usable_line_is_refused_with_the_reason(tmp_path_factory):
+    cases = [
         ("empty.tsv", b"", "got none: it is empty"),
         ("bad.tsv", b"one\ntwo\n", "got none: 2 with fewer than 2 columns, first line 1"),
         ("torn.tsv.gz", gzip.compress(b"a\tb\n" * 99, mtime=0)[:-9], "cannot unpack .*Copy or fetch it again"),
         ("wide.tsv", "a\tb\n".encode("utf-16"), "must be UTF-8, got UTF-16: `iconv"),
-    ],
-)
-def test_a_file_without_a_usable_line_is_refused_with_the_reason(tmp_path, name, content, words):
-    with pytest.raises(InputError, match=words):
-        read_corpus(written(tmp_path, name, content))
+    ]
+    for case in sweep(cases):
+        with case as (name, content, words):
+            tmp_path = tmp_path_factory.mktemp("case")
+            with pytest.raises(InputError, match=words):
+                read_corpus(written(tmp_path, name, content))
 
 
 def test_what_is_no_file_is_refused(tmp_path):

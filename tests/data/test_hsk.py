@@ -12,6 +12,7 @@ from documents import ROOT
 from regard import InputError
 from regard.cli.downloads import data as app
 from regard.data import FetchError, chinese, fetch_hsk, read_corpus
+from sweeps import sweep
 
 MEMBER = "hsk_sentences_audio/data/sentences.json"
 
@@ -69,13 +70,15 @@ def test_command_writes_traditional_characters_where_asked(served, tmp_path):
     assert "2 sentences, 3 left out" in done.output
 
 
-@pytest.mark.parametrize("content", [None, "{torn", '[{"id": 1}]', '{"id": {}}'])
-def test_a_wheel_with_something_else_in_it_leaves_the_files_as_they_were(served, tmp_path, content):
-    served(content)
-    (tmp_path / "hsk.tsv").write_text("old", "utf-8")
-    with pytest.raises(FetchError, match=r"must hold sentences in hsk_sentences_audio/data/sentences\.json"):
-        fetch_hsk(tmp_path)
-    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("hsk.tsv", "old")]
+def test_a_wheel_with_something_else_in_it_leaves_the_files_as_they_were(served, tmp_path_factory):
+    for case in sweep([None, "{torn", '[{"id": 1}]', '{"id": {}}']):
+        with case as content:
+            tmp_path = tmp_path_factory.mktemp("case")
+            served(content)
+            (tmp_path / "hsk.tsv").write_text("old", "utf-8")
+            with pytest.raises(FetchError, match=r"must hold sentences in hsk_sentences_audio/data/sentences\.json"):
+                fetch_hsk(tmp_path)
+            assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("hsk.tsv", "old")]
 
 
 def test_command_says_what_went_wrong_in_one_line(monkeypatch, tmp_path):
@@ -96,19 +99,18 @@ def test_scripts_and_folders_that_cannot_be_are_refused(tmp_path):
         fetch_hsk(tmp_path / "file" / "folder")
 
 
-@pytest.mark.parametrize(
-    ("output", "words"),
-    [
+def test_what_pip_says_is_turned_into_a_way_out():
+    cases = [
         ("ERROR: THESE PACKAGES DO NOT MATCH THE HASHES from", "another SHA-256 than regard knows"),
         ("WARNING: Retrying ... NewConnectionError(", "cannot be reached: check the network"),
         ("ERROR: No matching distribution found for x", "has no such package"),
         ("ERROR: Could not install: [Errno 28] No space left on device", "the disk is full"),
         ("noise\nERROR: something new\n", "pip: something new"),
         ("", "pip: nothing"),
-    ],
-)
-def test_what_pip_says_is_turned_into_a_way_out(output, words):
-    assert words in chinese.reason(output)
+    ]
+    for case in sweep(cases):
+        with case as (output, words):
+            assert words in chinese.reason(output)
 
 
 @pytest.fixture(scope="session")
@@ -122,6 +124,7 @@ def real(tmp_path_factory):
         raise
 
 
+@pytest.mark.slow
 def test_the_real_package_has_4272_sentences(real):
     corpus = read_corpus(real)
     assert str(corpus) == "hsk.tsv: 4,272 lines"
@@ -129,12 +132,14 @@ def test_the_real_package_has_4272_sentences(real):
     assert ("Hello, teacher!", "老师，您好！") in set(zip(corpus["source"], corpus["target"], strict=True))
 
 
+@pytest.mark.slow
 def test_no_recombination_is_among_the_real_sentences(real):
     everyday, asked = read_corpus(real), read_corpus(ROOT / "examples/data/recombinations.tsv")
     assert not set(map(str.casefold, everyday["source"])) & set(map(str.casefold, asked["source"]))
     assert not set(everyday["target"]) & set(asked["target"])
 
 
+@pytest.mark.slow
 def test_a_wheel_with_another_hash_is_not_taken(tmp_path, real):
     other = replace(chinese.HSK, sha256=hashlib.sha256(b"").hexdigest())
     with pytest.raises(FetchError, match="another SHA-256 than regard knows"):

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from regard import InputError
 from regard.data import chunk_tokens, collate_packed, pack_sequences, pad
 from regard.masks import Document
+from sweeps import sweep
 
 LENGTHS = st.lists(st.integers(1, 30), max_size=60)
 
@@ -56,21 +57,6 @@ def test_documents_are_what_the_mask_of_documents_reads():
     assert seen[1, 0].tolist() == [[1, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]]
 
 
-@pytest.mark.parametrize("lengths", [[3, 9], [3, 0]])
-def test_a_text_that_fits_no_row_is_named(lengths):
-    with pytest.raises(
-        InputError, match=rf"from 1 to `block_size` \(8\), got {lengths[1]} for sequence 1: cut long ones"
-    ):
-        pack_sequences(lengths, 8)
-
-
-def test_a_row_that_holds_too_much_is_named():
-    with pytest.raises(InputError, match=r"`rows` must have at most `block_size` \(2\) tokens each, got 3 in row 0"):
-        collate_packed([[5, 6], [7]], [(0, 1)], 2, pad_token_id=0)
-    with pytest.raises(InputError, match="`rows` must have at least one row"):
-        collate_packed([[5, 6]], [], 2, pad_token_id=0)
-
-
 @given(st.lists(st.lists(st.integers(1, 99), max_size=7), min_size=1, max_size=9), st.integers(1, 5))
 def test_padding_stands_behind_the_tokens_and_the_mask_tells_which_are_real(rows, multiple):
     ids, real = pad(rows, 0, pad_to_multiple_of=multiple)
@@ -83,13 +69,6 @@ def test_padding_stands_behind_the_tokens_and_the_mask_tells_which_are_real(rows
     assert real.int().diff(dim=1).le(0).all()
 
 
-def test_nothing_cannot_be_padded():
-    with pytest.raises(InputError, match="`sequences` must have at least one"):
-        pad([], 0)
-    with pytest.raises(InputError, match="`pad_to_multiple_of` must be at least 1, got 0"):
-        pad([[1]], 0, pad_to_multiple_of=0)
-
-
 @given(st.lists(st.integers(0, 99), min_size=2, max_size=60), st.integers(1, 20))
 def test_windows_predict_every_token_but_the_first_once(ids, length):
     rows = chunk_tokens(ids, length)
@@ -99,8 +78,20 @@ def test_windows_predict_every_token_but_the_first_once(ids, length):
     assert 2 <= len(rows[-1]) <= length + 1
 
 
-def test_windows_need_two_tokens():
-    with pytest.raises(InputError, match=r"`token_ids` must be at least two, .*got 1"):
-        chunk_tokens([5], 4)
-    with pytest.raises(InputError, match="`block_size` must be at least 1, got 0"):
-        chunk_tokens([5, 6], 0)
+def test_what_fits_no_row_is_refused():
+    cases = [
+        (lambda: pack_sequences([3, 9], 8), r"`block_size` \(8\), got 9 for sequence 1: cut"),
+        (lambda: pack_sequences([3, 0], 8), r"`block_size` \(8\), got 0 for sequence 1: cut"),
+        (
+            lambda: collate_packed([[5, 6], [7]], [(0, 1)], 2, pad_token_id=0),
+            r"`rows` .* `block_size` \(2\) tokens each, got 3 in row 0",
+        ),
+        (lambda: collate_packed([[5, 6]], [], 2, pad_token_id=0), "`rows` must have at least one row"),
+        (lambda: pad([], 0), "`sequences` must have at least one"),
+        (lambda: pad([[1]], 0, pad_to_multiple_of=0), "`pad_to_multiple_of` must be at least 1, got 0"),
+        (lambda: chunk_tokens([5], 4), "`token_ids` must be at least two, .*got 1"),
+        (lambda: chunk_tokens([5, 6], 0), "`block_size` must be at least 1, got 0"),
+    ]
+    for case in sweep(cases, lambda row: row[1]):
+        with case as (call, words), pytest.raises(InputError, match=words):
+            call()

@@ -13,6 +13,7 @@ from regard import InputError
 from regard.data import Tokenizer
 from regard.data.open_tokenizer import _check_vocabulary
 from regard.strict_json import parse_json
+from sweeps import sweep
 
 tokenizers = pytest.importorskip("tokenizers", reason="pip install 'regard[train]'")
 
@@ -38,47 +39,51 @@ def trained(kind, vocab_size=400, texts=TEXTS, **options):
     return Tokenizer.train(texts * 3, model_type=kind, vocab_size=vocab_size, **options)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_is_encoded_is_decoded(kind):
-    vocabulary = trained(kind)
-    rows = vocabulary.encode(TEXTS)
-    assert vocabulary.decode(rows) == list(TEXTS)
-    assert all(vocabulary.unk_token_id not in row for row in rows)
-    others = ("learning you deep", "学習 deep 爱", "", " ", "  I", "기계")
-    assert vocabulary.decode(vocabulary.encode(others)) == list(others)
+def test_what_is_encoded_is_decoded():
+    for case in sweep(KINDS):
+        with case as kind:
+            vocabulary = trained(kind)
+            rows = vocabulary.encode(TEXTS)
+            assert vocabulary.decode(rows) == list(TEXTS)
+            assert all(vocabulary.unk_token_id not in row for row in rows)
+            others = ("learning you deep", "学習 deep 爱", "", " ", "  I", "기계")
+            assert vocabulary.decode(vocabulary.encode(others)) == list(others)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_special_tokens_come_first_and_are_left_out_of_text(kind):
-    vocabulary = trained(kind)
-    assert (
-        vocabulary.pad_token_id,
-        vocabulary.bos_token_id,
-        vocabulary.eos_token_id,
-        vocabulary.unk_token_id,
-        vocabulary.mask_token_id,
-    ) == (0, 1, 2, 3, 4)
-    assert vocabulary.convert_ids_to_tokens(range(5)) == ["<pad>", "<s>", "</s>", "<unk>", "<mask>"]
-    assert vocabulary.all_special_ids == [0, 1, 2, 3, 4]
-    (plain,), (both,) = vocabulary.encode([TEXTS[0]]), vocabulary.encode([TEXTS[0]], bos=True, eos=True)
-    assert both == [1, *plain, 2]
-    assert vocabulary.decode([*both, 0, 0, 4]) == TEXTS[0]
+def test_special_tokens_come_first_and_are_left_out_of_text():
+    for case in sweep(KINDS):
+        with case as kind:
+            vocabulary = trained(kind)
+            assert (
+                vocabulary.pad_token_id,
+                vocabulary.bos_token_id,
+                vocabulary.eos_token_id,
+                vocabulary.unk_token_id,
+                vocabulary.mask_token_id,
+            ) == (0, 1, 2, 3, 4)
+            assert vocabulary.convert_ids_to_tokens(range(5)) == ["<pad>", "<s>", "</s>", "<unk>", "<mask>"]
+            assert vocabulary.all_special_ids == [0, 1, 2, 3, 4]
+            (plain,), (both,) = vocabulary.encode([TEXTS[0]]), vocabulary.encode([TEXTS[0]], bos=True, eos=True)
+            assert both == [1, *plain, 2]
+            assert vocabulary.decode([*both, 0, 0, 4]) == TEXTS[0]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_special_tokens_that_a_text_spells_out_are_text(kind):
-    vocabulary = trained(kind, texts=(*TEXTS, "</s> <pad> <unk>"))
-    (row,) = vocabulary.encode(["love </s> it <pad>"])
-    assert not set(row) & {0, 1, 2, 3, 4}
-    assert vocabulary.decode(row) == "love </s> it <pad>"
+def test_special_tokens_that_a_text_spells_out_are_text():
+    for case in sweep(KINDS):
+        with case as kind:
+            vocabulary = trained(kind, texts=(*TEXTS, "</s> <pad> <unk>"))
+            (row,) = vocabulary.encode(["love </s> it <pad>"])
+            assert not set(row) & {0, 1, 2, 3, 4}
+            assert vocabulary.decode(row) == "love </s> it <pad>"
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_is_unknown_shows(kind):
-    vocabulary = trained(kind, texts=("我爱你。", "I love you."))
-    (row,) = vocabulary.encode(["我爱她。"])
-    assert row.count(vocabulary.unk_token_id) == 1
-    assert vocabulary.decode(row) == "我爱<unk>。"
+def test_what_is_unknown_shows():
+    for case in sweep(KINDS):
+        with case as kind:
+            vocabulary = trained(kind, texts=("我爱你。", "I love you."))
+            (row,) = vocabulary.encode(["我爱她。"])
+            assert row.count(vocabulary.unk_token_id) == 1
+            assert vocabulary.decode(row) == "我爱<unk>。"
 
 
 def test_characters_are_single_and_the_most_frequent_stay():
@@ -111,53 +116,59 @@ def test_no_token_joins_scripts_words_or_digits(kind):
         assert not re.match("▁[一-鿿ぁ-ヿ]", token)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_small_letters_if_asked(kind):
-    vocabulary = trained(kind, lowercase=True)
-    assert vocabulary.decode(vocabulary.encode(["I LOVE Deep learning."])) == ["i love deep learning."]
-    assert vocabulary.encode(["LOVE"]) == vocabulary.encode(["love"])
+def test_small_letters_if_asked():
+    for case in sweep(KINDS):
+        with case as kind:
+            vocabulary = trained(kind, lowercase=True)
+            assert vocabulary.decode(vocabulary.encode(["I LOVE Deep learning."])) == ["i love deep learning."]
+            assert vocabulary.encode(["LOVE"]) == vocabulary.encode(["love"])
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_both_spellings_of_an_accent_are_one(kind):
-    vocabulary = trained(kind)
-    assert vocabulary.encode(["cafe\u0301"]) == vocabulary.encode(["caf\u00e9"])
-    assert vocabulary.encode(["，"]) != vocabulary.encode([","])
+def test_both_spellings_of_an_accent_are_one():
+    for case in sweep(KINDS):
+        with case as kind:
+            vocabulary = trained(kind)
+            assert vocabulary.encode(["cafe\u0301"]) == vocabulary.encode(["caf\u00e9"])
+            assert vocabulary.encode(["，"]) != vocabulary.encode([","])
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_training_again_gives_the_same_bytes(kind):
-    # Each training has hash tables of its own, seeded anew, so one process shows what several would.
-    texts = [f"{TEXTS[i % 9]} {TEXTS[(i * 7) % 9]} word{i * i}" for i in range(300)]
-    assert len({Tokenizer.train(texts, model_type=kind, vocab_size=300).sha256 for _ in range(6)}) == 1
+def test_training_again_gives_the_same_bytes():
+    for case in sweep(KINDS):
+        with case as kind:
+            # Each training has hash tables of its own, seeded anew, so one process shows what several would.
+            texts = [f"{TEXTS[i % 9]} {TEXTS[(i * 7) % 9]} word{i * i}" for i in range(300)]
+            assert len({Tokenizer.train(texts, model_type=kind, vocab_size=300).sha256 for _ in range(6)}) == 1
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_vocabulary_goes_to_another_process_and_is_the_same_there(kind):
-    vocabulary = trained(kind)
-    copy = pickle.loads(pickle.dumps(vocabulary))
-    assert copy.sha256 == vocabulary.sha256
-    assert copy.encode([*TEXTS, "</s>"], bos=True) == vocabulary.encode([*TEXTS, "</s>"], bos=True)
-    assert copy.eos_token_id == 2
+def test_a_vocabulary_goes_to_another_process_and_is_the_same_there():
+    for case in sweep(KINDS):
+        with case as kind:
+            vocabulary = trained(kind)
+            copy = pickle.loads(pickle.dumps(vocabulary))
+            assert copy.sha256 == vocabulary.sha256
+            assert copy.encode([*TEXTS, "</s>"], bos=True) == vocabulary.encode([*TEXTS, "</s>"], bos=True)
+            assert copy.eos_token_id == 2
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_is_saved_is_loaded(kind, tmp_path):
-    vocabulary = trained(kind)
-    path = vocabulary.save(tmp_path)
-    assert path == tmp_path / "tokenizer.json"
-    assert hashlib.sha256(path.read_bytes()).hexdigest() == vocabulary.sha256
-    for loaded in (Tokenizer.load(tmp_path), Tokenizer.load(path)):
-        assert loaded.sha256 == vocabulary.sha256
-        assert loaded.encode(TEXTS, bos=True, eos=True) == vocabulary.encode(TEXTS, bos=True, eos=True)
-        assert (
-            loaded.pad_token_id,
-            loaded.bos_token_id,
-            loaded.eos_token_id,
-            loaded.unk_token_id,
-            loaded.mask_token_id,
-        ) == (0, 1, 2, 3, 4)
-    assert [one.name for one in tmp_path.iterdir()] == ["tokenizer.json"]
+def test_what_is_saved_is_loaded(tmp_path_factory):
+    for case in sweep(KINDS):
+        with case as kind:
+            tmp_path = tmp_path_factory.mktemp("case")
+            vocabulary = trained(kind)
+            path = vocabulary.save(tmp_path)
+            assert path == tmp_path / "tokenizer.json"
+            assert hashlib.sha256(path.read_bytes()).hexdigest() == vocabulary.sha256
+            for loaded in (Tokenizer.load(tmp_path), Tokenizer.load(path)):
+                assert loaded.sha256 == vocabulary.sha256
+                assert loaded.encode(TEXTS, bos=True, eos=True) == vocabulary.encode(TEXTS, bos=True, eos=True)
+                assert (
+                    loaded.pad_token_id,
+                    loaded.bos_token_id,
+                    loaded.eos_token_id,
+                    loaded.unk_token_id,
+                    loaded.mask_token_id,
+                ) == (0, 1, 2, 3, 4)
+            assert [one.name for one in tmp_path.iterdir()] == ["tokenizer.json"]
 
 
 def test_transformers_reads_what_is_saved(tmp_path):
@@ -181,9 +192,8 @@ def foreign(tmp_path, specials, config=None):
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    ("specials", "config", "roles"),
-    [
+def test_special_tokens_of_checkpoints_are_found(tmp_path_factory):
+    cases = [
         (["[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]"], None, (3, 4, 5, 6, 7)),
         (["<s>", "</s>", "<pad>", "<unk>", "<mask>"], None, (5, 3, 4, 6, 7)),
         (["<|endoftext|>"], None, (None, 3, 3, None, None)),
@@ -193,18 +203,19 @@ def foreign(tmp_path, specials, config=None):
             (5, 3, 5, None, None),
         ),
         (["<odd>"], None, (None, None, None, None, None)),
-    ],
-)
-def test_special_tokens_of_checkpoints_are_found(tmp_path, specials, config, roles):
-    found = Tokenizer.load(foreign(tmp_path, specials, config))
-    assert (
-        found.pad_token_id,
-        found.bos_token_id,
-        found.eos_token_id,
-        found.unk_token_id,
-        found.mask_token_id,
-    ) == roles
-    assert found.encode(["hello world hello"]) == [[0, 1, 0]]  # neither cut nor filled up
+    ]
+    for case in sweep(cases):
+        with case as (specials, config, roles):
+            tmp_path = tmp_path_factory.mktemp("case")
+            found = Tokenizer.load(foreign(tmp_path, specials, config))
+            assert (
+                found.pad_token_id,
+                found.bos_token_id,
+                found.eos_token_id,
+                found.unk_token_id,
+                found.mask_token_id,
+            ) == roles
+            assert found.encode(["hello world hello"]) == [[0, 1, 0]]  # neither cut nor filled up
 
 
 def test_special_tokens_can_be_named(tmp_path):
@@ -226,43 +237,42 @@ def test_what_is_no_tokenizer_is_refused(tmp_path):
         trained("char").save(tmp_path / "none" / "tokenizer.json")
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "words"),
-    [
+def test_a_vocabulary_that_contradicts_itself_is_refused(tmp_path_factory):
+    cases = [
         ('"world": 1', '"world": 0', "'hello' and 'world' have one id, 0"),
         ('"world": 1', '"world": 1000000000', "'world' has the id 1000000000, beyond the largest"),
         ('"world": 1', '"hello": 1', "an object names 'hello' twice"),
         ('"unk_token": "what"', '"unk_token": "whet"', "its `unk_token`, 'whet', is not in the vocabulary"),
         ('{"hello": 0, "world": 1, "what": 2}', "{}", "its vocabulary is empty"),
         ('"id": 3', '"id": 1', "'world' and '<odd>' have one id, 1"),
-    ],
-)
-def test_a_vocabulary_that_contradicts_itself_is_refused(tmp_path, old, new, words):
-    path = foreign(tmp_path, ["<odd>"]) / "tokenizer.json"
-    text = json.dumps(json.loads(path.read_text("utf-8")))
-    assert old in text
-    path.write_text(text.replace(old, new), "utf-8")
-    with pytest.raises(
-        InputError, match=rf"cannot read the tokenizer .*tokenizer\.json: .*{re.escape(words)}"
-    ) as caught:
-        Tokenizer.load(path)
-    assert "\n" not in str(caught.value)
+    ]
+    for case in sweep(cases):
+        with case as (old, new, words):
+            tmp_path = tmp_path_factory.mktemp("case")
+            path = foreign(tmp_path, ["<odd>"]) / "tokenizer.json"
+            text = json.dumps(json.loads(path.read_text("utf-8")))
+            assert old in text
+            path.write_text(text.replace(old, new), "utf-8")
+            with pytest.raises(
+                InputError, match=rf"cannot read the tokenizer .*tokenizer\.json: .*{re.escape(words)}"
+            ) as caught:
+                Tokenizer.load(path)
+            assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("vocabulary", "added", "words"),
-    [
+def test_added_tokens_of_a_unigram_are_checked_against_its_list():
+    cases = [
         ([["<unk>", 0.0], ["a", -1.0], ["b", -2.0]], [("a", 1), ("<odd>", 3)], None),
         ([["<unk>", 0.0], ["a", -1.0], ["b", -2.0]], [("<odd>", 1)], "'a' and '<odd>' have one id, 1"),
         ([["<unk>", 0.0], ["a", -1.0]], [("<odd>", 5), ("<even>", 5)], "'<odd>' and '<even>' have one id, 5"),
         ([["<unk>", 0.0], ["a", -1.0]], [("<odd>", 10**9)], "'<odd>' has the id 1000000000, beyond the largest"),
         ([], [], "its vocabulary is empty"),
-    ],
-)
-def test_added_tokens_of_a_unigram_are_checked_against_its_list(vocabulary, added, words):
-    found = {"model": {"vocab": vocabulary}, "added_tokens": [{"content": one, "id": at} for one, at in added]}
-    with contextlib.nullcontext() if words is None else pytest.raises(InputError, match=re.escape(words)):
-        _check_vocabulary(found, None)
+    ]
+    for case in sweep(cases):
+        with case as (vocabulary, added, words):
+            found = {"model": {"vocab": vocabulary}, "added_tokens": [{"content": one, "id": at} for one, at in added]}
+            with contextlib.nullcontext() if words is None else pytest.raises(InputError, match=re.escape(words)):
+                _check_vocabulary(found, None)
 
 
 @pytest.mark.parametrize("collects", [True, False])
@@ -278,9 +288,8 @@ def test_parsing_leaves_the_collector_as_it_was(collects):
         (gc.enable if before else gc.disable)()
 
 
-@pytest.mark.parametrize(
-    ("texts", "kind", "size", "words"),
-    [
+def test_what_cannot_be_trained_is_refused():
+    cases = [
         (TEXTS, "words", 100, "`model_type` must be one of bpe, unigram, char, got 'words'"),
         (TEXTS, "char", 5, "`vocab_size` must be a whole number above 5, the special tokens, .* got 5"),
         (TEXTS, "bpe", 2**20 + 1, r"and at most 1,048,576, got 1048577"),
@@ -294,11 +303,10 @@ def test_parsing_leaves_the_collector_as_it_was(collects):
             r"room for the 4 different .* and 5 special tokens \(9\), got 8: .*.model_type=.char",
         ),
         (["ab", "我b"], "unigram", 8, r"room for the 4 different .* and 5 special tokens \(9\), got 8"),
-    ],
-)
-def test_what_cannot_be_trained_is_refused(texts, kind, size, words):
-    with pytest.raises(InputError, match=words):
-        Tokenizer.train(texts, model_type=kind, vocab_size=size)
+    ]
+    for case in sweep(cases):
+        with case as (texts, kind, size, words), pytest.raises(InputError, match=words):
+            Tokenizer.train(texts, model_type=kind, vocab_size=size)
 
 
 @pytest.mark.parametrize("call", [lambda read, text: read.encode(["ab", text]), lambda read, text: read(text)])

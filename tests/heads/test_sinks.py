@@ -1,11 +1,13 @@
 """Sinks are told by what keys receive, wherever they stand."""
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
 
 from regard.heads.patterns import find_sinks, is_causal
+from sweeps import sweep
 from web.cases import SINK, attention, layer_of
 
 
@@ -13,21 +15,21 @@ def found(weights: np.ndarray, **named) -> list[int]:
     return [sink.key for sink in find_sinks(layer_of(weights, **named))]
 
 
-@pytest.mark.parametrize("place", [0, 3, SINK, 150])
-@pytest.mark.parametrize("causal", [True, False])
-def test_a_sink_is_found_where_it_stands(place: int, causal: bool) -> None:
-    assert found(attention(2, 300, 300, causal=causal, sinks=(place,))) == [place]
+def test_a_sink_is_found_where_it_stands() -> None:
+    for case in sweep(itertools.product([0, 3, SINK, 150], [True, False])):
+        with case as (place, causal):
+            assert found(attention(2, 300, 300, causal=causal, sinks=(place,))) == [place]
 
 
 def test_sinks_that_share_the_weight_are_all_found() -> None:
     assert found(attention(4, 400, 400, causal=True, sinks=(2, 50, 51))) == [2, 50, 51]
 
 
-@pytest.mark.parametrize("count", [2, 12, 40, 60, 90, 200])
-@pytest.mark.parametrize("causal", [True, False])
-def test_even_attention_has_no_sink(causal: bool, count: int) -> None:
-    seen = np.tril(np.ones((1, count, count))) if causal else np.ones((1, count, count))
-    assert found(seen / seen.sum(-1, keepdims=True)) == []
+def test_even_attention_has_no_sink() -> None:
+    for case in sweep(itertools.product([True, False], [2, 12, 40, 60, 90, 200])):
+        with case as (causal, count):
+            seen = np.tril(np.ones((1, count, count))) if causal else np.ones((1, count, count))
+            assert found(seen / seen.sum(-1, keepdims=True)) == []
 
 
 def test_a_key_that_only_the_last_queries_see_is_none() -> None:

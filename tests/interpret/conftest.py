@@ -1,6 +1,7 @@
 """Oracles for watching: a dense softmax over the q and k that a run really used, and plain runs to compare with."""
 
 import contextlib
+import functools
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -30,6 +31,21 @@ def dense_weights(q: Tensor, k: Tensor, mask: Tensor | None, *, causal: bool, sc
         scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
     scores = scores.masked_fill(scores < -1e8, -torch.inf)
     return scores.softmax(-1).nan_to_num(0.0).numpy()
+
+
+@pytest.fixture(scope="session")
+def load() -> Callable[[str], Any]:
+    """Load a bundled model once for the process, or skip with a word; whoever changes it puts it back."""
+    from regard.interpret import bundled
+
+    loaded = functools.cache(bundled.load)
+
+    def load(name: str) -> Any:
+        if not bundled.is_installed(name):
+            pytest.skip(f"{name} is not installed: regard models get {name}")
+        return loaded(name)
+
+    return load
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ from regard.errors import InputError, ObservationError
 from regard.interpret.ablate_heads import ablate_heads, head_outputs
 from regard.models import Transformer, TransformerConfig
 from regard.nn import MultiHeadAttention
+from sweeps import sweep
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed (the extra `models`)")
 
@@ -69,12 +70,15 @@ KINDS: dict[str, tuple[Callable[[], Any], str]] = {
 }
 
 
-@pytest.fixture(params=KINDS)
-def case(request: pytest.FixtureRequest) -> tuple[nn.Module, nn.Module]:
-    make, where = KINDS[request.param]
-    torch.manual_seed(2)
-    model = make().eval()
-    return model, model.get_submodule(where)
+@pytest.fixture(scope="module")
+def models() -> dict[str, tuple[nn.Module, nn.Module]]:
+    """Each model with the output projection of its layer 1; whoever changes a weight puts it back."""
+    made = {}
+    for kind, (make, where) in KINDS.items():
+        torch.manual_seed(2)
+        model = make().eval()
+        made[kind] = model, model.get_submodule(where)
+    return made
 
 
 def run(model: nn.Module) -> torch.Tensor:
@@ -91,64 +95,74 @@ def columns(projection: nn.Module, head: int) -> tuple[Any, ...]:
     return (here, slice(None)) if conv else (slice(None), here)
 
 
-def test_a_head_set_to_zero_is_a_projection_without_its_rows(case) -> None:
-    model, projection = case
-    whole = run(model)
-    with ablate_heads(model, [(1, 2)]):
-        without = run(model)
-    kept = projection.weight.detach().clone()
-    with torch.no_grad():
-        projection.weight[columns(projection, 2)] = 0
-        expected = run(model)
-        projection.weight.copy_(kept)
-    assert not torch.equal(without, whole)
-    torch.testing.assert_close(without, expected, rtol=1e-5, atol=1e-6)
-    assert torch.equal(run(model), whole)
+def test_a_head_set_to_zero_is_a_projection_without_its_rows(models) -> None:
+    for case in sweep(models):
+        with case as kind:
+            model, projection = models[kind]
+            whole = run(model)
+            with ablate_heads(model, [(1, 2)]):
+                without = run(model)
+            kept = projection.weight.detach().clone()
+            with torch.no_grad():
+                projection.weight[columns(projection, 2)] = 0
+                expected = run(model)
+                projection.weight.copy_(kept)
+            assert not torch.equal(without, whole)
+            torch.testing.assert_close(without, expected, rtol=1e-5, atol=1e-6)
+            assert torch.equal(run(model), whole)
 
 
-def test_layers_are_counted_as_a_watch_counts_them(case) -> None:
-    model, projection = case
-    with torch.no_grad(), regard.watch(model) as seen:
-        seen_output = model(IDS).last_hidden_state
-    outputs = head_outputs(model)
-    assert len(seen.layers) == len(outputs) == 2
-    assert outputs[1].projection is projection
-    assert [one.heads for one in outputs] == [layer.heads for layer in seen.layers]
-    for layer, one in zip(seen.layers, outputs, strict=True):
-        assert layer.name.startswith(one.name)
-        with ablate_heads(model, [(layer.name, 1)]):
-            assert not torch.equal(run(model), seen_output)
+def test_layers_are_counted_as_a_watch_counts_them(models) -> None:
+    for case in sweep(models):
+        with case as kind:
+            model, projection = models[kind]
+            with torch.no_grad(), regard.watch(model) as seen:
+                seen_output = model(IDS).last_hidden_state
+            outputs = head_outputs(model)
+            assert len(seen.layers) == len(outputs) == 2
+            assert outputs[1].projection is projection
+            assert [one.heads for one in outputs] == [layer.heads for layer in seen.layers]
+            for layer, one in zip(seen.layers, outputs, strict=True):
+                assert layer.name.startswith(one.name)
+                with ablate_heads(model, [(layer.name, 1)]):
+                    assert not torch.equal(run(model), seen_output)
 
 
-def test_a_mean_takes_the_place_of_the_head_at_every_position(case) -> None:
-    model, projection = case
-    inputs: list[torch.Tensor] = []
-    first = projection.register_forward_pre_hook(lambda _, args: inputs.append(args[0].detach().clone()))
-    run(model)
-    with ablate_heads(model, [(1, 0), (1, 3)], replace="mean"):
-        last = projection.register_forward_pre_hook(lambda _, args: inputs.append(args[0].detach().clone()))
+def test_a_mean_takes_the_place_of_the_head_at_every_position(models) -> None:
+    def check(model: nn.Module, projection: nn.Module) -> None:
+        inputs: list[torch.Tensor] = []
+        first = projection.register_forward_pre_hook(lambda _, args: inputs.append(args[0].detach().clone()))
         run(model)
-    first.remove()
-    last.remove()
-    plain, changed = inputs[0], inputs[-1]
-    wide = plain.shape[-1] // 4
-    heads = plain.reshape(-1, 4, wide)
-    expected = heads.clone()
-    for head in (0, 3):
-        expected[:, head] = heads[:, head].mean(0)
-    torch.testing.assert_close(changed.reshape(-1, 4, wide), expected)
-    assert torch.equal(changed.reshape(-1, 4, wide)[:, 1:3], heads[:, 1:3])
+        with ablate_heads(model, [(1, 0), (1, 3)], replace="mean"):
+            last = projection.register_forward_pre_hook(lambda _, args: inputs.append(args[0].detach().clone()))
+            run(model)
+        first.remove()
+        last.remove()
+        plain, changed = inputs[0], inputs[-1]
+        wide = plain.shape[-1] // 4
+        heads = plain.reshape(-1, 4, wide)
+        expected = heads.clone()
+        for head in (0, 3):
+            expected[:, head] = heads[:, head].mean(0)
+        torch.testing.assert_close(changed.reshape(-1, 4, wide), expected)
+        assert torch.equal(changed.reshape(-1, 4, wide)[:, 1:3], heads[:, 1:3])
+
+    for case in sweep(models):
+        with case as kind:
+            check(*models[kind])
 
 
-def test_the_model_is_restored_after_an_error_too(case) -> None:
-    model, _ = case
-    whole = run(model)
-    state = {name: one.clone() for name, one in model.state_dict().items()}
-    with pytest.raises(RuntimeError, match="of the caller"), ablate_heads(model, [(0, 1), (1, 1)]):
-        raise RuntimeError("of the caller")
-    assert not any(one._forward_pre_hooks for one in model.modules())
-    assert torch.equal(run(model), whole)
-    assert all(torch.equal(one, state[name]) for name, one in model.state_dict().items())
+def test_the_model_is_restored_after_an_error_too(models) -> None:
+    for case in sweep(models):
+        with case as kind:
+            model, _ = models[kind]
+            whole = run(model)
+            state = {name: one.clone() for name, one in model.state_dict().items()}
+            with pytest.raises(RuntimeError, match="of the caller"), ablate_heads(model, [(0, 1), (1, 1)]):
+                raise RuntimeError("of the caller")
+            assert not any(one._forward_pre_hooks for one in model.modules())
+            assert torch.equal(run(model), whole)
+            assert all(torch.equal(one, state[name]) for name, one in model.state_dict().items())
 
 
 def test_gradients_flow_through_the_heads_that_are_left() -> None:
@@ -170,61 +184,6 @@ def test_what_the_caller_holds_is_not_changed(replace: str) -> None:
     assert torch.equal(outputs, kept)
 
 
-@pytest.mark.parametrize(
-    ("heads", "said"),
-    [
-        ([], "`heads` must be a list of heads: .*, got none"),
-        ("0.1", r"`heads` must be a list of heads: .*, got '0\.1': put it in"),
-        ([(0,)], r"`heads` must be a list of heads: .*, got \(0,\) in it"),
-        ([(0, 1), (0, 1.5)], r"`heads` must be a list of heads: .*, got \(0, 1\.5\) in it"),
-        ([(True, 1)], r"`heads` must be a list of heads: .*, got \(True, 1\) in it"),
-        ([(2, 0)], r"`layer` must be from 0 to 1 .*, got 2"),
-        ([(-1, 0)], r"`heads` must be a list of heads: .*, counted from 0, got \(-1, 0\) in it"),
-        ([("encoder.layer.2.attention", 0)], r"`layer` must name a layer .* seen: encoder\.layer\.0\.attention, "),
-        (
-            [("encoder.layer.1.attention", 0), (1, 0)],
-            r"`heads` must differ, got heads of encoder\.layer\.1\.attention under",
-        ),
-        ([(1, 4)], r"`head` must be from 0 to 3 in layer 1, got 1\.4"),
-        ([(1, 1), (0, 0), (1, 1)], r"`heads` must differ, got 1\.1 twice"),
-    ],
-)
-def test_heads_that_are_not_there_are_refused(heads, said: str) -> None:
-    with pytest.raises(InputError, match=said), ablate_heads(KINDS["bert"][0](), heads):
-        pass
-
-
-def test_what_cannot_be_done_is_refused_with_the_way_out() -> None:
-    torch.manual_seed(0)
-    llama = KINDS["llama"][0]().eval()
-    idle = r"layer 1 was removed, as layers\.1\.self_attn was not called: run"
-    with pytest.raises(ObservationError, match=idle), ablate_heads(llama, [(1, 0)]):
-        pass
-    with (
-        pytest.raises(InputError, match='`replace` must be "zero" or "mean"'),
-        ablate_heads(llama, [(1, 0)], replace="max"),
-    ):
-        pass
-    with pytest.raises(ObservationError, match=r"build the model with regard\.nn\.MultiHeadAttention"):
-        head_outputs(nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, batch_first=True), 1))
-    with pytest.raises(ObservationError, match="no attention with an output projection was found in Sequential"):
-        head_outputs(nn.Sequential(nn.Linear(2, 2)))
-    with pytest.raises(ObservationError, match='use "zero"'), ablate_heads(llama, [(1, 0)], replace="mean"):
-        llama(IDS[:1, :1])
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, when it compiles
-def test_differential_attention_is_refused() -> None:
-    """Two heads make one of the output, so that head 1 would be half of the output's head 0."""
-    config = transformers.DiffLlamaConfig(**SIZES | {"vocab_size": 99})
-    model = transformers.DiffLlamaForCausalLM(config).eval()
-    with (
-        pytest.raises(ObservationError, match=r"model\.layers\.0\.self_attn .* is differential attention"),
-        regard.ablate_heads(model, [(0, 1)]),
-    ):
-        model(torch.tensor([[1, 2, 3]]))
-
-
 def test_a_projection_that_layers_share_is_refused() -> None:
     """ALBERT runs one layer several times: a watch counts three, and 0.1 would be gone from all of them."""
     config = transformers.AlbertConfig(**SIZES | {"num_hidden_layers": 3}, embedding_size=8)
@@ -242,23 +201,6 @@ def test_a_model_may_run_many_times_in_the_block() -> None:
     model = transformers.LlamaModel(transformers.LlamaConfig(**SIZES)).eval()
     with ablate_heads(model, [(0, 1)]):
         assert torch.equal(run(model), run(model))
-
-
-@pytest.mark.filterwarnings("ignore:.*script_method.*:DeprecationWarning")  # torch.compile's own, at its first import
-def test_a_compiled_model_is_refused() -> None:
-    compiled = torch.compile(KINDS["llama"][0]().eval())
-    with pytest.raises(ObservationError, match="compile"), ablate_heads(compiled, [(1, 0)]):
-        pass
-
-
-def test_heads_without_a_known_number_are_refused() -> None:
-    class Bare(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.q_proj, self.out_proj = nn.Linear(8, 8), nn.Linear(8, 8)
-
-    with pytest.raises(ObservationError, match=r"the number of heads of 0 .* is not known"):
-        head_outputs(nn.Sequential(Bare()))
 
 
 def test_one_attention_layer_is_a_model_too() -> None:
@@ -308,43 +250,130 @@ NUMBERED: dict[str, tuple[Callable[[], Any], dict[str, Any], int, Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("kind", NUMBERED)
-def test_heads_have_the_numbers_of_a_watch_within_their_stream(kind: str) -> None:
+def test_heads_have_the_numbers_of_a_watch_within_their_stream() -> None:
     """They were counted over all attention modules: another head went, without a word."""
-    make, inputs, layer, stream, where = NUMBERED[kind]
-    torch.manual_seed(3)
-    model = make().eval()
-    with torch.no_grad(), regard.watch(model) as seen:
-        model(**inputs)
-    assert where.startswith(seen.layer(layer, stream=stream).name)
 
-    def states() -> torch.Tensor:
+    def check(kind: str) -> None:
+        make, inputs, layer, stream, where = NUMBERED[kind]
+        torch.manual_seed(3)
+        model = make().eval()
+        with torch.no_grad(), regard.watch(model) as seen:
+            model(**inputs)
+        assert where.startswith(seen.layer(layer, stream=stream).name)
+
+        def states() -> torch.Tensor:
+            with torch.no_grad():
+                return model(**inputs).last_hidden_state
+
+        projection, whole = model.get_submodule(where), states()
+        found = []
+        named = [(where.rpartition(".")[0], 2)]
+        for heads, options in (
+            ([(layer, 2)], {"stream": stream}),
+            (regard.HeadSet([(layer, 2)], stream=stream or "text"), {}),
+            ([f"{layer}.2"], {"stream": stream}),
+            (named, {}),
+        ):
+            with ablate_heads(model, heads, **options):
+                found.append(states())
         with torch.no_grad():
-            return model(**inputs).last_hidden_state
+            projection.weight[columns(projection, 2)] = 0
+        expected = states()
+        assert not torch.allclose(expected, whole, atol=1e-4)
+        for one in found:
+            torch.testing.assert_close(one, expected, rtol=1e-5, atol=1e-6)
 
-    projection, whole = model.get_submodule(where), states()
-    found = []
-    named = [(where.rpartition(".")[0], 2)]
-    for heads, options in (
-        ([(layer, 2)], {"stream": stream}),
-        (regard.HeadSet([(layer, 2)], stream=stream or "text"), {}),
-        ([f"{layer}.2"], {"stream": stream}),
-        (named, {}),
-    ):
-        with ablate_heads(model, heads, **options):
-            found.append(states())
-    with torch.no_grad():
-        projection.weight[columns(projection, 2)] = 0
-    expected = states()
-    assert not torch.allclose(expected, whole, atol=1e-4)
-    for one in found:
-        torch.testing.assert_close(one, expected, rtol=1e-5, atol=1e-6)
+    for case in sweep(NUMBERED):
+        with case as kind:
+            check(kind)
 
 
-def test_a_number_that_several_streams_have_needs_its_stream() -> None:
-    model = NUMBERED["source"][0]()
-    sentence = r"`layer` 1 needs a `stream` too.* \"source\" \(layers 0 to 1\), \"target\" .*\(\"target\", \"source\"\)"
-    with pytest.raises(InputError, match=sentence), ablate_heads(model, [(1, 2)]):
-        pass
-    with pytest.raises(InputError, match="`stream` must be one of"), ablate_heads(model, [(1, 2)], stream="text"):
-        pass
+class Bare(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.q_proj, self.out_proj = nn.Linear(8, 8), nn.Linear(8, 8)
+
+
+def built(kind: str) -> nn.Module:
+    torch.manual_seed(0)
+    return KINDS[kind][0]().eval()
+
+
+def entered(model: nn.Module, heads: Any, *, ids: torch.Tensor | None = None, **options: Any) -> None:
+    with ablate_heads(model, heads, **options):
+        if ids is not None:
+            model(ids)
+
+
+def differential() -> nn.Module:
+    config = transformers.DiffLlamaConfig(**SIZES | {"vocab_size": 99})
+    return transformers.DiffLlamaForCausalLM(config).eval()
+
+
+# The heads of a BERT that are refused, and the argument and way out that the error names.
+NO_HEADS = {
+    "none": ([], "`heads` must be a list of heads: .*, got none"),
+    "a text": ("0.1", r"`heads` must be a list of heads: .*, got '0\.1': put it in"),
+    "no pair": ([(0,)], r"`heads` must be a list of heads: .*, got \(0,\) in it"),
+    "half a head": ([(0, 1), (0, 1.5)], r"`heads` must be a list of heads: .*, got \(0, 1\.5\) in it"),
+    "a layer that is true": ([(True, 1)], r"`heads` must be a list of heads: .*, got \(True, 1\) in it"),
+    "a layer beyond the last": ([(2, 0)], "`layer` must be from 0 to 1 .*, got 2"),
+    "a layer from the end": ([(-1, 0)], r"`heads` must be a list of heads: .*, counted from 0, got \(-1, 0\) in it"),
+    "another name": (
+        [("encoder.layer.2.attention", 0)], r"`layer` must name a layer .* seen: encoder\.layer\.0\.attention, ",
+    ),
+    "a number and a name": ([("encoder.layer.1.attention", 0), (1, 0)], r"`heads` must differ, got heads of encoder\."),
+    "a head beyond the last": ([(1, 4)], r"`head` must be from 0 to 3 in layer 1, got 1\.4"),
+    "a head twice": ([(1, 1), (0, 0), (1, 1)], r"`heads` must differ, got 1\.1 twice"),
+}  # fmt: skip
+# Whatever else is refused: the call, the error, and the way out that it names.
+REFUSED: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
+    "another replacement": (
+        lambda: entered(built("llama"), [(1, 0)], replace="max"), InputError, '`replace` must be "zero" or "mean"',
+    ),
+    "nothing was called": (
+        lambda: entered(built("llama"), [(1, 0)]),
+        ObservationError, r"layer 1 was removed, as layers\.1\.self_attn was not called: run",
+    ),
+    "the mean of one token": (
+        lambda: entered(built("llama"), [(1, 0)], replace="mean", ids=IDS[:1, :1]), ObservationError, 'use "zero"',
+    ),
+    "compiled": (lambda: entered(torch.compile(built("llama")), [(1, 0)]), ObservationError, "compile"),
+    # Two heads make one of the output, so that head 1 would be half of the output's head 0.
+    "differential": (
+        lambda: entered(differential(), [(0, 1)], ids=torch.tensor([[1, 2, 3]])),
+        ObservationError, r"model\.layers\.0\.self_attn .* is differential attention",
+    ),
+    "a layer of two streams": (
+        lambda: entered(NUMBERED["source"][0](), [(1, 2)]), InputError,
+        r"`layer` 1 needs a `stream` too.* \"source\" \(layers 0 to 1\), \"target\" .*\(\"target\", \"source\"\)",
+    ),
+    "another stream": (
+        lambda: entered(NUMBERED["source"][0](), [(1, 2)], stream="text"), InputError, "`stream` must be one of",
+    ),
+    "the fast path of PyTorch": (
+        lambda: head_outputs(nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, batch_first=True), 1)),
+        ObservationError, r"build the model with regard\.nn\.MultiHeadAttention",
+    ),
+    "no attention": (
+        lambda: head_outputs(nn.Sequential(nn.Linear(2, 2))),
+        ObservationError, "no attention with an output projection was found in Sequential",
+    ),
+    "an unknown number of heads": (
+        lambda: head_outputs(nn.Sequential(Bare())), ObservationError, "the number of heads of 0 .* is not known",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, when it compiles
+def test_what_cannot_be_removed_is_refused_with_the_way_out() -> None:
+    bert = built("bert")
+    calls = {
+        name: (lambda heads=heads: entered(bert, heads), InputError, out) for name, (heads, out) in NO_HEADS.items()
+    }
+    calls |= REFUSED
+    for case in sweep(calls):
+        with case as name:
+            call, error, way_out = calls[name]
+            with pytest.raises(error, match=way_out):
+                call()

@@ -8,7 +8,7 @@ import torch
 from torch._dynamo.utils import counters
 
 import regard
-from regard.interpret import transformers_adapter
+from sweeps import sweep
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed (the extra `models`)")
 
@@ -95,22 +95,23 @@ def result(output: Any) -> torch.Tensor:
     return output.logits if "logits" in output else output.last_hidden_state
 
 
-@pytest.mark.parametrize("name", cases())
-def test_output_and_weights_are_those_of_eager(name: str) -> None:
-    kind, config, inputs = cases()[name]
-    eager, ours = build(kind, config, "eager"), build(kind, config, "regard")
-    with torch.no_grad():
-        expected = eager(**inputs, output_attentions=True)
-        plain, asked = ours(**inputs), ours(**inputs, output_attentions=True)
-        with regard.watch(ours) as seen:
-            watched = ours(**inputs)
-    torch.testing.assert_close(result(plain), result(expected), atol=1e-5, rtol=1e-5)
-    assert torch.equal(result(watched), result(plain))
-    wanted, returned = attentions(expected), attentions(asked)
-    assert len(returned) == len(wanted) == len(seen.layers)
-    for want, given, layer in zip(wanted, returned, seen.layers, strict=True):
-        torch.testing.assert_close(given, want, atol=2e-6, rtol=0)
-        torch.testing.assert_close(torch.tensor(layer.exact), want, atol=2e-6, rtol=0)
+def test_output_and_weights_are_those_of_eager() -> None:
+    for case in sweep(cases()):
+        with case as name:
+            kind, config, inputs = cases()[name]
+            eager, ours = build(kind, config, "eager"), build(kind, config, "regard")
+            with torch.no_grad():
+                expected = eager(**inputs, output_attentions=True)
+                plain, asked = ours(**inputs), ours(**inputs, output_attentions=True)
+                with regard.watch(ours) as seen:
+                    watched = ours(**inputs)
+            torch.testing.assert_close(result(plain), result(expected), atol=1e-5, rtol=1e-5)
+            assert torch.equal(result(watched), result(plain))
+            wanted, returned = attentions(expected), attentions(asked)
+            assert len(returned) == len(wanted) == len(seen.layers)
+            for want, given, layer in zip(wanted, returned, seen.layers, strict=True):
+                torch.testing.assert_close(given, want, atol=2e-6, rtol=0)
+                torch.testing.assert_close(torch.tensor(layer.exact), want, atol=2e-6, rtol=0)
 
 
 @pytest.mark.parametrize("kind", ["T5ForConditionalGeneration", "MT5Model", "UMT5EncoderModel"])
@@ -192,10 +193,16 @@ def test_a_padded_batch_does_need_one(monkeypatch: pytest.MonkeyPatch) -> None:
     assert largest_tile(monkeypatch, text(RIGHT)) == 12 * 12
 
 
+def mask_of(*request: Any) -> Any:
+    """The mask that transformers gets from regard: batch, queries, keys, where both begin, and the rule."""
+    regard.register_with_transformers()
+    return transformers.AttentionMaskInterface()["regard"](*request)
+
+
 def test_sliding_windows_are_recognized_as_windows() -> None:
     from transformers.masking_utils import sliding_window_causal_mask_function
 
-    lazy = transformers_adapter._ask(1, 6, 6, 0, 0, sliding_window_causal_mask_function(3))
+    lazy = mask_of(1, 6, 6, 0, 0, sliding_window_causal_mask_function(3))
     assert lazy.bound is not None
     kinds = lazy.bound.blocks(torch.tensor([0, 3, 6]), torch.tensor([0, 3, 6]))[0, 0]
     assert kinds[0, 1] == regard.masks.EMPTY
@@ -217,7 +224,7 @@ def test_a_window_of_no_layer_is_no_obstacle() -> None:
 
 
 def test_an_unknown_rule_is_asked_pair_by_pair_at_its_own_positions() -> None:
-    lazy = transformers_adapter._ask(1, 2, 4, 7, 5, lambda b, h, i, j: (i + j) % 3 == 0)
+    lazy = mask_of(1, 2, 4, 7, 5, lambda b, h, i, j: (i + j) % 3 == 0)
     assert lazy.bound is not None
     expected = torch.tensor([[(i + j) % 3 == 0 for j in range(5, 9)] for i in range(7, 9)])
     assert torch.equal(lazy.bound.dense()[0, 0], expected)
@@ -270,20 +277,21 @@ TABLES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", TABLES)
-def test_models_that_look_up_a_class_for_each_implementation_are_refused(kind: str) -> None:
+def test_models_that_look_up_a_class_for_each_implementation_are_refused() -> None:
     """Their tables know no implementation of others: what they raised was KeyError('regard')."""
-    model, config = getattr(transformers, kind), TABLES[kind](transformers)
-    with pytest.raises(regard.ObservationError, match=r"code of its own.*regard\.watch\(model\)"):
-        model._from_config(config, attn_implementation="regard")
-    seen = model._from_config(config, attn_implementation="eager")
-    assert seen.config._attn_implementation == "eager"
+    for case in sweep(TABLES):
+        with case as kind:
+            model, config = getattr(transformers, kind), TABLES[kind](transformers)
+            with pytest.raises(regard.ObservationError, match=r"code of its own.*regard\.watch\(model\)"):
+                model._from_config(config, attn_implementation="regard")
+            seen = model._from_config(config, attn_implementation="eager")
+            assert seen.config._attn_implementation == "eager"
 
 
 def test_foreign_code_that_touches_the_lazy_mask_is_pointed_to_watch() -> None:
     from transformers.masking_utils import causal_mask_function
 
-    lazy = transformers_adapter._ask(1, 4, 4, 0, 0, causal_mask_function)
+    lazy = mask_of(1, 4, 4, 0, 0, causal_mask_function)
     for touch in (
         lambda: lazy[:, 0],
         lambda: torch.zeros(4, 4) + lazy,

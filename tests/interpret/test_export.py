@@ -14,6 +14,7 @@ import regard
 from regard.capture import statistics
 from regard.errors import InputError, ObservationError
 from regard.interpret.observation import Observation
+from sweeps import sweep
 
 WORDS = ["=1+1", "貓", "a,b", 'say "x"', "two\nlines", "cat"]
 
@@ -213,37 +214,37 @@ def test_maps_of_long_texts_name_their_bins(pooled: Observation, tmp_path: Path)
         pooled.export(tmp_path / "it.csv", layer=0, head=0)
 
 
-@pytest.mark.parametrize("what", ["weights", "map", "heads", "entropy", "received", "rows"])
-@pytest.mark.parametrize("suffix", [".png", ".svg"])
-def test_pictures_of_all_of_them(seen: Observation, tmp_path: Path, what: str, suffix: str) -> None:
-    seen.export(tmp_path / f"it{suffix}", what, layer=1, head=1)
-    start = (tmp_path / f"it{suffix}").read_bytes()[:8]
-    assert start.startswith(b"\x89PNG") if suffix == ".png" else start.startswith(b"<?xml")
-    assert [path.name for path in tmp_path.iterdir()] == [f"it{suffix}"]
+def test_pictures_of_all_of_them(seen: Observation, tmp_path: Path) -> None:
+    starts = {"png": b"\x89PNG", "svg": b"<?xml"}
+    kinds = ["weights", "map", "heads", "entropy", "received", "rows"]
+    for case in sweep([*((what, "png") for what in kinds), ("weights", "svg"), ("rows", "svg")]):
+        with case as (what, suffix):
+            seen.export(tmp_path / f"{what}.{suffix}", what, layer=1, head=1)
+            assert (tmp_path / f"{what}.{suffix}").read_bytes().startswith(starts[suffix])
+    assert len(list(tmp_path.iterdir())) == 8, "one file each"
 
 
-@pytest.mark.parametrize(
-    ("name", "what", "given", "words"),
-    [
-        ("it.txt", "weights", {"layer": 0, "head": 0}, r"must end in \.csv, \.npy, \.npz, \.png or \.svg, got it\.txt"),
-        ("it.csv", "weights", {"layer": 0}, r"'weights' cannot end in \.csv: write \.npz or \.npy, or name a `head`"),
-        ("it.png", "weights", {"layer": 0}, r"'weights' cannot end in \.png: write \.npz or \.npy, or name a `head`"),
-        ("it.csv", "weights", {}, r"`layer` must be given to export 'weights', its number or the name"),
-        ("it.csv", "weights", {"layer": 0, "head": 2}, r"`head` must be from 0 to 1"),
-        ("it.csv", "top", {"head": -3}, r"`head` must be from 0 to 1"),
-        ("it.csv", "heads", {}, r"'heads' cannot end in \.csv: write \.png or \.svg$"),
-        ("it.png", "top", {}, r"'top' cannot end in \.png: write \.npz, \.npy or \.csv$"),
-        ("it.csv", "entropy", {"layer": 2}, r"`layer` must be from 0 to 1"),
-        ("it.csv", "entropy", {"layer": 0, "batch_index": 1}, r"`batch_index` must be from 0 to 0"),
-        ("no/it.csv", "entropy", {"layer": 0}, r"a folder that exists"),
-    ],
-)
-def test_what_cannot_be_written_is_refused_and_leaves_nothing(
-    seen: Observation, tmp_path: Path, name: str, what: str, given: dict, words: str
-) -> None:
-    with pytest.raises(InputError, match=words):
-        seen.export(tmp_path / name, what, **given)
-    assert list(tmp_path.iterdir()) == []
+NOT_WRITTEN: list[tuple[str, str, dict[str, Any], str]] = [
+    ("it.txt", "weights", {"layer": 0, "head": 0}, r"must end in \.csv, \.npy, \.npz, \.png or \.svg, got it\.txt"),
+    ("it.csv", "weights", {"layer": 0}, r"'weights' cannot end in \.csv: write \.npz or \.npy, or name a `head`"),
+    ("it.png", "weights", {"layer": 0}, r"'weights' cannot end in \.png: write \.npz or \.npy, or name a `head`"),
+    ("it.csv", "weights", {}, r"`layer` must be given to export 'weights', its number or the name"),
+    ("it.csv", "weights", {"layer": 0, "head": 2}, r"`head` must be from 0 to 1"),
+    ("it.csv", "top", {"head": -3}, r"`head` must be from 0 to 1"),
+    ("it.csv", "heads", {}, r"'heads' cannot end in \.csv: write \.png or \.svg$"),
+    ("it.png", "top", {}, r"'top' cannot end in \.png: write \.npz, \.npy or \.csv$"),
+    ("it.csv", "entropy", {"layer": 2}, r"`layer` must be from 0 to 1"),
+    ("it.csv", "entropy", {"layer": 0, "batch_index": 1}, r"`batch_index` must be from 0 to 0"),
+    ("no/it.csv", "entropy", {"layer": 0}, r"a folder that exists"),
+]
+
+
+def test_what_cannot_be_written_is_refused_and_leaves_nothing(seen: Observation, tmp_path: Path) -> None:
+    for case in sweep(NOT_WRITTEN):
+        with case as (name, what, given, words):
+            with pytest.raises(InputError, match=words):
+                seen.export(tmp_path / name, what, **given)
+            assert list(tmp_path.iterdir()) == []
 
 
 def test_an_alignment_has_both_texts(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +19,7 @@ from regard.interpret.bundled.load import Loaded
 from regard.interpret.find_heads import find_heads, fingerprint
 from regard.interpret.source_readout import nonnegative_ridge
 from regard.interpret.sources import sources
+from sweeps import sweep
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed (the extra `models`)")
 
@@ -232,39 +234,6 @@ def test_the_head_that_the_answer_depends_on_is_found(tmp_path: Path) -> None:
     assert (best.heads, best.weights) == (((1, 2),), (1.0,))
 
 
-def test_a_model_whose_answers_depend_on_no_document_has_no_heads_for_sources(tmp_path: Path) -> None:
-    class Deaf(Writing):
-        def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Any:
-            return SimpleNamespace(logits=0 * super().forward(input_ids).logits)
-
-    path = written(tmp_path / "documents.jsonl", asked())
-    with pytest.raises(ObservationError, match="do not predict what its answers lose"):
-        find_heads(Deaf(LAYERS, causal=True), tokenizer(), "sources", examples=path)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "reason"),
-    [
-        ({"num_heads": 1.5}, "`num_heads` must be a whole number from 1, got 1.5"),
-        ({"num_heads": True}, "`num_heads` must be a whole number from 1, got True"),
-        ({"examples": [{"text": "The cat sat."}]}, "`examples` must be the name of a file of JSON Lines, got list"),
-    ],
-)
-def test_arguments_of_other_types_are_one_sentence(wrong: dict[str, Any], reason: str) -> None:
-    with pytest.raises(InputError, match=reason):
-        find_heads(Planted(LAYERS, causal=True), tokenizer(), "previous", **wrong)
-
-
-def test_examples_of_sources_that_are_none_are_named(tmp_path: Path) -> None:
-    model, path = Writing(LAYERS, causal=True), tmp_path / "documents.jsonl"
-    for number in (9, 0, True, "1"):
-        written(path, [*asked(), asked(1, source=number)[0]])
-        with pytest.raises(InputError, match=r"line 13 of .*: `source` must be the number of a document from 1, got "):
-            find_heads(model, tokenizer(), "sources", examples=path)
-    with pytest.raises(InputError, match="from 10 to 1,000, got 9"):
-        find_heads(model, tokenizer(), "sources", examples=written(path, asked(9)))
-
-
 def test_the_regression_is_the_best_one_without_negative_weights() -> None:
     """The conditions of Karush, Kuhn and Tucker, which the minimum alone meets."""
     draw = np.random.default_rng(0)
@@ -323,18 +292,6 @@ def test_the_programs_own_examples_find_them_too() -> None:
     assert dataclasses.replace(again, fingerprint="") == dataclasses.replace(found, fingerprint="")
 
 
-def test_a_job_that_a_model_cannot_have_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"no heads for induction, as it is how causal .* previous, sink, local"):
-        find_heads(Planted(LAYERS, causal=False), tokenizer(), "induction")
-    with pytest.raises(InputError, match="no heads for alignment, as it is cross-attention"):
-        find_heads(Planted(LAYERS, causal=True), tokenizer(), "alignment")
-    with pytest.raises(InputError, match="`job` must be one of retrieval, sources, induction"):
-        find_heads(Planted(LAYERS, causal=True), tokenizer(), "beauty")
-    idle = Planted([["even", "sink"]], causal=True)
-    with pytest.raises(ObservationError, match=r"no head of Planted does previous: .* above 0\.5, .* of 0\."):
-        find_heads(idle, tokenizer(), "previous", examples=texts(tmp_path / "texts.jsonl"))
-
-
 @pytest.mark.parametrize("loaded", [False, True])
 def test_a_job_in_the_place_of_the_tokenizer_is_refused(loaded: bool) -> None:
     model = Loaded("small", Planted(LAYERS, causal=True), tokenizer(), "decoder") if loaded else "smollm2"
@@ -346,27 +303,13 @@ def test_a_job_in_the_place_of_the_tokenizer_is_refused(loaded: bool) -> None:
         find_heads(Planted(LAYERS, causal=True), "induction")
 
 
-def test_a_loaded_model_may_come_with_its_own_tokenizer() -> None:
-    loaded = Loaded("small", Planted(LAYERS, causal=True), tokenizer(), "encoder")
-    assert find_heads(loaded, loaded.tokenizer, "previous") == find_heads(loaded, job="previous")
-
-
-@pytest.mark.parametrize(
-    ("line", "reason"),
-    [
-        ("[1]", "line 1 of .* must be a JSON object"),
-        ("{", "line 1 of .* must be a JSON object"),
-        ('{"text": ""}', "line 1 of .* is no example of previous: it needs text as texts, got '' for `text`"),
-        ('{"text": "w1 w2"}', "line 1 of .*: it is too short"),
-        ('{"text": "w1 w2 w3 w4 w5 w6 w7 w8 w9"}', "from 10 to 1,000, got 1"),
-        ('{"text": "w1 w2 w3 w4 w5 w6 w7 w8 w9"}\n' * 1001, "from 10 to 1,000, got 1001"),
-    ],
-)
-def test_a_bad_file_of_examples_names_its_line(tmp_path: Path, line: str, reason: str) -> None:
-    path = tmp_path / "texts.jsonl"
-    path.write_text(line, encoding="utf-8")
-    with pytest.raises(InputError, match=reason):
-        find_heads(Planted(LAYERS, causal=True), tokenizer(), "previous", examples=path)
+def test_a_loaded_model_may_come_with_its_own_tokenizer(tmp_path: Path) -> None:
+    loaded, path = (
+        Loaded("small", Planted(LAYERS, causal=True), tokenizer(), "encoder"),
+        texts(tmp_path / "texts.jsonl"),
+    )
+    found = find_heads(loaded, job="previous", examples=path)
+    assert find_heads(loaded, loaded.tokenizer, "previous", examples=path) == found
 
 
 def test_a_fingerprint_is_of_the_numbers_and_not_of_their_precision() -> None:
@@ -386,3 +329,75 @@ def test_the_method_says_that_an_example_of_ones_own_shows_one_row(tmp_path: Pat
     own = find_heads(model, tokenizer(), "previous", examples=path)
     assert "on one row, drawn by the seed, of each in half of the examples" in own.method
     assert "on the inputs of head_scores" in find_heads(model, tokenizer(), "previous").method
+
+
+class Deaf(Writing):
+    """Its answers depend on no document."""
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Any:
+        return SimpleNamespace(logits=0 * super().forward(input_ids).logits)
+
+
+def find(job: str = "previous", model: nn.Module | None = None, **options: Any) -> Any:
+    return find_heads(model or Planted(LAYERS, causal=True), tokenizer(), job, **options)
+
+
+def text(path: Path, content: str) -> Path:
+    path.write_text(content, encoding="utf-8")
+    return path
+
+
+SHORT = '{"text": "w1 w2 w3 w4 w5 w6 w7 w8 w9"}\n'
+# A call with a path for examples, the error, and what it names: the argument or line, and the way out.
+REFUSED: dict[str, tuple[Callable[[Path], object], type[Exception], str]] = {
+    "half a head": (
+        lambda _: find(num_heads=1.5), InputError, "`num_heads` must be a whole number from 1, got 1.5"),
+    "true heads": (
+        lambda _: find(num_heads=True), InputError, "`num_heads` must be a whole number from 1, got True"),
+    "examples in a list": (
+        lambda _: find(examples=[{"text": "The cat sat."}]), InputError, "`examples` must be .* JSON Lines, got list"),
+    "an encoder's induction": (
+        lambda _: find("induction", Planted(LAYERS, causal=False)),
+        InputError, r"no heads for induction, as it is how causal .* previous, sink, local"),
+    "a decoder's alignment": (
+        lambda _: find("alignment"), InputError, "no heads for alignment, as it is cross-attention"),
+    "another job": (lambda _: find("beauty"), InputError, "`job` must be one of retrieval, sources, induction"),
+    "no head above the threshold": (
+        lambda path: find(model=Planted([["even", "sink"]], causal=True), examples=texts(path)),
+        ObservationError, r"no head of Planted does previous: .* above 0\.5, .* of 0\."),
+    "answers that depend on no document": (
+        lambda path: find("sources", Deaf(LAYERS, causal=True), examples=written(path, asked())),
+        ObservationError, "do not predict what its answers lose"),
+    **{
+        f"the source {number!r}": (
+            lambda path, number=number: find(
+                "sources", Writing(LAYERS, causal=True), examples=written(path, [*asked(), asked(1, source=number)[0]])
+            ),
+            InputError, "line 13 of .*: `source` must be the number of a document from 1, got ",
+        )
+        for number in (9, 0, True, "1")
+    },
+    "few examples of sources": (
+        lambda path: find("sources", Writing(LAYERS, causal=True), examples=written(path, asked(9))),
+        InputError, "from 10 to 1,000, got 9"),
+    "a line that is a list": (
+        lambda path: find(examples=text(path, "[1]")), InputError, "line 1 of .* must be a JSON object"),
+    "a line that is no JSON": (
+        lambda path: find(examples=text(path, "{")), InputError, "line 1 of .* must be a JSON object"),
+    "an empty text": (
+        lambda path: find(examples=text(path, '{"text": ""}')),
+        InputError, "line 1 of .* is no example of previous: it needs text as texts, got '' for `text`"),
+    "a short text": (
+        lambda path: find(examples=text(path, '{"text": "w1 w2"}')), InputError, "line 1 of .*: it is too short"),
+    "one example": (lambda path: find(examples=text(path, SHORT)), InputError, "from 10 to 1,000, got 1"),
+    "1,001 examples": (
+        lambda path: find(examples=text(path, SHORT * 1001)), InputError, "from 10 to 1,000, got 1001"),
+}  # fmt: skip
+
+
+def test_what_has_no_heads_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    for case in sweep(REFUSED):
+        with case as name:
+            call, error, way_out = REFUSED[name]
+            with pytest.raises(error, match=way_out):
+                call(tmp_path / "examples.jsonl")

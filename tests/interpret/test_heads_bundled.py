@@ -14,7 +14,6 @@ import pytest
 import torch
 
 import regard
-from regard.interpret import bundled
 
 DRAWN = 32
 NAMES = ("previous", "duplicate_token", "induction", "first")
@@ -36,13 +35,6 @@ STRONGEST: dict[str, dict[str, tuple[tuple[int, int], float]]] = {
         "sink": ((1, 11), 0.8788),
     },
 }
-
-
-@pytest.fixture(scope="module", params=STRONGEST)
-def model(request: pytest.FixtureRequest) -> Any:
-    if not bundled.is_installed(request.param):
-        pytest.skip(f"{request.param} is not installed: regard models get {request.param}")
-    return request.param, bundled.load(request.param)
 
 
 def text(loaded: Any) -> tuple[torch.Tensor, slice]:
@@ -68,8 +60,9 @@ def dense_scores(weights: np.ndarray, ids: list[int], again: slice) -> dict[str,
 
 
 @pytest.mark.models
-def test_scores_of_heads_are_those_of_the_dense_weights(model: Any) -> None:
-    name, loaded = model
+@pytest.mark.parametrize("name", ["minilm", pytest.param("smollm2", marks=pytest.mark.slow)])
+def test_scores_of_heads_are_those_of_the_dense_weights(load, name: str) -> None:
+    loaded = load(name)
     ids, again = text(loaded)
     with torch.no_grad(), regard.watch(loaded.model, statistics=[*NAMES, "sink", "distance"]) as seen:
         loaded.model(input_ids=ids)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from regard.interpret.bundled import BundledModelError, me5
+from sweeps import sweep
 
 WIDTH, HEADS, WIDE, VOCABULARY, POSITIONS = 32, 2, 64, 40, 16
 PIECES = ["<s>", "<pad>", "</s>", "<unk>", "▁", "▁a", "a", "b", "貓", "追", "▁貓", "<mask>"]
@@ -85,43 +86,44 @@ def test_a_matrix_has_outputs_as_rows() -> None:
     assert me5.read(TINY).tensors["l0.fi.w"].shape == (WIDE, WIDTH)
 
 
-@pytest.mark.parametrize("length", [0, 3, 7, 20, 60, 100, 200, 400, 900, len(TINY) // 2, len(TINY) - 1])
-def test_a_truncated_file_is_refused_in_one_sentence(length: int) -> None:
-    with pytest.raises(BundledModelError, match=r"weights file of `me5` is not readable: .*; install it again"):
-        me5.read(TINY[:length])
+def test_a_truncated_file_is_refused_in_one_sentence() -> None:
+    unreadable = r"weights file of `me5` is not readable: .*; install it again"
+    for case in sweep([0, 3, 7, 20, 60, 100, 200, 400, 900, len(TINY) // 2, len(TINY) - 1]):
+        with case as length, pytest.raises(BundledModelError, match=unreadable):
+            me5.read(TINY[:length])
 
 
-@pytest.mark.parametrize(
-    ("at", "value", "words"),
-    [
-        (0, b"GGUF", "begin with E5S1"),
-        (4, struct.pack("<I", 2), "version 2"),
-        (8, struct.pack("<i", -32), "must be positive"),
-        (8, struct.pack("<i", 33), "must divide its widths"),
-        (12, struct.pack("<i", 2**24), "do not fit"),
-        (16, struct.pack("<i", 5), "must divide its widths"),
-        (24, struct.pack("<i", 2**31 - 1), "must be positive"),
-        (36, struct.pack("<f", float("nan")), "epsilon between 0 and 1"),
-        (40, struct.pack("<i", 64), "block 64"),
-        (HEAD, struct.pack("<i", 2**30), "must have 1 to 40 pieces"),
-        (HEAD, struct.pack("<i", -1), "must have 1 to 40 pieces"),
-        (HEAD + 4, struct.pack("<i", 12), "must be below 12"),
-        (HEAD + 8, struct.pack("<i", 0), "four special ones"),
-        (HEAD + 20, struct.pack("<Q", 2**63), "the text of the pieces needs"),
-        (HEAD + 28 + 4, struct.pack("<I", 2**31), "offsets of its pieces must rise"),
-        (HEAD + 28 + 13 * 4, struct.pack("<f", float("inf")), "scores of its pieces must be finite"),
-        (HEAD + 28 + 25 * 4, b"\xff", "must be UTF-8"),
-        (TINY.index("ab貓".encode()) + 1, b"a", "must differ from each other"),
-        (TINY.index(b"emb.word"), b"emb.werd", "'emb.werd' is missing or too many"),
-        (TINY.index(b"emb.word") + 8, b"\x07", "of kind 0 or 1, got 7"),
-        (TINY.index(b"emb.word") + 9, struct.pack("<I", 7), "must have 1280 numbers"),
-        (TINY.index(b"emb.word") + 13, struct.pack("<Q", len(TINY)), "ends at byte"),
-        (len(TINY) - 4, struct.pack("<f", float("nan")), "must hold finite numbers"),
-    ],
-)
-def test_a_hostile_file_is_refused_with_the_rule_it_breaks(at: int, value: bytes, words: str) -> None:
-    with pytest.raises(BundledModelError, match=words):
-        me5.read(TINY[:at] + value + TINY[at + len(value) :])
+HOSTILE = [
+    (0, b"GGUF", "begin with E5S1"),
+    (4, struct.pack("<I", 2), "version 2"),
+    (8, struct.pack("<i", -32), "must be positive"),
+    (8, struct.pack("<i", 33), "must divide its widths"),
+    (12, struct.pack("<i", 2**24), "do not fit"),
+    (16, struct.pack("<i", 5), "must divide its widths"),
+    (24, struct.pack("<i", 2**31 - 1), "must be positive"),
+    (36, struct.pack("<f", float("nan")), "epsilon between 0 and 1"),
+    (40, struct.pack("<i", 64), "block 64"),
+    (HEAD, struct.pack("<i", 2**30), "must have 1 to 40 pieces"),
+    (HEAD, struct.pack("<i", -1), "must have 1 to 40 pieces"),
+    (HEAD + 4, struct.pack("<i", 12), "must be below 12"),
+    (HEAD + 8, struct.pack("<i", 0), "four special ones"),
+    (HEAD + 20, struct.pack("<Q", 2**63), "the text of the pieces needs"),
+    (HEAD + 28 + 4, struct.pack("<I", 2**31), "offsets of its pieces must rise"),
+    (HEAD + 28 + 13 * 4, struct.pack("<f", float("inf")), "scores of its pieces must be finite"),
+    (HEAD + 28 + 25 * 4, b"\xff", "must be UTF-8"),
+    (TINY.index("ab貓".encode()) + 1, b"a", "must differ from each other"),
+    (TINY.index(b"emb.word"), b"emb.werd", "'emb.werd' is missing or too many"),
+    (TINY.index(b"emb.word") + 8, b"\x07", "of kind 0 or 1, got 7"),
+    (TINY.index(b"emb.word") + 9, struct.pack("<I", 7), "must have 1280 numbers"),
+    (TINY.index(b"emb.word") + 13, struct.pack("<Q", len(TINY)), "ends at byte"),
+    (len(TINY) - 4, struct.pack("<f", float("nan")), "must hold finite numbers"),
+]
+
+
+def test_a_hostile_file_is_refused_with_the_rule_it_breaks() -> None:
+    for case in sweep(HOSTILE):
+        with case as (at, value, words), pytest.raises(BundledModelError, match=words):
+            me5.read(TINY[:at] + value + TINY[at + len(value) :])
 
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
@@ -149,18 +151,19 @@ def test_the_folder_loads_without_a_missing_key(tmp_path) -> None:
     np.testing.assert_array_equal(model.encoder.layer[0].attention.output.dense.weight.detach().numpy(), written)
 
 
-@pytest.mark.parametrize(
-    ("text", "pieces"),
-    [
-        ("a 貓追", ["▁a", "▁貓", "追"]),
-        ("  a \t\n b  ", ["▁a", "▁", "b"]),
-        ("ａ", ["▁a"]),  # NFKC
-        ("a\u200bb\x01b", ["▁a", "▁", "b", "b"]),  # a zero-width space is a space, a control character is nothing
-        ("～", ["▁", "～"]),  # SentencePiece keeps it, NFKC alone would make it ~
-        ("", []),
-    ],
-)
-def test_the_tokenizer_normalizes_as_sentencepiece_does(text: str, pieces: list[str]) -> None:
-    pytest.importorskip("tokenizers")
-    encoded = me5.unigram(me5.read(TINY)).encode(text)
-    assert encoded.tokens == ["<s>", *pieces, "</s>"]
+NORMALIZED = [
+    ("a 貓追", ["▁a", "▁貓", "追"]),
+    ("  a \t\n b  ", ["▁a", "▁", "b"]),
+    ("ａ", ["▁a"]),  # NFKC
+    ("a\u200bb\x01b", ["▁a", "▁", "b", "b"]),  # a zero-width space is a space, a control character is nothing
+    ("～", ["▁", "～"]),  # SentencePiece keeps it, NFKC alone would make it ~
+    ("", []),
+]
+
+
+def test_the_tokenizer_normalizes_as_sentencepiece_does() -> None:
+    for case in sweep(NORMALIZED):
+        with case as (text, pieces):
+            pytest.importorskip("tokenizers")
+            encoded = me5.unigram(me5.read(TINY)).encode(text)
+            assert encoded.tokens == ["<s>", *pieces, "</s>"]

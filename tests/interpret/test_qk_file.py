@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from regard.errors import InputError
 from regard.interpret.qk_file import is_qk_file, read_qk_file
+from sweeps import sweep
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed (the extra `models`)")
 safetensors = pytest.importorskip("safetensors.numpy")
@@ -69,29 +70,30 @@ def test_scale_mask_softcap_and_sinks_are_those_of_the_metadata(tmp_path: Path) 
     np.testing.assert_allclose(read_qk_file(path).weights(layer=3, head=0)[0], kept * eye, rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("tensors", "about", "reason"),
-    [
-        (TENSORS, {"window": "2", "causal": "false"}, "`window` counts the keys up to a query's own"),
-        (TENSORS, {"version": "2"}, "version '2', and this regard reads version '1'"),
-        (TENSORS, {"heads": "[1]"}, "`heads` of its metadata must be the JSON of a dict"),
-        (TENSORS, {"heads": "{}"}, "must name the heads"),
-        (TENSORS, {"heads": '{"x": [1]}'}, "numbers of layers as keys, got 'x'"),
-        (TENSORS, {"heads": '{"3": [1, 2]}'}, r"for 2 heads, .* got \(1, 4, 4\) and \(1, 4, 4\)"),
-        (TENSORS, {"heads": '{"4": [1]}'}, "layer 4 must have"),
-        (TENSORS, {"kv_heads": '{"3": [1]}'}, "`kv_heads` of layer 3"),
-        (TENSORS, {"scale": "-1"}, "`scale` must be a positive number"),
-        (TENSORS, {"causal": "yes"}, "`causal` must be"),
-        (TENSORS, {"tokens": '["a"]'}, r"a text for each key, \[4\] of them, got 1"),
-        (TENSORS | {"3.k": np.full((1, 4, 4), np.inf, np.float32)}, {}, "'3.k' must be finite"),
-        (TENSORS | {"3.sinks": np.zeros(2, np.float32)}, {}, r"3\.sinks must be \(1,\)"),
-        (TENSORS | {"3.k": np.zeros((1, 4, 4), np.int32)}, {}, "'3.k' must be F64, F32, F16 or BF16"),
-    ],
-)
-def test_a_bad_file_gets_one_sentence(tmp_path: Path, tensors: Any, about: dict[str, str], reason: str) -> None:
-    path = saved(tmp_path / "heads.safetensors", tensors, **about)
-    with pytest.raises(InputError, match=rf"cannot read the queries and keys in .*: .*{reason}"):
-        read_qk_file(path)
+BAD_FILES = [
+    (TENSORS, {"window": "2", "causal": "false"}, "`window` counts the keys up to a query's own"),
+    (TENSORS, {"version": "2"}, "version '2', and this regard reads version '1'"),
+    (TENSORS, {"heads": "[1]"}, "`heads` of its metadata must be the JSON of a dict"),
+    (TENSORS, {"heads": "{}"}, "must name the heads"),
+    (TENSORS, {"heads": '{"x": [1]}'}, "numbers of layers as keys, got 'x'"),
+    (TENSORS, {"heads": '{"3": [1, 2]}'}, r"for 2 heads, .* got \(1, 4, 4\) and \(1, 4, 4\)"),
+    (TENSORS, {"heads": '{"4": [1]}'}, "layer 4 must have"),
+    (TENSORS, {"kv_heads": '{"3": [1]}'}, "`kv_heads` of layer 3"),
+    (TENSORS, {"scale": "-1"}, "`scale` must be a positive number"),
+    (TENSORS, {"causal": "yes"}, "`causal` must be"),
+    (TENSORS, {"tokens": '["a"]'}, r"a text for each key, \[4\] of them, got 1"),
+    (TENSORS | {"3.k": np.full((1, 4, 4), np.inf, np.float32)}, {}, "'3.k' must be finite"),
+    (TENSORS | {"3.sinks": np.zeros(2, np.float32)}, {}, r"3\.sinks must be \(1,\)"),
+    (TENSORS | {"3.k": np.zeros((1, 4, 4), np.int32)}, {}, "'3.k' must be F64, F32, F16 or BF16"),
+]
+
+
+def test_a_bad_file_gets_one_sentence(tmp_path: Path) -> None:
+    for case in sweep(BAD_FILES, lambda row: row[2]):
+        with case as (tensors, about, reason):
+            path = saved(tmp_path / "heads.safetensors", tensors, **about)
+            with pytest.raises(InputError, match=rf"cannot read the queries and keys in .*: .*{reason}"):
+                read_qk_file(path)
 
 
 def test_a_file_that_is_cut_off_or_none_is_refused(tmp_path: Path) -> None:

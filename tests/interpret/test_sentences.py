@@ -4,14 +4,13 @@ The oracle runs the model with attn_implementation="eager" and adds up the weigh
 NumPy: the mean over the pieces that look, the sum over those that are looked at.
 """
 
-import functools
-
 import numpy as np
 import pytest
 import torch
 
 import regard
 from regard.errors import InputError
+from sweeps import sweep
 
 pytest.importorskip("transformers", reason="transformers is not installed (the extra `models`)")
 bundled = pytest.importorskip("regard.interpret.bundled")
@@ -88,17 +87,12 @@ SLOW = (
 )
 
 
-@functools.cache
-def load(name: str):
-    return bundled.load(name)
-
-
 @pytest.fixture(autouse=True)
-def _each_model_is_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def _each_model_is_loaded_once(load, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(models, "load_model", load)
 
 
-def eager(name: str, text: str) -> tuple[list[str], np.ndarray]:
+def eager(load, name: str, text: str) -> tuple[list[str], np.ndarray]:
     """The pieces of a text, and each layer's weights (layers, heads, n, n), as transformers computes them itself."""
     loaded = load(name)
     encoded = loaded.tokenizer(text, return_tensors="pt")
@@ -112,9 +106,9 @@ def eager(name: str, text: str) -> tuple[list[str], np.ndarray]:
     return loaded.tokenizer.convert_ids_to_tokens(encoded["input_ids"][0]), weights
 
 
-def check(text: str) -> None:
+def check(load, text: str) -> None:
     looked = regard.look(text)
-    _, weights = eager(looked.model, text)
+    _, weights = eager(load, looked.model, text)
     focus = looked.highlight
     rows = list(focus.queries[focus.word].pieces)
     assert not focus.queries[focus.word].special
@@ -131,53 +125,56 @@ def check(text: str) -> None:
     assert ("sharply" in focus.note) != any(sharp)
 
 
-@pytest.mark.parametrize("text", FAST)
-def test_a_sentence_that_people_try_first_gives_a_picture_with_the_models_own_weights(text):
-    check(text)
+def test_a_sentence_that_people_try_first_gives_a_picture_with_the_models_own_weights(load):
+    for case in sweep(FAST):
+        with case as text:
+            check(load, text)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("text", SLOW)
-def test_fifty_more_sentences_give_a_picture_with_the_models_own_weights(text):
-    check(text)
+def test_fifty_more_sentences_give_a_picture_with_the_models_own_weights(load):
+    for case in sweep(SLOW):
+        with case as text:
+            check(load, text)
 
 
-@pytest.mark.parametrize(
-    ("text", "word", "part", "target", "weight"),
-    [
-        ("The animal didn't cross the street because it was too tired", "it", "", "animal", 0.65),
-        ("貓追老鼠，因為它餓了", "它", "", "貓", 0.48),
-        ("猫追老鼠，因为它饿了", "因为它", "它", "猫", 0.28),
-    ],
-)
-def test_a_pronoun_is_looked_from_first_and_at_what_comes_before_it(text, word, part, target, weight):
-    focus = regard.look(text).highlight
-    first = focus.looks[0]
-    assert (focus.queries[focus.word].text, focus.part, focus.keys[first.target].text) == (word, part, target)
-    assert round(first.weight, 2) == weight
+PRONOUNS = [
+    ("The animal didn't cross the street because it was too tired", "it", "", "animal", 0.65),
+    ("貓追老鼠，因為它餓了", "它", "", "貓", 0.48),
+    ("猫追老鼠，因为它饿了", "因为它", "它", "猫", 0.28),
+]
 
 
-@pytest.mark.parametrize("text", ["hello", "hello!", "猫", "unbelievable"])
-def test_one_word_is_refused_with_the_way_out(text):
-    with pytest.raises(InputError, match=r"the text is one word, .*: write two or more"):
-        regard.look(text)
+def test_a_pronoun_is_looked_from_first_and_at_what_comes_before_it():
+    for case in sweep(PRONOUNS):
+        with case as (text, word, part, target, weight):
+            focus = regard.look(text).highlight
+            first = focus.looks[0]
+            assert (focus.queries[focus.word].text, focus.part, focus.keys[first.target].text) == (word, part, target)
+            assert round(first.weight, 2) == weight
 
 
-def tired_and_wide() -> np.ndarray:
+def test_one_word_is_refused_with_the_way_out():
+    for case in sweep(["hello", "hello!", "猫", "unbelievable"]):
+        with case as text, pytest.raises(InputError, match=r"the text is one word, .*: write two or more"):
+            regard.look(text)
+
+
+def tired_and_wide(load) -> np.ndarray:
     """Eager weights from "it" to "animal" and "street", (texts, words, layers, heads)."""
     found = []
     for end in ("tired", "wide"):
-        pieces, weights = eager("minilm", f"The animal didn't cross the street because it was too {end}")
+        pieces, weights = eager(load, "minilm", f"The animal didn't cross the street because it was too {end}")
         found.append([weights[:, :, pieces.index("it"), pieces.index(word)] for word in ("animal", "street")])
     return np.array(found)
 
 
-def test_tired_and_wide_are_the_same_to_the_head_that_looks_at_the_animal():
+def test_tired_and_wide_are_the_same_to_the_head_that_looks_at_the_animal(load):
     """What the README, docs/heads.md and the lab say of the sentence."""
     texts = [f"The animal didn't cross the street because it was too {end}" for end in ("tired", "wide")]
     pair = regard.compare_looks(*texts)
     assert (pair.head, pair.words) == ((5, 11), ("animal", "street"))
-    theirs = tired_and_wide()
+    theirs = tired_and_wide(load)
     ours = [[look.weight for look in focus.looks] for focus in pair.highlights]
     np.testing.assert_allclose(ours, theirs[:, :, 5, 11], atol=1e-5)
     np.testing.assert_allclose(pair.flips.weights, theirs, atol=1e-5)

@@ -1,6 +1,7 @@
 """Where an answer came from: scores against dense eager weights, removal against the model itself, and bad input."""
 
 import dataclasses
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -9,9 +10,9 @@ import torch
 from regard import HeadSet, sources
 from regard.errors import InputError
 from regard.heads.answer_sources import Sources
-from regard.interpret import bundled
 from regard.interpret.source_examples import draw_question
-from regard.interpret.source_prompt import encode, prompt_of, token_ranges
+from regard.interpret.source_prompt import prompt_of, token_ranges
+from sweeps import sweep
 
 transformers = pytest.importorskip("transformers")
 safetensors_numpy = pytest.importorskip("safetensors.numpy")
@@ -126,19 +127,26 @@ JOINS = {
 }
 
 
-@pytest.mark.parametrize(("prompt", "answer"), JOINS)
-def test_prompt_and_answer_are_joined_as_they_are_written(model, monkeypatch, prompt, answer):
-    read = []
+class Reading(transformers.PreTrainedTokenizerFast):
+    """A tokenizer that remembers the texts it has read."""
+
+    texts: ClassVar[list[str]] = []
+
+    def __call__(self, text, **options):
+        self.texts.append(text)
+        return super().__call__(text, **options)
+
+
+def test_prompt_and_answer_are_joined_as_they_are_written(model):
     words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"?": 0}, unk_token="?"))
     words.pre_tokenizer = tokenizers.pre_tokenizers.Split(tokenizers.Regex("."), "isolated")
-    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=words, unk_token="?")
-    monkeypatch.setattr(
-        "regard.interpret.source_prompt.encode",
-        lambda own, text, *, typed: read.append(text) or encode(own, text, typed=typed),
-    )
-    found = sources(model, tokenizer, f"a {prompt}", answer, heads=HEADS, parts="line")
-    assert max(read, key=len) == f"a {JOINS[prompt, answer]}"
-    assert found.answer == answer.strip()
+    tokenizer = Reading(tokenizer_object=words, unk_token="?")
+    for case in sweep(JOINS):
+        with case as (prompt, answer):
+            tokenizer.texts.clear()
+            found = sources(model, tokenizer, f"a {prompt}", answer, heads=HEADS, parts="line")
+            assert max(tokenizer.texts, key=len) == f"a {JOINS[prompt, answer]}"
+            assert found.answer == answer.strip()
 
 
 def test_at2s_coefficients_give_at2s_scores(model, tokenizer, tmp_path):
@@ -225,7 +233,7 @@ def test_removal_is_a_run_without_the_part(model, tokenizer):
 
 
 def test_a_control_is_no_part_that_is_removed_for_its_score(model, tokenizer):
-    for seed in range(20):
+    for seed in range(8):
         options = {"heads": HEADS, "parts": "sentence", "verify": True, "num_removals": 2, "seed": seed}
         found = sources(model, tokenizer, TEXT, "The cat.", **options)
         assert {one.part for one in found.removals}.isdisjoint(one.control for one in found.removals)
@@ -377,11 +385,12 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_bad_input_is_one_sentence(model, tokenizer, name):
-    given, said = BAD[name]
-    with pytest.raises(InputError, match=said):
-        sources(model, tokenizer, **{"heads": HEADS, **given})
+def test_bad_input_is_one_sentence(model, tokenizer):
+    for case in sweep(BAD):
+        with case as name:
+            given, said = BAD[name]
+            with pytest.raises(InputError, match=said):
+                sources(model, tokenizer, **{"heads": HEADS, **given})
 
 
 def test_a_record_is_saved_and_shown(model, tokenizer, tmp_path):
@@ -393,16 +402,16 @@ def test_a_record_is_saved_and_shown(model, tokenizer, tmp_path):
     assert "The cat." in found._repr_html_()
 
 
-@pytest.mark.skipif(not bundled.is_installed("smollm2"), reason="smollm2 is missing: regard models get smollm2")
 @pytest.mark.models
-def test_a_prompt_that_begins_with_another_sentence_has_the_source_that_its_documents_have():
+@pytest.mark.slow
+def test_a_prompt_that_begins_with_another_sentence_has_the_source_that_its_documents_have(load):
     facts = {
         "Boats come back in April.": ("When do boats come back?", "In April."),
         "The shop closes at six.": ("When does the shop close?", "At six."),
         "Tickets cost nine euros.": ("What do tickets cost?", "Nine euros."),
         "The museum keeps a Roman coin.": ("What does the museum keep?", "A Roman coin."),
     }
-    loaded, found = bundled.load("smollm2"), []
+    loaded, found = load("smollm2"), []
     for question, answer in facts.values():
         prompt = f"Anna planted the first pear tree. {' '.join(facts)}\n\nQuestion: {question}\nAnswer:"
         one = sources(loaded, prompt=prompt, answer=answer)
@@ -411,9 +420,8 @@ def test_a_prompt_that_begins_with_another_sentence_has_the_source_that_its_docu
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not bundled.is_installed("smollm2"), reason="smollm2 is missing: regard models get smollm2")
-def test_the_threshold_that_comes_with_smollm2_has_its_error_rate_on_the_held_out_examples_as_sources_reads_them():
-    loaded, draw = bundled.load("smollm2"), np.random.default_rng(0)
+def test_the_threshold_that_comes_with_smollm2_has_its_error_rate_on_the_held_out_examples_as_sources_reads_them(load):
+    loaded, draw = load("smollm2"), np.random.default_rng(0)
     examples = [draw_question(draw) for _ in range(32)]
     nowhere = []
     for pair in examples[16:]:

@@ -1,7 +1,7 @@
 """Several streams in one model: which layers are whose, how they are numbered, whose tokens are whose."""
 
+import itertools
 import re
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ import regard
 from regard.capture.streams import Places
 from regard.errors import InputError, ObservationError
 from regard.interpret.observation import Observation
+from sweeps import sweep
 
 # The vision tower of Mllama calls its own layers so in transformers before 5.23.
 pytestmark = pytest.mark.filterwarnings("ignore:`hidden_state` is deprecated:FutureWarning")
@@ -153,35 +154,34 @@ CAPTIONS = [("source", 0), ("source", 1), ("target", 0), (("target", "source"), 
             (("target", "source"), 1)]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("make", "layers", "known"),
-    [
-        (clip, [*TOWERS, *TEXTS], {"image": 17, "text": 17}),
-        (siglip, [*TOWERS, POOLED, *TEXTS], {"image": 16, "text": 16}),
-        (llava, [*TOWERS, *TEXTS], {"image": 17, "text": 24}),
-        (paligemma, [*TOWERS, POOLED, *TEXTS], {"image": 16, "text": 22}),
-        (idefics3, [*TOWERS, *TEXTS], {"text": 12}),  # its patches are placed by what the picture covers
-        # Its tower works on 24 padded positions, the last layer in a second stack; the text looks at the 17 real ones.
-        (mllama, [*TOWERS, *LLAMA], {"image 2": 17, "text": 9}),
-        (blip, [*TOWERS, *LOOKING], {"image": 17, "text": 6}),
-        (whisper, CAPTIONS, {"target": 7}),
-        (captioner, CAPTIONS, {"source": 17, "target": 6}),
-        (t5, CAPTIONS, {"source": 8, "target": 6}),
-    ],
-)  # fmt: skip
-def test_each_tower_and_text_is_a_stream_with_its_own_layers(
-    make: Callable[[], Made], layers: list[Any], known: dict[str, int], tokenizer: Any
-) -> None:
-    model, inputs = make()
-    seen = seen_of(model, inputs, tokenizer=tokenizer)
-    assert layers_of(seen) == layers
-    assert {stream: len(one) for stream, (one,) in seen.tokens.items()} == known
-    text = "text" if "text" in known else "target"
-    spelled = [WORDS[one] for one in inputs.get("decoder_input_ids", inputs.get("input_ids"))[0].tolist()]
-    assert [token.text for token in seen.stream(text)] == spelled
-    for layer, (stream, number) in zip(seen.layers, layers, strict=True):
-        assert seen.layer(number, stream) is layer
-    assert "<iframe" in seen._repr_html_()
+STREAMS_OF_MODELS = [
+    (clip, [*TOWERS, *TEXTS], {"image": 17, "text": 17}),
+    (siglip, [*TOWERS, POOLED, *TEXTS], {"image": 16, "text": 16}),
+    (llava, [*TOWERS, *TEXTS], {"image": 17, "text": 24}),
+    (paligemma, [*TOWERS, POOLED, *TEXTS], {"image": 16, "text": 22}),
+    (idefics3, [*TOWERS, *TEXTS], {"text": 12}),  # its patches are placed by what the picture covers
+    # Its tower works on 24 padded positions, the last layer in a second stack; the text looks at the 17 real ones.
+    (mllama, [*TOWERS, *LLAMA], {"image 2": 17, "text": 9}),
+    (blip, [*TOWERS, *LOOKING], {"image": 17, "text": 6}),
+    (whisper, CAPTIONS, {"target": 7}),
+    (captioner, CAPTIONS, {"source": 17, "target": 6}),
+    (t5, CAPTIONS, {"source": 8, "target": 6}),
+]
+
+
+def test_each_tower_and_text_is_a_stream_with_its_own_layers(tokenizer: Any) -> None:
+    for case in sweep(STREAMS_OF_MODELS, lambda row: row[0].__name__):
+        with case as (make, layers, known):
+            model, inputs = make()
+            seen = seen_of(model, inputs, tokenizer=tokenizer)
+            assert layers_of(seen) == layers
+            assert {stream: len(one) for stream, (one,) in seen.tokens.items()} == known
+            text = "text" if "text" in known else "target"
+            spelled = [WORDS[one] for one in inputs.get("decoder_input_ids", inputs.get("input_ids"))[0].tolist()]
+            assert [token.text for token in seen.stream(text)] == spelled
+            for layer, (stream, number) in zip(seen.layers, layers, strict=True):
+                assert seen.layer(number, stream) is layer
+            assert "<iframe" in seen._repr_html_()
 
 
 def test_a_text_that_is_generated_beside_an_image_is_one_record(tokenizer: Any) -> None:
@@ -266,20 +266,20 @@ def test_tokens_of_one_stream_join_those_that_the_tokenizer_knows(tokenizer: Any
     assert {stream: one[0].text for stream, (one, *_) in seen.tokens.items()} == {"image": "p0", "text": "w4"}
 
 
-@pytest.mark.parametrize(
-    ("tokens", "says"),
-    [
-        (["a"] * 6, r'a list for each stream where there are several, 8 \(source\), 6 \(target\), got one of 6: '),
-        ({"text": ["a"] * 6}, r"must be of streams that there are, 8 \(source\), 6 \(target\) positions, got 'text'"),
-        ({"target": ["a"] * 5}, r"8 \(source\), 6 \(target\) of them in a batch of 1, got 5 for 'target'"),
-        ({"target": "abcdef"}, "a list of texts, one a position, got the text 'abcdef' for the stream 'target'"),
-        ({"target": 3}, "must be a list of texts, one a position, or such lists by stream"),
-        ([1, 2], "must be a list of texts, one a position, or such lists by stream"),
-    ],
-)  # fmt: skip
-def test_tokens_of_no_stream_or_of_another_length_are_refused(tokens: Any, says: str) -> None:
-    with pytest.raises(InputError, match=says):
-        seen_of(*t5(), tokens=tokens)
+WRONG_TOKENS = [
+    (["a"] * 6, r"a list for each stream where there are several, 8 \(source\), 6 \(target\), got one of 6: "),
+    ({"text": ["a"] * 6}, r"must be of streams that there are, 8 \(source\), 6 \(target\) positions, got 'text'"),
+    ({"target": ["a"] * 5}, r"8 \(source\), 6 \(target\) of them in a batch of 1, got 5 for 'target'"),
+    ({"target": "abcdef"}, "a list of texts, one a position, got the text 'abcdef' for the stream 'target'"),
+    ({"target": 3}, "must be a list of texts, one a position, or such lists by stream"),
+    ([1, 2], "must be a list of texts, one a position, or such lists by stream"),
+]
+
+
+def test_tokens_of_no_stream_or_of_another_length_are_refused() -> None:
+    for case in sweep(WRONG_TOKENS):
+        with case as (tokens, says), pytest.raises(InputError, match=says):
+            seen_of(*t5(), tokens=tokens)
 
 
 def test_statistics_of_tokens_are_of_the_streams_whose_tokens_are_known(tokenizer: Any) -> None:
@@ -424,31 +424,32 @@ def with_convolutions() -> nn.Module:
     return InOrder(plain[:2], [plain[2], some[0]], some[1:])
 
 
-@pytest.mark.parametrize(
-    ("model", "layers"),
-    [
-        (lambda: Layers(4, [0, 2, 3]), [("text", 0), ("text", 2), ("text", 3)]),  # one is skipped
-        (lambda: Layers(3, [0, 1, 1, 2]), [("text", 0), ("text", 1), ("text", 3), ("text", 2)]),  # called again
-        (lambda: Layers(2, [0, 1, 0, 1]), [("text", number) for number in range(4)]),
-        (Shared, [("text", number) for number in range(3)]),
-        (Twins, [("image", 0), ("image", 1), ("image 2", 0), ("image 2", 1)]),
-        (lambda: Stages(2, 2), [("text", number) for number in range(4)]),
-        (lambda: Stages(2, 1, 3), [("text", number) for number in range(6)]),  # the second was a second number 1
-        (lambda: Stages(1, 1, 1), [("text", number) for number in range(3)]),
-        (lambda: pairs(3), [("text", number) for number in range(3)]),
-        (stages, [("text", number) for number in range(5)]),
-        (with_convolutions, [("text", number) for number in (3, 4, 5)]),
-        (in_turns, [("text", number) for number in range(6)]),
-    ],
-)
-def test_layers_have_the_numbers_that_the_model_gives_them(model: Callable[[], nn.Module], layers: list[Any]) -> None:
-    torch.manual_seed(0)
-    made = model()
-    with torch.no_grad(), regard.watch(made) as seen:
-        made(torch.randn(1, 5, 8))
-    assert layers_of(seen) == layers
-    for layer, (stream, number) in zip(seen.layers, layers, strict=True):
-        assert seen.layer(number, stream) is layer
+NUMBERS = [
+    (lambda: Layers(4, [0, 2, 3]), [("text", 0), ("text", 2), ("text", 3)]),  # one is skipped
+    (lambda: Layers(3, [0, 1, 1, 2]), [("text", 0), ("text", 1), ("text", 3), ("text", 2)]),  # called again
+    (lambda: Layers(2, [0, 1, 0, 1]), [("text", number) for number in range(4)]),
+    (Shared, [("text", number) for number in range(3)]),
+    (Twins, [("image", 0), ("image", 1), ("image 2", 0), ("image 2", 1)]),
+    (lambda: Stages(2, 2), [("text", number) for number in range(4)]),
+    (lambda: Stages(2, 1, 3), [("text", number) for number in range(6)]),  # the second was a second number 1
+    (lambda: Stages(1, 1, 1), [("text", number) for number in range(3)]),
+    (lambda: pairs(3), [("text", number) for number in range(3)]),
+    (stages, [("text", number) for number in range(5)]),
+    (with_convolutions, [("text", number) for number in (3, 4, 5)]),
+    (in_turns, [("text", number) for number in range(6)]),
+]
+
+
+def test_layers_have_the_numbers_that_the_model_gives_them() -> None:
+    for case in sweep(NUMBERS, lambda row: str(row[1])):
+        with case as (model, layers):
+            torch.manual_seed(0)
+            made = model()
+            with torch.no_grad(), regard.watch(made) as seen:
+                made(torch.randn(1, 5, 8))
+            assert layers_of(seen) == layers
+            for layer, (stream, number) in zip(seen.layers, layers, strict=True):
+                assert seen.layer(number, stream) is layer
 
 
 def test_blocks_of_a_branch_are_counted_in_their_own_lists() -> None:
@@ -623,24 +624,29 @@ class Memory(nn.Module):
         return torch.softmax(q @ k.mT, -1) @ k
 
 
-@pytest.mark.parametrize("how", ["hand", "sum", "index", "sdpa"])
-@pytest.mark.parametrize("sizes", [(4, 6), (6, 4), (5, 5)])
-def test_embeddings_of_two_texts_are_cross_attention_without_projections(how: str, sizes: tuple[int, int]) -> None:
-    ids = [torch.randint(0, 11, (2, size)) for size in sizes]
-    model = Memory(how)
-    with regard.watch(model) as seen:
-        model(*ids)
-    assert (seen.layer(0).kind, seen.layer(0).query_tokens, seen.layer(0).key_tokens) == ("cross", "target", "source")
+def test_embeddings_of_two_texts_are_cross_attention_without_projections() -> None:
+    for case in sweep(itertools.product(["hand", "sum", "index", "sdpa"], [(4, 6), (6, 4), (5, 5)])):
+        with case as (how, sizes):
+            ids = [torch.randint(0, 11, (2, size)) for size in sizes]
+            model = Memory(how)
+            with regard.watch(model) as seen:
+                model(*ids)
+            assert (seen.layer(0).kind, seen.layer(0).query_tokens, seen.layer(0).key_tokens) == (
+                "cross",
+                "target",
+                "source",
+            )
 
 
-@pytest.mark.parametrize("how", ["hand", "index", "sdpa"])
-def test_embeddings_of_one_text_are_self_attention_without_projections(how: str) -> None:
+def test_embeddings_of_one_text_are_self_attention_without_projections() -> None:
     """The last positions of a text are a part of it, in two tables too."""
-    model, text = Memory(how), torch.randint(0, 11, (2, 7))
-    for question in (text, text[:, -3:]):
-        with regard.watch(model) as seen:
-            model(question, text)
-        assert seen.layer(0).kind == "self"
+    for case in sweep(["hand", "index", "sdpa"]):
+        with case as how:
+            model, text = Memory(how), torch.randint(0, 11, (2, 7))
+            for question in (text, text[:, -3:]):
+                with regard.watch(model) as seen:
+                    model(question, text)
+                assert seen.layer(0).kind == "self"
 
 
 class Jagged(nn.Module):
@@ -660,15 +666,16 @@ class Jagged(nn.Module):
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
-@pytest.mark.parametrize("lengths", [[5, 3], [1, 1]])
-@pytest.mark.parametrize(("how", "kind"), [("self", "self"), ("other", "cross"), ("learned", "cross")])
-def test_jagged_tensors_are_followed_to_where_their_parts_come_from(how: str, kind: str, lengths: list[int]) -> None:
+def test_jagged_tensors_are_followed_to_where_their_parts_come_from() -> None:
     """Attention between jagged tensors was self-attention, unless there were more queries than keys."""
-    model = Jagged(how)
-    for context in (torch.no_grad(), torch.inference_mode()):
-        with context, regard.watch(model) as seen:
-            model(torch.randn(sum(lengths), 8), torch.randn(sum(lengths), 8), lengths)
-        assert seen.layer(0).kind == kind
+    kinds = {"self": "self", "other": "cross", "learned": "cross"}
+    for case in sweep(itertools.product(kinds, [[5, 3], [1, 1]])):
+        with case as (how, lengths):
+            model = Jagged(how)
+            for context in (torch.no_grad(), torch.inference_mode()):
+                with context, regard.watch(model) as seen:
+                    model(torch.randn(sum(lengths), 8), torch.randn(sum(lengths), 8), lengths)
+                assert seen.layer(0).kind == kinds[how]
 
 
 def test_pooled_keys_are_positions_of_their_own() -> None:

@@ -1,6 +1,7 @@
 """A tap's rows against eager weights, however a model generates: caches, windows, padding, beams, assistants."""
 
 import copy
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ import regard
 from interpret.small_models import MODELS
 from oracles import set_attention
 from regard.errors import InputError, ObservationError
-from tiers import slow_but
+from sweeps import sweep
 
 transformers = pytest.importorskip("transformers")
 cache_utils = pytest.importorskip("transformers.cache_utils")
@@ -75,11 +76,15 @@ CASES = [
 
 # The fast tier has each kind of attention with one kind of cache.
 PAIRED = (("sdpa", "dynamic"), ("eager", "static"))
-KEPT = [one for one in CASES if one[0] not in ("Llama", "Mistral") or one[1:3] in PAIRED]
+PAIRS_OF_TIERS = [
+    pytest.param(PAIRED, id="fast"),
+    pytest.param((("sdpa", "static"), ("eager", "dynamic")), id="slow", marks=pytest.mark.slow),
+]
+KEPT = [row for row in CASES if row[0] not in ("Llama", "Mistral") or row[1:3] in PAIRED]
+KEPT = [row for row in KEPT if row[0] == "Llama" or row[3] > 0]  # and one model without padding too
 
 
-@pytest.mark.parametrize(("name", "kind", "cache", "left"), slow_but(KEPT, CASES))
-def test_the_rows_of_a_generation_are_those_of_one_eager_pass(name: str, kind: str, cache: str, left: int) -> None:
+def check_rows(name: str, kind: str, cache: str, left: int) -> None:
     model, given = made(name, kind), prompt(7, left=left)
     plain = model.generate(**given, **GREEDY, cache_implementation=cache)
     with regard.tap(model, heads=HEADS) as tap:
@@ -94,6 +99,19 @@ def test_the_rows_of_a_generation_are_those_of_one_eager_pass(name: str, kind: s
         assert torch.equal(row.ids, text[:, row.position])
         assert furthest(row, weights) < 1e-5
         assert row.parent is None if row.step == 0 else row.parent.tolist() == [0, 1]
+
+
+def test_the_rows_of_a_generation_are_those_of_one_eager_pass() -> None:
+    for case in sweep(KEPT):
+        with case as values:
+            check_rows(*values)
+
+
+@pytest.mark.slow
+def test_the_rows_of_a_generation_are_those_of_one_eager_pass_with_the_other_caches() -> None:
+    for case in sweep([row for row in CASES if row not in KEPT]):
+        with case as values:
+            check_rows(*values)
 
 
 class Rounded(cache_utils.QuantizedLayer):
@@ -129,48 +147,57 @@ def test_a_quantized_cache_gives_the_weights_of_its_own_keys(kernel_calls: Any, 
         assert (want - row.weights).abs().max() < 1e-5
 
 
-@pytest.mark.parametrize("cache", ["dynamic", "static"])
-@pytest.mark.parametrize("kind", ["sdpa", "eager"])
-@pytest.mark.parametrize("name", ["T5", "BART"])
-def test_cross_attention_and_both_sides_of_an_encoder_decoder(name: str, kind: str, cache: str) -> None:
-    model, given = made(name, kind), prompt(6)
-    rows = {}
-    for stream in ("target", ("target", "source")):
-        with regard.tap(model, heads=HEADS, stream=stream) as tap:
-            text = model.generate(**given, **GREEDY, cache_implementation=cache)
-        rows[stream] = tap.rows
-    with regard.tap(model, heads=HEADS, stream="source", queries="new") as tap:
-        model.generate(**given, **GREEDY, cache_implementation=cache)
-    set_attention(model, "eager")
-    with torch.no_grad():
-        whole = model(**given, decoder_input_ids=text[:, :-1], output_attentions=True, use_cache=False)
-    assert len(rows["target"]) == len(rows["target", "source"]) == 8
-    assert max(furthest(row, whole.decoder_attentions) for row in rows["target"]) < 1e-5
-    assert max(furthest(row, whole.cross_attentions) for row in rows["target", "source"]) < 1e-5
-    assert [row.position for row in tap.rows] == list(range(6))
-    assert max(furthest(row, whole.encoder_attentions) for row in tap.rows) < 1e-5
+@pytest.mark.parametrize("pairs", PAIRS_OF_TIERS)
+def test_cross_attention_and_both_sides_of_an_encoder_decoder(pairs: tuple[tuple[str, str], ...]) -> None:
+    for case in sweep([(name, *pair) for name in ("T5", "BART") for pair in pairs]):
+        with case as (name, kind, cache):
+            model, given = made(name, kind), prompt(6)
+            rows = {}
+            for stream in ("target", ("target", "source")):
+                with regard.tap(model, heads=HEADS, stream=stream) as tap:
+                    text = model.generate(**given, **GREEDY, cache_implementation=cache)
+                rows[stream] = tap.rows
+            with regard.tap(model, heads=HEADS, stream="source", queries="new") as tap:
+                model.generate(**given, **GREEDY, cache_implementation=cache)
+            set_attention(model, "eager")
+            with torch.no_grad():
+                whole = model(**given, decoder_input_ids=text[:, :-1], output_attentions=True, use_cache=False)
+            assert len(rows["target"]) == len(rows["target", "source"]) == 8
+            assert max(furthest(row, whole.decoder_attentions) for row in rows["target"]) < 1e-5
+            assert max(furthest(row, whole.cross_attentions) for row in rows["target", "source"]) < 1e-5
+            assert [row.position for row in tap.rows] == list(range(6))
+            assert max(furthest(row, whole.encoder_attentions) for row in tap.rows) < 1e-5
 
 
-@pytest.mark.parametrize(("kind", "use_cache"), [("sdpa", True), ("eager", True), ("sdpa", False)])
-def test_rows_follow_their_beam(kind: str, use_cache: bool) -> None:
-    model, given = made("Llama", kind), prompt(6)
-    asked = {"num_beams": 3, "num_return_sequences": 3, "max_new_tokens": 9, "do_sample": False, "use_cache": use_cache}
-    plain = model.generate(**given, **asked)
-    with regard.tap(model, heads=HEADS) as tap:
-        text = model.generate(**given, **asked)
-    assert torch.equal(plain, text)
-    rows = tap.rows
-    assert any(row.parent.tolist() != list(range(6)) for row in rows[1:])
-    chains = torch.stack([given["input_ids"].repeat_interleave(3, 0)[:, at] for at in range(6)], 1)
-    weights = [[one] for one in rows[0].weights]
-    for row in rows[1:]:  # the text of each beam, and its rows, put together by the parents
-        chains = torch.cat([chains[row.parent], row.ids[:, None]], 1)
-        weights = [[*weights[parent], own] for parent, own in zip(row.parent.tolist(), row.weights, strict=True)]
-    theirs = dense(model, chains)
-    for beam, own in enumerate(weights):
-        for step, one in enumerate(own):
-            want = torch.stack([theirs[layer][beam, head, 5 + step, : 6 + step] for layer, head in PAIRS])
-            assert (want - one).abs().max() < 1e-5
+def test_rows_follow_their_beam() -> None:
+    for case in sweep([("sdpa", True), ("eager", True), ("sdpa", False)]):
+        with case as (kind, use_cache):
+            model, given = made("Llama", kind), prompt(6)
+            asked = {
+                "num_beams": 3,
+                "num_return_sequences": 3,
+                "max_new_tokens": 9,
+                "do_sample": False,
+                "use_cache": use_cache,
+            }
+            plain = model.generate(**given, **asked)
+            with regard.tap(model, heads=HEADS) as tap:
+                text = model.generate(**given, **asked)
+            assert torch.equal(plain, text)
+            rows = tap.rows
+            assert any(row.parent.tolist() != list(range(6)) for row in rows[1:])
+            chains = torch.stack([given["input_ids"].repeat_interleave(3, 0)[:, at] for at in range(6)], 1)
+            weights = [[one] for one in rows[0].weights]
+            for row in rows[1:]:  # the text of each beam, and its rows, put together by the parents
+                chains = torch.cat([chains[row.parent], row.ids[:, None]], 1)
+                weights = [
+                    [*weights[parent], own] for parent, own in zip(row.parent.tolist(), row.weights, strict=True)
+                ]
+            theirs = dense(model, chains)
+            for beam, own in enumerate(weights):
+                for step, one in enumerate(own):
+                    want = torch.stack([theirs[layer][beam, head, 5 + step, : 6 + step] for layer, head in PAIRS])
+                    assert (want - one).abs().max() < 1e-5
 
 
 @pytest.mark.parametrize("use_cache", [True, False])
@@ -248,30 +275,31 @@ def test_rejected_tokens_of_an_assistant_are_never_delivered(name: str) -> None:
     assert all(row.ids[0] == text[0, row.position] for row in delivered)
 
 
-@pytest.mark.parametrize("helper", ["a model", "lookup"])
-@pytest.mark.parametrize("stream", ["target", ("target", "source")])
-@pytest.mark.parametrize("name", ["T5", "BART"])
-def test_the_first_call_reads_the_prompt_with_what_an_assistant_proposes(name: str, stream: Any, helper: str) -> None:
+def test_the_first_call_reads_the_prompt_with_what_an_assistant_proposes() -> None:
     """Models without `logits_to_keep` do not get the number of those tokens: the last of them had the prompt's row."""
-    model, assistant = made(name), made(name)
-    with torch.no_grad():
-        for one in (*model.parameters(), *assistant.parameters()):
-            one.mul_(3 if one.ndim > 1 else 1)  # texts of several tokens
-        for one in assistant.parameters():
-            one.add_(0.15 * one.std() * torch.randn_like(one) if one.numel() > 1 else 0)
-    given = prompt(6, batch=1) | {"decoder_input_ids": torch.tensor([[1, 7, 9, 7, 9, 7]])}
-    asked = GREEDY | ({"assistant_model": assistant} if helper == "a model" else {"prompt_lookup_num_tokens": 2})
-    with regard.tap(model, heads=["1.3"], stream=stream) as tap:
-        text = model.generate(**given, **asked)[0]
-    assert text[6:].unique().numel() > 1
-    assert [row.position for row in tap.rows] == list(range(5, len(text) - 1))
-    assert [int(row.ids) for row in tap.rows] == text[5:-1].tolist()
-    set_attention(model, "eager")
-    with torch.no_grad():
-        output = model(**given | {"decoder_input_ids": text[None]}, output_attentions=True)
-    theirs = (output.decoder_attentions if stream == "target" else output.cross_attentions)[1][:, 3]
-    for row in tap.rows:
-        assert (theirs[:, row.position, : row.weights.shape[-1]] - row.weights[:, 0]).abs().max() < 1e-5
+    for case in sweep(itertools.product(["T5", "BART"], ["target", ("target", "source")], ["a model", "lookup"])):
+        with case as (name, stream, helper):
+            model, assistant = made(name), made(name)
+            with torch.no_grad():
+                for one in (*model.parameters(), *assistant.parameters()):
+                    one.mul_(3 if one.ndim > 1 else 1)  # texts of several tokens
+                for one in assistant.parameters():
+                    one.add_(0.15 * one.std() * torch.randn_like(one) if one.numel() > 1 else 0)
+            given = prompt(6, batch=1) | {"decoder_input_ids": torch.tensor([[1, 7, 9, 7, 9, 7]])}
+            asked = GREEDY | (
+                {"assistant_model": assistant} if helper == "a model" else {"prompt_lookup_num_tokens": 2}
+            )
+            with regard.tap(model, heads=["1.3"], stream=stream) as tap:
+                text = model.generate(**given, **asked)[0]
+            assert text[6:].unique().numel() > 1
+            assert [row.position for row in tap.rows] == list(range(5, len(text) - 1))
+            assert [int(row.ids) for row in tap.rows] == text[5:-1].tolist()
+            set_attention(model, "eager")
+            with torch.no_grad():
+                output = model(**given | {"decoder_input_ids": text[None]}, output_attentions=True)
+            theirs = (output.decoder_attentions if stream == "target" else output.cross_attentions)[1][:, 3]
+            for row in tap.rows:
+                assert (theirs[:, row.position, : row.weights.shape[-1]] - row.weights[:, 0]).abs().max() < 1e-5
 
 
 def test_steps_are_counted_in_each_text_that_takes_its_turn() -> None:
@@ -336,15 +364,16 @@ def test_rows_of_a_cache_that_is_repeated_or_selected_from_have_their_parents() 
     assert parents == [None, [0, 0, 1, 1], [3, 0], [0, 1]]
 
 
-@pytest.mark.parametrize("use_cache", [None, True, False])
-def test_a_model_that_fills_no_cache_counts_its_steps(use_cache: bool | None) -> None:
-    config = transformers.OpenAIGPTConfig(n_embd=8, n_head=2, n_layer=2, vocab_size=99)
-    model, ids = transformers.OpenAIGPTLMHeadModel(config).eval(), prompt(4)["input_ids"]
-    asked = {} if use_cache is None else {"use_cache": use_cache}
-    with regard.tap(model, heads=["1.1"]) as tap:
-        model.generate(ids, **asked, max_new_tokens=3, do_sample=False, eos_token_id=None, pad_token_id=0)
-    assert [row.step for row in tap.rows] == [0, 1, 2]
-    assert [row.parent is None or row.parent.tolist() for row in tap.rows] == [True, [0, 1], [0, 1]]
+def test_a_model_that_fills_no_cache_counts_its_steps() -> None:
+    for case in sweep([None, True, False]):
+        with case as use_cache:
+            config = transformers.OpenAIGPTConfig(n_embd=8, n_head=2, n_layer=2, vocab_size=99)
+            model, ids = transformers.OpenAIGPTLMHeadModel(config).eval(), prompt(4)["input_ids"]
+            asked = {} if use_cache is None else {"use_cache": use_cache}
+            with regard.tap(model, heads=["1.1"]) as tap:
+                model.generate(ids, **asked, max_new_tokens=3, do_sample=False, eos_token_id=None, pad_token_id=0)
+            assert [row.step for row in tap.rows] == [0, 1, 2]
+            assert [row.parent is None or row.parent.tolist() for row in tap.rows] == [True, [0, 1], [0, 1]]
 
 
 def test_named_spans_are_the_sums_of_the_dense_row() -> None:
@@ -364,16 +393,15 @@ def test_named_spans_are_the_sums_of_the_dense_row() -> None:
         assert (found - summed.weights).abs().max() < 1e-6
 
 
-@pytest.mark.parametrize(
-    ("queries", "positions"), [("new", range(12)), ([2, 8, 99], [2, 8]), (range(3, 9), range(3, 9))]
-)
-def test_queries_choose_the_positions_that_have_rows(queries: Any, positions: Any) -> None:
-    model, given = made("Llama"), prompt(6, batch=1)
-    with regard.tap(model, heads=HEADS, queries=queries) as tap:
-        text = model.generate(**given, max_new_tokens=7, do_sample=False)
-    assert [row.position for row in tap.rows] == list(positions)
-    weights = dense(model, text[:, :-1])
-    assert max(furthest(row, weights) for row in tap.rows) < 1e-5
+def test_queries_choose_the_positions_that_have_rows() -> None:
+    for case in sweep([("new", range(12)), ([2, 8, 99], [2, 8]), (range(3, 9), range(3, 9))]):
+        with case as (queries, positions):
+            model, given = made("Llama"), prompt(6, batch=1)
+            with regard.tap(model, heads=HEADS, queries=queries) as tap:
+                text = model.generate(**given, max_new_tokens=7, do_sample=False)
+            assert [row.position for row in tap.rows] == list(positions)
+            weights = dense(model, text[:, :-1])
+            assert max(furthest(row, weights) for row in tap.rows) < 1e-5
 
 
 def test_a_loop_written_by_hand_with_pieces_of_text() -> None:
@@ -574,17 +602,17 @@ def test_the_ids_of_rows_are_copies_of_a_loop_s_buffer() -> None:
     assert torch.equal(torch.stack([row.ids for row in tap.rows], 1), text)
 
 
-@pytest.mark.parametrize("stream", ["target", ("target", "source"), "source"])
-@pytest.mark.parametrize("name", ["BART", "T5"])
-def test_rows_of_a_target_made_from_labels_have_not_the_ids_of_the_source(name: str, stream: Any) -> None:
-    model, ids = made(name), prompt(5, batch=1)["input_ids"]
-    model.config.decoder_start_token_id = 1
-    with torch.no_grad(), regard.tap(model, heads=["1.1"], stream=stream, queries="new") as tap:
-        model(input_ids=ids, labels=ids + 1)
-        model(input_ids=ids, decoder_input_ids=ids + 2)
-    first, second = ([row.ids for row in tap.rows[at : at + 5]] for at in (0, 5))
-    assert first == [*ids.T] if stream == "source" else first == [None] * 5
-    assert torch.equal(torch.stack(second, 1), ids if stream == "source" else ids + 2)
+def test_rows_of_a_target_made_from_labels_have_not_the_ids_of_the_source() -> None:
+    for case in sweep(itertools.product(["BART", "T5"], ["target", ("target", "source"), "source"])):
+        with case as (name, stream):
+            model, ids = made(name), prompt(5, batch=1)["input_ids"]
+            model.config.decoder_start_token_id = 1
+            with torch.no_grad(), regard.tap(model, heads=["1.1"], stream=stream, queries="new") as tap:
+                model(input_ids=ids, labels=ids + 1)
+                model(input_ids=ids, decoder_input_ids=ids + 2)
+            first, second = ([row.ids for row in tap.rows[at : at + 5]] for at in (0, 5))
+            assert first == [*ids.T] if stream == "source" else first == [None] * 5
+            assert torch.equal(torch.stack(second, 1), ids if stream == "source" else ids + 2)
 
 
 def test_positions_are_counted_where_the_first_layer_keeps_no_keys() -> None:

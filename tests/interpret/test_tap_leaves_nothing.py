@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import gc
+import itertools
 import threading
 import tracemalloc
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from torch.overrides import _get_current_function_mode_stack
 
 import regard
 from regard.capture.intercept import exchanged_functions, watching_mode
+from sweeps import sweep
 
 transformers = pytest.importorskip("transformers")
 
@@ -66,19 +68,23 @@ def generate(model: Any, **asked: Any) -> Any:
     return model.generate(IDS, max_new_tokens=4, do_sample=False, **asked)
 
 
-@pytest.mark.parametrize("raised", [ValueError(), KeyboardInterrupt(), SystemExit(), GeneratorExit()])
-@pytest.mark.parametrize("where", ["row", "layer", "block"])
-def test_what_is_raised_passes_and_leaves_nothing(model: Any, raised: BaseException, where: str) -> None:
-    def fail(*_: Any) -> None:
-        count.append(1)
-        if len(count) == 3:
-            raise raised
+def test_what_is_raised_passes_and_leaves_nothing(model: Any) -> None:
+    def check(raised: BaseException, where: str) -> None:
+        def fail(*_: Any) -> None:
+            count.append(1)
+            if len(count) == 3:
+                raise raised
 
-    count: list[int] = []
-    hook = model.model.layers[1].mlp.register_forward_hook(fail) if where == "layer" else contextlib.nullcontext()
-    with pytest.raises(type(raised)) as caught, hook:
-        enter_and_fail(model, fail if where == "row" else None, raised if where == "block" else None)
-    assert caught.value is raised
+        count: list[int] = []
+        hook = model.model.layers[1].mlp.register_forward_hook(fail) if where == "layer" else contextlib.nullcontext()
+        with pytest.raises(type(raised)) as caught, hook:
+            enter_and_fail(model, fail if where == "row" else None, raised if where == "block" else None)
+        assert caught.value is raised
+
+    raised = [ValueError(), KeyboardInterrupt(), SystemExit(), GeneratorExit()]
+    for case in sweep(itertools.product(raised, ["row", "layer", "block"])):
+        with case as values:
+            check(*values)
 
 
 def enter_and_fail(model: Any, on_row: Any, raised: BaseException | None) -> None:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 import regard
 from regard.errors import InputError, ObservationError
+from sweeps import sweep
 
 transformers = pytest.importorskip("transformers")
 
@@ -172,18 +173,23 @@ def test_a_stream_needs_an_open_tap_and_rows_of_the_last_query(model: Any) -> No
         assert len(list(tap.stream(IDS, max_new_tokens=2, guidance_scale=1.0))) == 2
 
 
-@pytest.mark.parametrize("name", ["last", "new", "odd", "few"])
-def test_rejected_tokens_are_never_delivered(model: Any, name: str) -> None:
+def test_rejected_tokens_are_never_delivered(model: Any) -> None:
     """A chosen position may be that of a proposed token, also of the first ones, which are read with the prompt."""
-    delivered = 0
-    for seed in range(6):
-        ids = torch.randint(3, 6, (1, 5), generator=torch.Generator().manual_seed(seed))
-        queries: Any = {"odd": range(1, 40, 2), "few": [5, 7, 9]}.get(name, name)
-        with regard.tap(model, heads=["1.3"], queries=queries) as tap:
-            text = model.generate(ids, max_new_tokens=9, do_sample=False, prompt_lookup_num_tokens=3)[0].tolist()
-        rows = [row for row in tap.rows if row.position < len(text) - 1]  # the last token may be read beside others
-        wanted = {"last": range(4, 13), "new": range(13)}.get(name, queries)
-        assert [row.position for row in rows] == [at for at in wanted if at < len(text) - 1]
-        assert [int(row.ids[0]) for row in rows] == [text[row.position] for row in rows]
-        delivered += len(rows)
-    assert delivered
+    for case in sweep(["last", "new", "odd", "few"]):
+        with case as name:
+            delivered = 0
+            for seed in range(6):
+                ids = torch.randint(3, 6, (1, 5), generator=torch.Generator().manual_seed(seed))
+                queries: Any = {"odd": range(1, 40, 2), "few": [5, 7, 9]}.get(name, name)
+                with regard.tap(model, heads=["1.3"], queries=queries) as tap:
+                    text = model.generate(ids, max_new_tokens=9, do_sample=False, prompt_lookup_num_tokens=3)[
+                        0
+                    ].tolist()
+                rows = [
+                    row for row in tap.rows if row.position < len(text) - 1
+                ]  # the last token may be read beside others
+                wanted = {"last": range(4, 13), "new": range(13)}.get(name, queries)
+                assert [row.position for row in rows] == [at for at in wanted if at < len(text) - 1]
+                assert [int(row.ids[0]) for row in rows] == [text[row.position] for row in rows]
+                delivered += len(rows)
+            assert delivered

@@ -4,6 +4,7 @@ import pytest
 
 from regard.errors import InputError
 from regard.interpret.text_parts import find_parts, sentences
+from sweeps import sweep
 
 
 def found(text, kind, name=""):
@@ -29,18 +30,19 @@ def test_paragraphs_are_between_blank_lines():
     assert found(text, "document") == [text.strip()]
 
 
-@pytest.mark.parametrize(
-    ("text", "name"),
-    [
-        ("def f(x):\n    return x + 1\n\nprint(f(2))\n", "f.py"),
-        ("name\tage\nAnna\t3\nBoris\t4\n", ""),
-        ("| a | b |\n|---|---|\n| 1 | 2 |", "table.md"),
-        ("a,b\n1,2\n", "t.CSV"),
-        ("- buy milk\n- call Anna\n- sleep", ""),
-    ],
-)
-def test_code_tables_and_lists_have_lines(text, name):
-    assert found(text, "auto", name) == [line.strip() for line in text.splitlines() if line.strip()]
+LINES = [
+    ("def f(x):\n    return x + 1\n\nprint(f(2))\n", "f.py"),
+    ("name\tage\nAnna\t3\nBoris\t4\n", ""),
+    ("| a | b |\n|---|---|\n| 1 | 2 |", "table.md"),
+    ("a,b\n1,2\n", "t.CSV"),
+    ("- buy milk\n- call Anna\n- sleep", ""),
+]
+
+
+def test_code_tables_and_lists_have_lines():
+    for case in sweep(LINES):
+        with case as (text, name):
+            assert found(text, "auto", name) == [line.strip() for line in text.splitlines() if line.strip()]
 
 
 def test_wrapped_prose_has_sentences():
@@ -60,12 +62,13 @@ def test_characters_beyond_the_first_plane_count_as_one():
     assert [text[start:end] for start, end in sentences(text)] == ["😀 first 😀.", "Second 𝒳 one."]
 
 
-@pytest.mark.parametrize(
-    "spans", [[], [(0, 0)], [(2, 1)], [(0, 11)], [(0, 3), (2, 4)], [(0, 1.5)], [(0,)], [(True, 3)], "", {"a": 1}, 7]
-)
-def test_spans_that_are_none_are_refused(spans):
-    with pytest.raises(InputError, match="`parts` must be"):
-        find_parts("four words", spans)
+NO_SPANS = [[], [(0, 0)], [(2, 1)], [(0, 11)], [(0, 3), (2, 4)], [(0, 1.5)], [(0,)], [(True, 3)], "", {"a": 1}, 7]
+
+
+def test_spans_that_are_none_are_refused():
+    for case in sweep(NO_SPANS):
+        with case as spans, pytest.raises(InputError, match="`parts` must be"):
+            find_parts("four words", spans)
 
 
 def test_spans_are_taken_as_they_are():

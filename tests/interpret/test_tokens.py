@@ -1,14 +1,14 @@
 """Tokens as people read them, from small tokenizers made here and from the three bundled ones."""
 
-from collections.abc import Callable, Iterator
+import itertools
 from typing import Any
 
 import pytest
 
 from regard.capture.tokens import Token, words_of
 from regard.errors import InputError
-from regard.interpret import bundled as models
 from regard.interpret.tokens_from_tokenizer import tokens_of, unknown_share
+from sweeps import sweep
 
 transformers = pytest.importorskip("transformers")
 tokenizers = pytest.importorskip("tokenizers")
@@ -31,22 +31,6 @@ TEXTS = [
     "",
     "   ",
 ]
-
-
-@pytest.fixture(scope="module")
-def load() -> Iterator[Callable[[str], Any]]:
-    """The tokenizer of a bundled model, loaded once, or a skip with a word."""
-    kept: dict[str, Any] = {}
-
-    def loaded(name: str) -> Any:
-        if not models.is_installed(name):
-            pytest.skip(f"{name} is not installed: regard models get {name}")
-        if name not in kept:
-            kept[name] = transformers.AutoTokenizer.from_pretrained(models.folder(name), local_files_only=True)
-        return kept[name]
-
-    yield loaded
-    kept.clear()
 
 
 def wordpiece() -> Any:
@@ -176,12 +160,15 @@ def test_a_truncated_text_is_still_the_text() -> None:
     assert shown(tokens_of(tokenizer, ids, "The cat quickly")) == ["[CLS]", "The", "cat", "[SEP]"]
 
 
-@pytest.mark.parametrize("text", ["the rock", "cat", "the cat the", ""])
-def test_another_text_is_refused(text: str) -> None:
-    tokenizer = wordpiece()
-    ids = tokenizer("the cat quickly")["input_ids"]
-    with pytest.raises(InputError, match=r"`text` must be the text that the 6 ids were made from, got .*text=None"):
-        tokens_of(tokenizer, ids, text)
+def test_another_text_is_refused() -> None:
+    for case in sweep(["the rock", "cat", "the cat the", ""]):
+        with case as text:
+            tokenizer = wordpiece()
+            ids = tokenizer("the cat quickly")["input_ids"]
+            with pytest.raises(
+                InputError, match=r"`text` must be the text that the 6 ids were made from, got .*text=None"
+            ):
+                tokens_of(tokenizer, ids, text)
 
 
 def test_bytes_of_a_character_show_it_with_a_number_and_are_one_word() -> None:
@@ -238,67 +225,68 @@ def test_no_tokens_of_no_ids() -> None:
 
 @pytest.mark.models
 @pytest.mark.parametrize("name", ["me5", "minilm", "smollm2"])
-@pytest.mark.parametrize("text", TEXTS)
-@pytest.mark.parametrize("known", [True, False])
-def test_every_id_is_a_token_that_can_be_shown(load, name: str, text: str, known: bool) -> None:
-    tokenizer = load(name)
-    ids = tokenizer(text)["input_ids"]
-    tokens = tokens_of(tokenizer, ids, text if known else None)
-    assert len(tokens) == len(ids)
-    numbers = [token.word for token in tokens if not token.special]
-    assert numbers == sorted(numbers)
-    assert set(numbers) == set(range(len(set(numbers))))
-    for token in tokens:
-        assert token.text
-        assert token.text == token.text.strip()
-        assert not any(ord(mark) < 32 or 127 <= ord(mark) < 160 for mark in token.text)
-        assert token.special is (token.word is None)
+def test_every_id_is_a_token_that_can_be_shown(load, name: str) -> None:
+    for case in sweep(itertools.product(TEXTS, [True, False])):
+        with case as (text, known):
+            tokenizer = load(name).tokenizer
+            ids = tokenizer(text)["input_ids"]
+            tokens = tokens_of(tokenizer, ids, text if known else None)
+            assert len(tokens) == len(ids)
+            numbers = [token.word for token in tokens if not token.special]
+            assert numbers == sorted(numbers)
+            assert set(numbers) == set(range(len(set(numbers))))
+            for token in tokens:
+                assert token.text
+                assert token.text == token.text.strip()
+                assert not any(ord(mark) < 32 or 127 <= ord(mark) < 160 for mark in token.text)
+                assert token.special is (token.word is None)
 
 
 @pytest.mark.models
 @pytest.mark.parametrize("name", ["me5", "minilm", "smollm2"])
-@pytest.mark.parametrize("text", TEXTS[:3])
-def test_the_words_spell_the_text(load, name: str, text: str) -> None:
-    words = [word for word in words_of(seen(load(name), text)) if not word.special]
-    assert "".join(word.text for word in words).removeprefix("␣") == text.replace(" ", "")
+def test_the_words_spell_the_text(load, name: str) -> None:
+    for case in sweep(TEXTS[:3]):
+        with case as text:
+            words = [word for word in words_of(seen(load(name).tokenizer, text)) if not word.special]
+            assert "".join(word.text for word in words).removeprefix("␣") == text.replace(" ", "")
 
 
 @pytest.mark.models
 @pytest.mark.parametrize("name", ["me5", "minilm", "smollm2"])
 def test_english_words_are_the_same_for_all_tokenizers(load, name: str) -> None:
-    words = [word.text for word in words_of(seen(load(name), TEXTS[0])) if not word.special]
+    words = [word.text for word in words_of(seen(load(name).tokenizer, TEXTS[0])) if not word.special]
     assert words == ["The", "cat", "didn't", "chase", "the", "mouse", ",", "unbelievably", "."]
 
 
 @pytest.mark.models
 def test_me5_has_pieces_of_several_chinese_words(load) -> None:
-    tokens = seen(load("me5"), "猫追老鼠，因为它饿了")
+    tokens = seen(load("me5").tokenizer, "猫追老鼠，因为它饿了")
     assert shown(tokens) == ["<s>", "␣", "猫", "追", "老鼠", "，", "因为它", "饿", "了", "</s>"]
     assert not any(token.space for token in tokens)
 
 
 @pytest.mark.models
 def test_minilm_shows_the_characters_it_does_not_know(load) -> None:
-    assert shown(seen(load("minilm"), CHINESE)) == ["[CLS]", *CHINESE, "[SEP]"]
-    assert set(shown(seen(load("minilm"), "貓追", known=False))) == {"[CLS]", "[UNK]", "[SEP]"}
+    assert shown(seen(load("minilm").tokenizer, CHINESE)) == ["[CLS]", *CHINESE, "[SEP]"]
+    assert set(shown(seen(load("minilm").tokenizer, "貓追", known=False))) == {"[CLS]", "[UNK]", "[SEP]"}
 
 
 @pytest.mark.models
 @pytest.mark.parametrize("known", [True, False])
 def test_smollm2_shows_the_bytes_of_chinese_characters(load, known: bool) -> None:
-    tokens = seen(load("smollm2"), "貓追", known=known)
+    tokens = seen(load("smollm2").tokenizer, "貓追", known=known)
     assert shown(tokens) == ["貓¹", "貓²", "貓³", "追¹", "追²"]
     assert spelled(tokens) == ["貓", "追"]
 
 
 @pytest.mark.models
 def test_emoji_that_belong_together_are_one_word(load) -> None:
-    assert spelled(seen(load("smollm2"), "👨‍👩‍👧 😀❤️👍🏽")) == ["👨‍👩‍👧", "😀", "❤️", "👍🏽"]
+    assert spelled(seen(load("smollm2").tokenizer, "👨‍👩‍👧 😀❤️👍🏽")) == ["👨‍👩‍👧", "😀", "❤️", "👍🏽"]
 
 
 @pytest.mark.models
 def test_only_minilm_does_not_know_chinese(load) -> None:
-    shares = {name: unknown_share(load(name), CHINESE) for name in ("me5", "minilm", "smollm2")}
+    shares = {name: unknown_share(load(name).tokenizer, CHINESE) for name in ("me5", "minilm", "smollm2")}
     assert shares["me5"] == shares["smollm2"] == 0.0
     assert shares["minilm"] >= 0.9
-    assert unknown_share(load("minilm"), TEXTS[0]) == 0.0
+    assert unknown_share(load("minilm").tokenizer, TEXTS[0]) == 0.0

@@ -10,6 +10,7 @@ import regard
 from regard.errors import InputError
 from regard.interpret.vision_transformers import grid_of, image_of
 from regard.render.patches import PatchGrid
+from sweeps import sweep
 
 t = pytest.importorskip("transformers")
 
@@ -95,20 +96,20 @@ def test_an_image_comes_in_any_form() -> None:
     assert np.abs(image_of((planes / 255).bfloat16()).astype(int) - image).max() <= 1
 
 
-@pytest.mark.parametrize(
-    ("image", "words"),
-    [
-        (np.zeros((2, 3, 8, 8)), r"got \(2, 3, 8, 8\): of a batch pass one image"),
-        (np.zeros(8), r"the shape \(height, width, 3\)"),
-        (np.full((8, 8, 3), -1.0), r"floats from 0 to 1, got float64 from -1 to -1: undo the processor's"),
-        (np.full((8, 8, 3), 256), r"bytes from 0 to 255"),
-        (np.full((8, 8, 3), np.nan), r"from nan to nan"),
-        (np.full((8, 8, 3), "x"), r"floats from 0 to 1, got <U1: convert it first"),
-    ],
-)
-def test_what_is_no_image_is_refused_with_the_way_out(image: Any, words: str) -> None:
-    with pytest.raises(InputError, match=words):
-        image_of(image)
+NO_IMAGES = [
+    (np.zeros((2, 3, 8, 8)), r"got \(2, 3, 8, 8\): of a batch pass one image"),
+    (np.zeros(8), r"the shape \(height, width, 3\)"),
+    (np.full((8, 8, 3), -1.0), r"floats from 0 to 1, got float64 from -1 to -1: undo the processor's"),
+    (np.full((8, 8, 3), 256), r"bytes from 0 to 255"),
+    (np.full((8, 8, 3), np.nan), r"from nan to nan"),
+    (np.full((8, 8, 3), "x"), r"floats from 0 to 1, got <U1: convert it first"),
+]
+
+
+def test_what_is_no_image_is_refused_with_the_way_out() -> None:
+    for case in sweep(NO_IMAGES, lambda row: row[1]):
+        with case as (image, words), pytest.raises(InputError, match=words):
+            image_of(image)
 
 
 @pytest.mark.parametrize("name", ["ViT", "DINOv2"])

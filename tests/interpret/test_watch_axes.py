@@ -2,6 +2,7 @@
 keys of each query, channels, and calls of one module over the same keys. Expected is what the code computes itself.
 """
 
+import itertools
 from collections.abc import Callable
 
 import pytest
@@ -11,6 +12,7 @@ from torch.nn import functional
 
 import regard
 from regard.errors import ObservationError
+from sweeps import sweep
 
 B, H, D = 2, 4, 4
 WIDE = H * D
@@ -112,21 +114,19 @@ def additive(own: Own, x: Tensor) -> Tensor:
 KEYS_WITHOUT_HEADS = [absorbed, rotary, complex_rotary, matmul, of_qkv, without_layer, of_a_norm, stacked, additive]
 
 
-@pytest.mark.parametrize("batch", [1, B])
-@pytest.mark.parametrize(
-    ("attend", "length"),
-    # With 4, positions are as many as heads; a sum of one query and one key has no pair of dimensions.
-    [(one, n) for one in KEYS_WITHOUT_HEADS for n in (1, 4, 7) if n > 1 or one is not additive],
-    ids=lambda one: getattr(one, "__name__", one),
-)
-def test_heads_that_only_queries_have_are_not_taken_for_positions(attend, length, batch):
-    model, x = Own(attend).eval(), torch.randn(batch, length, WIDE, generator=torch.Generator().manual_seed(1))
-    words = [f"t{at}" for at in range(length)] if batch == 1 else None
-    with torch.no_grad(), regard.watch(model, tokens=words) as seen:
-        model(x)
-    (layer,) = seen.layers
-    assert (layer.kind, layer.heads, layer.queries, layer.keys) == ("self", H, length, length)
-    torch.testing.assert_close(torch.from_numpy(layer.exact.copy()), model.weights, rtol=0, atol=1e-6)
+LENGTHS = [(one, n) for one in KEYS_WITHOUT_HEADS for n in (1, 4, 7) if n > 1 or one is not additive]
+
+
+def test_heads_that_only_queries_have_are_not_taken_for_positions():
+    for case in sweep([(attend, length, batch) for attend, length in LENGTHS for batch in [1, B]]):
+        with case as (attend, length, batch):
+            model, x = Own(attend).eval(), torch.randn(batch, length, WIDE, generator=torch.Generator().manual_seed(1))
+            words = [f"t{at}" for at in range(length)] if batch == 1 else None
+            with torch.no_grad(), regard.watch(model, tokens=words) as seen:
+                model(x)
+            (layer,) = seen.layers
+            assert (layer.kind, layer.heads, layer.queries, layer.keys) == ("self", H, length, length)
+            torch.testing.assert_close(torch.from_numpy(layer.exact.copy()), model.weights, rtol=0, atol=1e-6)
 
 
 def unfolded(own: Own, x: Tensor) -> Tensor:
@@ -153,15 +153,16 @@ def shaw(own: Own, x: Tensor) -> Tensor:
     return weights @ own.v(x)
 
 
-@pytest.mark.parametrize("attend", [unfolded, nearest, shaw], ids=lambda one: one.__name__)
-def test_queries_with_keys_of_their_own_are_missing(attend):
-    model, x = Own(attend).eval(), torch.randn(B, 6, WIDE)
-    with (
-        torch.no_grad(),
-        pytest.raises(ObservationError, match="has keys of its own for each query"),
-        regard.watch(model),
-    ):
-        model(x)
+def test_queries_with_keys_of_their_own_are_missing():
+    for case in sweep([unfolded, nearest, shaw]):
+        with case as attend:
+            model, x = Own(attend).eval(), torch.randn(B, 6, WIDE)
+            with (
+                torch.no_grad(),
+                pytest.raises(ObservationError, match="has keys of its own for each query"),
+                regard.watch(model),
+            ):
+                model(x)
 
 
 def one_query(own: Own, x: Tensor) -> Tensor:
@@ -196,12 +197,13 @@ def stacked_heads_of_one_query(own: Own, x: Tensor) -> Tensor:
 ONE_QUERY = [one_query, one_query_inserted, a_layer_of_each_head, stacked_heads_of_one_query]
 
 
-@pytest.mark.parametrize("attend", ONE_QUERY, ids=lambda one: one.__name__)
-def test_heads_of_one_query_are_not_queries_with_keys_of_their_own(attend):
-    model = Own(attend).eval()
-    with torch.no_grad(), regard.watch(model) as seen:
-        model(torch.randn(B, 6, WIDE))
-    torch.testing.assert_close(torch.from_numpy(seen.layers[0].exact.copy()), model.weights, rtol=0, atol=1e-6)
+def test_heads_of_one_query_are_not_queries_with_keys_of_their_own():
+    for case in sweep(ONE_QUERY):
+        with case as attend:
+            model = Own(attend).eval()
+            with torch.no_grad(), regard.watch(model) as seen:
+                model(torch.randn(B, 6, WIDE))
+            torch.testing.assert_close(torch.from_numpy(seen.layers[0].exact.copy()), model.weights, rtol=0, atol=1e-6)
 
 
 def one_head_stacked(own: Own, x: Tensor) -> Tensor:
@@ -251,13 +253,13 @@ def test_arguments_by_name_do_not_end_the_call():
     assert len(seen.layers) == 1
 
 
-@pytest.mark.parametrize("length", [1, 5, B * H])  # with B · H, positions are as many as heads of all texts
-@pytest.mark.parametrize("attend", [batch_and_heads_in_one_view, batch_and_heads_of_qkv], ids=lambda one: one.__name__)
-def test_batch_and_heads_that_one_view_merged_are_told_apart(attend, length):
-    model = Own(attend).eval()
-    with torch.no_grad(), regard.watch(model) as seen:
-        model(torch.randn(B, length, WIDE))
-    torch.testing.assert_close(torch.from_numpy(seen.layers[0].exact.copy()), model.weights, rtol=0, atol=1e-6)
+def test_batch_and_heads_that_one_view_merged_are_told_apart():
+    for case in sweep(itertools.product([batch_and_heads_in_one_view, batch_and_heads_of_qkv], [1, 5, B * H])):
+        with case as (attend, length):
+            model = Own(attend).eval()
+            with torch.no_grad(), regard.watch(model) as seen:
+                model(torch.randn(B, length, WIDE))
+            torch.testing.assert_close(torch.from_numpy(seen.layers[0].exact.copy()), model.weights, rtol=0, atol=1e-6)
 
 
 GATES: dict[str, Callable[[Own, Tensor], Tensor]] = {
@@ -272,20 +274,22 @@ GATES: dict[str, Callable[[Own, Tensor], Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("heads", [1, H])
-@pytest.mark.parametrize("length", [1, 5])
-@pytest.mark.parametrize("gate", GATES)
-def test_attention_of_gated_positions_is_recorded(gate, length, heads):
-    def attend(own: Own, x: Tensor) -> Tensor:
-        gated = x * GATES[gate](own, x)
-        q, k, v = (layer(gated).unflatten(-1, (heads, -1)).transpose(1, 2) for layer in (own.q, own.k, own.v))
-        own.weights = (q @ k.mT).softmax(-1)
-        return own.weights @ v
+def test_attention_of_gated_positions_is_recorded():
+    def check(gate, length, heads):
+        def attend(own: Own, x: Tensor) -> Tensor:
+            gated = x * GATES[gate](own, x)
+            q, k, v = (layer(gated).unflatten(-1, (heads, -1)).transpose(1, 2) for layer in (own.q, own.k, own.v))
+            own.weights = (q @ k.mT).softmax(-1)
+            return own.weights @ v
 
-    model = Own(attend).eval()
-    with torch.no_grad(), regard.watch(model) as seen:
-        model(torch.randn(B, length, WIDE))
-    torch.testing.assert_close(torch.from_numpy(seen.layers[0].exact.copy()), model.weights, rtol=0, atol=1e-6)
+        model = Own(attend).eval()
+        with torch.no_grad(), regard.watch(model) as seen:
+            model(torch.randn(B, length, WIDE))
+        torch.testing.assert_close(torch.from_numpy(seen.layers[0].exact.copy()), model.weights, rtol=0, atol=1e-6)
+
+    for case in sweep(itertools.product(GATES, [1, 5], [1, H])):
+        with case as values:
+            check(*values)
 
 
 def between_channels(own: Own, x: Tensor) -> Tensor:
@@ -301,12 +305,16 @@ def between_channels_of_images(own: Own, x: Tensor) -> Tensor:
     return (torch.bmm(q, k.transpose(1, 2)).softmax(-1) @ v).mT
 
 
-@pytest.mark.parametrize("attend", [between_channels, between_channels_of_images], ids=lambda one: one.__name__)
-@pytest.mark.parametrize("length", [D, 9])  # as many positions as channels of a head
-def test_attention_between_channels_is_missing(attend, length):
-    model, x = Own(attend).eval(), torch.randn(B, length, WIDE)
-    with torch.no_grad(), pytest.raises(ObservationError, match="attends between channels"), regard.watch(model):
-        model(x)
+def test_attention_between_channels_is_missing():
+    for case in sweep(itertools.product([between_channels, between_channels_of_images], [D, 9])):
+        with case as (attend, length):
+            model, x = Own(attend).eval(), torch.randn(B, length, WIDE)
+            with (
+                torch.no_grad(),
+                pytest.raises(ObservationError, match="attends between channels"),
+                regard.watch(model),
+            ):
+                model(x)
 
 
 def test_positions_of_a_map_of_images_are_no_channels():
@@ -331,18 +339,24 @@ EDGES: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("name", EDGES)
-def test_scores_with_features_of_each_pair_are_recorded(name):
-    def attend(own: Own, x: Tensor) -> Tensor:
-        n = x.shape[1]
-        edges = own.edges(torch.randn(n, n, 3, generator=torch.Generator().manual_seed(2))).expand(len(x), -1, -1, -1)
-        own.weights = EDGES[name](own.q(x), own.k(x), edges).softmax(-1)[:, None]
-        return own.weights[:, 0] @ own.v(x)
+def test_scores_with_features_of_each_pair_are_recorded():
+    def check(name):
+        def attend(own: Own, x: Tensor) -> Tensor:
+            n = x.shape[1]
+            edges = own.edges(torch.randn(n, n, 3, generator=torch.Generator().manual_seed(2))).expand(
+                len(x), -1, -1, -1
+            )
+            own.weights = EDGES[name](own.q(x), own.k(x), edges).softmax(-1)[:, None]
+            return own.weights[:, 0] @ own.v(x)
 
-    model = Own(attend).eval()
-    with torch.no_grad(), regard.watch(model) as seen:
-        model(torch.randn(B, 6, WIDE))
-    torch.testing.assert_close(torch.from_numpy(seen.layers[0].exact.copy()), model.weights, rtol=0, atol=1e-6)
+        model = Own(attend).eval()
+        with torch.no_grad(), regard.watch(model) as seen:
+            model(torch.randn(B, 6, WIDE))
+        torch.testing.assert_close(torch.from_numpy(seen.layers[0].exact.copy()), model.weights, rtol=0, atol=1e-6)
+
+    for case in sweep(EDGES):
+        with case as name:
+            check(name)
 
 
 VECTORS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -354,17 +368,21 @@ VECTORS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("name", VECTORS)
-def test_a_learned_vector_makes_scores_of_sums_by_einsum(name):
-    def attend(own: Own, x: Tensor) -> Tensor:
-        pairs = torch.tanh(own.q(x)[:, :, None] + own.k(x)[:, None])
-        own.weights = VECTORS[name](pairs, own.v.bias).softmax(-1)[:, None]
-        return own.weights[:, 0] @ own.v(x)
+def test_a_learned_vector_makes_scores_of_sums_by_einsum():
+    def check(name):
+        def attend(own: Own, x: Tensor) -> Tensor:
+            pairs = torch.tanh(own.q(x)[:, :, None] + own.k(x)[:, None])
+            own.weights = VECTORS[name](pairs, own.v.bias).softmax(-1)[:, None]
+            return own.weights[:, 0] @ own.v(x)
 
-    model = Own(attend).eval()
-    with torch.no_grad(), regard.watch(model) as seen:
-        model(torch.randn(B, 6, WIDE))
-    torch.testing.assert_close(torch.from_numpy(seen.layers[0].exact.copy()), model.weights, rtol=0, atol=1e-6)
+        model = Own(attend).eval()
+        with torch.no_grad(), regard.watch(model) as seen:
+            model(torch.randn(B, 6, WIDE))
+        torch.testing.assert_close(torch.from_numpy(seen.layers[0].exact.copy()), model.weights, rtol=0, atol=1e-6)
+
+    for case in sweep(VECTORS):
+        with case as name:
+            check(name)
 
 
 @pytest.mark.parametrize("by_hand", [False, True])
@@ -389,17 +407,21 @@ def test_one_query_of_the_keys_own_text_does_not_continue_another_text_that_atte
     assert [(one.kind, one.queries, one.keys) for one in seen.layers] == [("cross", 6, 4), ("self", 1, 4)]
 
 
-@pytest.mark.parametrize("length", [3, 6, 9])
-def test_a_given_text_that_attends_to_embeddings_of_ids_crosses_at_any_length(length):
-    class Memory(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.table = nn.Embedding(20, 8)
+def test_a_given_text_that_attends_to_embeddings_of_ids_crosses_at_any_length():
+    def check(length):
+        class Memory(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.table = nn.Embedding(20, 8)
 
-        def forward(self, x: Tensor, ids: Tensor) -> Tensor:
-            memory = self.table(ids)
-            return torch.softmax(x @ memory.mT, -1) @ memory
+            def forward(self, x: Tensor, ids: Tensor) -> Tensor:
+                memory = self.table(ids)
+                return torch.softmax(x @ memory.mT, -1) @ memory
 
-    with torch.no_grad(), regard.watch(model := Memory()) as seen:
-        model(torch.randn(1, length, 8), torch.randint(0, 20, (1, 6)))
-    assert seen.layers[0].kind == "cross"
+        with torch.no_grad(), regard.watch(model := Memory()) as seen:
+            model(torch.randn(1, length, 8), torch.randint(0, 20, (1, 6)))
+        assert seen.layers[0].kind == "cross"
+
+    for case in sweep([3, 6, 9]):
+        with case as length:
+            check(length)

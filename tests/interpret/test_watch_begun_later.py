@@ -1,6 +1,7 @@
 """A watch that is opened when a cache has keys already: its rows and columns stand at the positions of the text."""
 
 import copy
+import itertools
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from interpret.small_models import MODELS, WINDOW, with_large_weights
 from regard.errors import ObservationError
 from regard.models import Transformer, TransformerConfig
 from regard.positions import RoPE
+from sweeps import sweep
 
 transformers = pytest.importorskip("transformers")
 
@@ -45,18 +47,17 @@ def cache_of(model: Any, kind: str) -> Any:
     return transformers.StaticCache(config=model.config, max_cache_len=24)
 
 
-@pytest.mark.parametrize("kind", ["dynamic", "static"])
-@pytest.mark.parametrize(
-    ("name", "keep"),
-    [
-        pytest.param(name, keep, marks=[] if name == "Mistral" else pytest.mark.slow)
-        for name in KINDS
-        for keep in ("maps", "weights", "qk")
-        if (name, keep) != ("Gemma-2", "qk")
-    ],
-)  # Gemma-2 is eager by itself, which shows weights alone
-@pytest.mark.parametrize("steps", [(1, 2), (3,)])
-def test_rows_and_columns_have_their_positions(name: str, keep: Any, kind: str, steps: tuple[int, ...]) -> None:
+BEGUN_LATER = [
+    (name, keep, kind, steps)
+    for name in KINDS
+    for keep in ("maps", "weights", "qk")
+    for kind in ("dynamic", "static")
+    for steps in ((1, 2), (3,))
+    if (name, keep) != ("Gemma-2", "qk")  # Gemma-2 is eager by itself, which shows weights alone
+]
+
+
+def check_positions(name: str, keep: Any, kind: str, steps: tuple[int, ...]) -> None:
     model, at = made(name), READ
     cache = cache_of(model, kind)
     with torch.no_grad():
@@ -81,43 +82,60 @@ def test_rows_and_columns_have_their_positions(name: str, keep: Any, kind: str, 
         assert np.abs(layer.statistics["first"][0] - theirs[..., 0]).max() < 2e-5
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_values_of_dropped_keys_are_not_needed(name: str) -> None:
-    model = made(name)
-    cache = cache_of(model, "dynamic")
-    with torch.no_grad():
-        with regard.watch(model, statistics=["value_norm"]) as whole:
-            model(IDS)
-        model(IDS[:, :READ], past_key_values=cache)
-        with regard.watch(model, statistics=["value_norm"]) as seen:
-            for at in range(READ, 12):
-                model(IDS[:, at : at + 1], past_key_values=cache)
-    for layer, theirs in zip(seen.layers, whole.layers, strict=True):
-        ours, expected = (one.statistics["value_norm.mean"][0] for one in (layer, theirs))
-        assert np.abs(ours - expected[:, READ:]).max() < 2e-5 * expected.max()
+def test_rows_and_columns_have_their_positions() -> None:
+    for case in sweep([row for row in BEGUN_LATER if row[0] == "Mistral"]):
+        with case as values:
+            check_positions(*values)
 
 
-@pytest.mark.parametrize("queries", [[11], [9, 11], range(10, 12), [1]])
-def test_chosen_queries_are_the_positions_of_a_tap(queries: Any) -> None:
-    for name, heads in (("Llama", [(1, 2)]), ("Mistral", [(0, 1)])):
-        model = made(name)
-        rows: dict[str, dict[int, np.ndarray]] = {"watch": {}, "tap": {}}
-        for way in rows:
+@pytest.mark.slow
+def test_rows_and_columns_of_other_models_have_their_positions() -> None:
+    for case in sweep([row for row in BEGUN_LATER if row[0] != "Mistral"]):
+        with case as values:
+            check_positions(*values)
+
+
+def test_values_of_dropped_keys_are_not_needed() -> None:
+    for case in sweep(KINDS):
+        with case as name:
+            model = made(name)
             cache = cache_of(model, "dynamic")
             with torch.no_grad():
+                with regard.watch(model, statistics=["value_norm"]) as whole:
+                    model(IDS)
                 model(IDS[:, :READ], past_key_values=cache)
-                opened: Any = (regard.watch if way == "watch" else regard.tap)(model, heads=heads, queries=queries)
-                with opened as seen:
+                with regard.watch(model, statistics=["value_norm"]) as seen:
                     for at in range(READ, 12):
                         model(IDS[:, at : at + 1], past_key_values=cache)
-            if way == "tap":
-                rows[way] = {one.position: one.weights[0, 0].numpy() for one in seen.rows}
-            else:
-                found = seen.weights(layer=heads[0][0])[0, 0]
-                rows[way] = {READ + at: row for at, row in enumerate(found) if row.any()}
-        assert rows["watch"].keys() == rows["tap"].keys() == set(queries) & set(range(READ, 12))
-        for at, row in rows["tap"].items():
-            assert np.abs(rows["watch"][at][: len(row)] - row).max() < 1e-6
+            for layer, theirs in zip(seen.layers, whole.layers, strict=True):
+                ours, expected = (one.statistics["value_norm.mean"][0] for one in (layer, theirs))
+                assert np.abs(ours - expected[:, READ:]).max() < 2e-5 * expected.max()
+
+
+def test_chosen_queries_are_the_positions_of_a_tap() -> None:
+    for case in sweep([[11], [9, 11], range(10, 12), [1]]):
+        with case as queries:
+            for name, heads in (("Llama", [(1, 2)]), ("Mistral", [(0, 1)])):
+                model = made(name)
+                rows: dict[str, dict[int, np.ndarray]] = {"watch": {}, "tap": {}}
+                for way in rows:
+                    cache = cache_of(model, "dynamic")
+                    with torch.no_grad():
+                        model(IDS[:, :READ], past_key_values=cache)
+                        opened: Any = (regard.watch if way == "watch" else regard.tap)(
+                            model, heads=heads, queries=queries
+                        )
+                        with opened as seen:
+                            for at in range(READ, 12):
+                                model(IDS[:, at : at + 1], past_key_values=cache)
+                    if way == "tap":
+                        rows[way] = {one.position: one.weights[0, 0].numpy() for one in seen.rows}
+                    else:
+                        found = seen.weights(layer=heads[0][0])[0, 0]
+                        rows[way] = {READ + at: row for at, row in enumerate(found) if row.any()}
+                assert rows["watch"].keys() == rows["tap"].keys() == set(queries) & set(range(READ, 12))
+                for at, row in rows["tap"].items():
+                    assert np.abs(rows["watch"][at][: len(row)] - row).max() < 1e-6
 
 
 def test_chosen_queries_of_a_decoder_are_positions_in_its_cross_attention_too() -> None:
@@ -137,27 +155,27 @@ def test_chosen_queries_of_a_decoder_are_positions_in_its_cross_attention_too() 
     assert [np.flatnonzero(layer.weights[0].any((0, 2))).tolist() for layer in seen.layers] == [[1]] * 4
 
 
-@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
-@pytest.mark.parametrize("window", [None, 4])
-def test_a_cache_of_regard_has_its_positions(window: int | None, mode: Any) -> None:
+def test_a_cache_of_regard_has_its_positions() -> None:
     """It is written to slices of its memory, which makes the keys the text's own."""
-    torch.manual_seed(0)
-    config = TransformerConfig(
-        vocab_size=99, hidden_size=32, num_attention_heads=4, intermediate_size=48, decoder_layers=2, positions=RoPE(8),
-        sliding_window=window, dropout=0.0,
-    )  # fmt: skip
-    model = Transformer(config).eval()
-    with mode():
-        with regard.watch(model, keep="weights") as whole:
-            model(IDS)
-        cache = model.cache()
-        model(IDS[:, :READ], past_key_values=cache)
-        with regard.watch(model, keep="weights") as seen:
-            for at in range(READ, 12):
-                model(IDS[:, at : at + 1], past_key_values=cache)
-    for layer, theirs in zip(seen.layers, whole.layers, strict=True):
-        assert (layer.kind, layer.keys) == ("self", 12)
-        assert np.abs(layer.weights - theirs.weights[:, :, READ:]).max() < 2e-5
+    for case in sweep(itertools.product([None, 4], [torch.no_grad, torch.inference_mode])):
+        with case as (window, mode):
+            torch.manual_seed(0)
+            config = TransformerConfig(
+                vocab_size=99, hidden_size=32, num_attention_heads=4, intermediate_size=48, decoder_layers=2,
+                positions=RoPE(8), sliding_window=window, dropout=0.0,
+            )  # fmt: skip
+            model = Transformer(config).eval()
+            with mode():
+                with regard.watch(model, keep="weights") as whole:
+                    model(IDS)
+                cache = model.cache()
+                model(IDS[:, :READ], past_key_values=cache)
+                with regard.watch(model, keep="weights") as seen:
+                    for at in range(READ, 12):
+                        model(IDS[:, at : at + 1], past_key_values=cache)
+            for layer, theirs in zip(seen.layers, whole.layers, strict=True):
+                assert (layer.kind, layer.keys) == ("self", 12)
+                assert np.abs(layer.weights - theirs.weights[:, :, READ:]).max() < 2e-5
 
 
 def test_tokens_of_the_whole_text_name_no_rows() -> None:

@@ -1,5 +1,6 @@
 """Whatever a model computes between product, softmax and values: seen and equal, or listed as missing."""
 
+import itertools
 import math
 import warnings
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from torch.nn import functional
 
 import regard
 from regard.errors import ObservationError
+from sweeps import sweep
 
 B, H, N, D = 2, 3, 5, 4
 
@@ -117,21 +119,29 @@ def made(before: Callable[..., Tensor], after: Callable[..., Tensor] | None = No
     return Heads(before, after)
 
 
-@pytest.mark.parametrize("before", BEFORE)
-def test_whatever_is_between_product_and_softmax(watched, far, x, before: str) -> None:
-    model = made(BEFORE[before])
-    seen = watched(model, lambda: model(x))
-    assert len(seen.record) == 1
-    assert far(seen.layer(0).weights, model.weights(x)) == 0
-    assert seen.missing == ()
+def test_whatever_is_between_product_and_softmax(watched, far, x) -> None:
+    def check(before: str) -> None:
+        model = made(BEFORE[before])
+        seen = watched(model, lambda: model(x))
+        assert len(seen.record) == 1
+        assert far(seen.layer(0).weights, model.weights(x)) == 0
+        assert seen.missing == ()
+
+    for case in sweep(BEFORE):
+        with case as before:
+            check(before)
 
 
-@pytest.mark.parametrize("after", BLENDED)
-def test_heads_mixed_after_the_softmax_are_shown_as_the_softmax_gave_them(watched, far, x, after: str) -> None:
-    model = made(BEFORE["linear over heads"], BLENDED[after])
-    seen = watched(model, lambda: model(x))
-    assert far(seen.layer(0).weights, model.weights(x)) == 0
-    assert (seen.layer(0).weights >= 0).all()
+def test_heads_mixed_after_the_softmax_are_shown_as_the_softmax_gave_them(watched, far, x) -> None:
+    def check(after: str) -> None:
+        model = made(BEFORE["linear over heads"], BLENDED[after])
+        seen = watched(model, lambda: model(x))
+        assert far(seen.layer(0).weights, model.weights(x)) == 0
+        assert (seen.layer(0).weights >= 0).all()
+
+    for case in sweep(BLENDED):
+        with case as after:
+            check(after)
 
 
 def test_weights_that_are_sharpened_are_seen_as_they_are_used(watched, far, x) -> None:
@@ -252,40 +262,42 @@ class Distances(nn.Module):
         return (-(x[..., :, None, :] - x[..., None, :, :]).pow(2).sum(-1)).softmax(-1) @ x
 
 
-@pytest.mark.parametrize("size", [1, 2, 6])
-def test_distances_of_what_attention_gave_are_no_difference_of_two_softmaxes(size: int, far) -> None:
-    model, x = nn.Sequential(Distances(), Distances()), torch.randn(B, size, D)
-    with regard.watch(model, keep="weights") as seen:
-        model(x)
-    between = model[0](x)
-    weights = (-(between[:, :, None] - between[:, None]).pow(2).sum(-1)).softmax(-1)
-    assert far(seen.layer(1).weights, weights[:, None]) == 0
+def test_distances_of_what_attention_gave_are_no_difference_of_two_softmaxes(far) -> None:
+    for case in sweep([1, 2, 6]):
+        with case as size:
+            model, x = nn.Sequential(Distances(), Distances()), torch.randn(B, size, D)
+            with regard.watch(model, keep="weights") as seen:
+                model(x)
+            between = model[0](x)
+            weights = (-(between[:, :, None] - between[:, None]).pow(2).sum(-1)).softmax(-1)
+            assert far(seen.layer(1).weights, weights[:, None]) == 0
 
 
-@pytest.mark.parametrize("what", MISSING)
-def test_what_cannot_be_seen_is_an_error_or_listed_and_the_rest_is_kept(what: str, tmp_path) -> None:
-    torch.manual_seed(0)
-    attend, calls, reason = MISSING[what]
-    model = nn.Sequential(Attend(functional.scaled_dot_product_attention), Attend(attend))
-    x = torch.randn(B, H, 6, D)
-    plain = model(x)
-    with (
-        pytest.raises(ObservationError, match=rf"1 \({calls} calls?\): Attend .*{reason}.*strict=False"),
-        regard.watch(model),
-    ):
-        model(x)
-    state = torch.get_rng_state()
-    with regard.watch(model, strict=False) as seen:
-        assert torch.equal(model(x), plain)
-    assert torch.equal(torch.get_rng_state(), state)
-    assert [layer.name for layer in seen.record] == ["0"]
-    ((module, found, count),) = [(one.module, one.reason, one.calls) for one in seen.missing]
-    assert (module, count) == ("1", calls)
-    assert found.startswith("Attend ")
-    assert reason in found
-    assert "1 missing" in repr(seen)
-    seen.save(tmp_path / "it.atlas")
-    assert regard.load_atlas(tmp_path / "it.atlas").missing == seen.missing
+def test_what_cannot_be_seen_is_an_error_or_listed_and_the_rest_is_kept(tmp_path) -> None:
+    for case in sweep(MISSING):
+        with case as what:
+            torch.manual_seed(0)
+            attend, calls, reason = MISSING[what]
+            model = nn.Sequential(Attend(functional.scaled_dot_product_attention), Attend(attend))
+            x = torch.randn(B, H, 6, D)
+            plain = model(x)
+            with (
+                pytest.raises(ObservationError, match=rf"1 \({calls} calls?\): Attend .*{reason}.*strict=False"),
+                regard.watch(model),
+            ):
+                model(x)
+            state = torch.get_rng_state()
+            with regard.watch(model, strict=False) as seen:
+                assert torch.equal(model(x), plain)
+            assert torch.equal(torch.get_rng_state(), state)
+            assert [layer.name for layer in seen.record] == ["0"]
+            ((module, found, count),) = [(one.module, one.reason, one.calls) for one in seen.missing]
+            assert (module, count) == ("1", calls)
+            assert found.startswith("Attend ")
+            assert reason in found
+            assert "1 missing" in repr(seen)
+            seen.save(tmp_path / "it.atlas")
+            assert regard.load_atlas(tmp_path / "it.atlas").missing == seen.missing
 
 
 REARRANGED: dict[str, Callable[[Tensor], Tensor]] = {
@@ -318,18 +330,16 @@ class Mixing(nn.Module):
         return x + reduce(lambda scores, step: step(scores), self.steps, self.q(x) @ self.k(x).mT) @ self.v(x)
 
 
-@pytest.mark.parametrize("mixed", OVER_HEADS)
-@pytest.mark.parametrize("rearranged", REARRANGED)
-def test_heads_that_are_rearranged_and_mixed_are_missing_in_any_order_with_the_softmax(
-    rearranged: str, mixed: str
-) -> None:
-    orders = list(permutations(["rearrange", "mix", "softmax"]))
-    parts = [Mixing(rearranged, mixed, steps) for steps in orders]
-    model = nn.Sequential(*parts, Attend(functional.scaled_dot_product_attention))
-    with regard.watch(model, strict=False) as seen:
-        model(torch.randn(B, H, 6, D))
-    assert [layer.name for layer in seen.record] == ["6"]
-    assert [(one.module, one.calls) for one in seen.missing] == [(str(at), 1) for at in range(6)]
+def test_heads_that_are_rearranged_and_mixed_are_missing_in_any_order_with_the_softmax() -> None:
+    for case in sweep(itertools.product(REARRANGED, OVER_HEADS)):
+        with case as (rearranged, mixed):
+            orders = list(permutations(["rearrange", "mix", "softmax"]))
+            parts = [Mixing(rearranged, mixed, steps) for steps in orders]
+            model = nn.Sequential(*parts, Attend(functional.scaled_dot_product_attention))
+            with regard.watch(model, strict=False) as seen:
+                model(torch.randn(B, H, 6, D))
+            assert [layer.name for layer in seen.record] == ["6"]
+            assert [(one.module, one.calls) for one in seen.missing] == [(str(at), 1) for at in range(6)]
 
 
 class Similarity(nn.Module):
@@ -374,16 +384,16 @@ def test_layers_without_projections_are_no_chain_of_landmarks(watched, how: str)
     assert [layer.name for layer in watched(model, lambda: model(x)).record] == ["0", "1", "2"]
 
 
-@pytest.mark.parametrize("strict", [True, False])
-@pytest.mark.parametrize("what", MISSING)
-def test_alone_it_is_an_error_that_names_it(what: str, strict: bool) -> None:
-    attend, _, reason = MISSING[what]
-    model = Attend(attend)
-    with (
-        pytest.raises(ObservationError, match=rf"no attention call of this Attend was seen .*{reason}"),
-        regard.watch(model, strict=strict),
-    ):
-        model(torch.randn(B, H, 6, D))
+def test_alone_it_is_an_error_that_names_it() -> None:
+    for case in sweep(itertools.product(MISSING, [True, False])):
+        with case as (what, strict):
+            attend, _, reason = MISSING[what]
+            model = Attend(attend)
+            with (
+                pytest.raises(ObservationError, match=rf"no attention call of this Attend was seen .*{reason}"),
+                regard.watch(model, strict=strict),
+            ):
+                model(torch.randn(B, H, 6, D))
 
 
 def test_each_pass_has_its_own_missing() -> None:
@@ -445,13 +455,13 @@ KEYS: dict[str, tuple[Callable[..., Tensor], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("how", ["sdpa", "regard", "hand", "module"])
-@pytest.mark.parametrize("keys", KEYS)
-def test_self_or_cross_is_where_the_keys_come_from_whatever_the_name(keys: str, how: str) -> None:
-    of, kind = KEYS[keys]
-    with torch.no_grad(), regard.watch(model := Reads(of, how).eval()) as seen:
-        model(torch.randn(B, 4, D), torch.randn(B, 6, D))
-    assert seen.record.layers[-1].kind == kind
+def test_self_or_cross_is_where_the_keys_come_from_whatever_the_name() -> None:
+    for case in sweep(itertools.product(KEYS, ["sdpa", "regard", "hand", "module"])):
+        with case as (keys, how):
+            of, kind = KEYS[keys]
+            with torch.no_grad(), regard.watch(model := Reads(of, how).eval()) as seen:
+                model(torch.randn(B, 4, D), torch.randn(B, 6, D))
+            assert seen.record.layers[-1].kind == kind
 
 
 class Given(nn.Module):
@@ -467,18 +477,17 @@ class Given(nn.Module):
         return (q @ k.mT).softmax(-1) @ k if self.how == "hand" else functional.scaled_dot_product_attention(q, k, k)
 
 
-@pytest.mark.parametrize("how", ["sdpa", "regard", "hand"])
-@pytest.mark.parametrize(("queries", "keys", "kind"), [(7, 4, "cross"), (4, 4, "self"), (4, 7, "self")])
-def test_without_an_origin_more_queries_than_keys_are_another_text(
-    how: str, queries: int, keys: int, kind: str
-) -> None:
+def test_without_an_origin_more_queries_than_keys_are_another_text() -> None:
     """Fewer may be the last of a text whose other keys are in a cache."""
-    with regard.watch(model := Given(how)) as seen:
-        model(torch.randn(B, H, queries, D), torch.randn(B, H, keys, D))
-    layer = seen.record.layers[0]
-    assert (layer.kind, layer.query_tokens, layer.key_tokens) == (
-        (kind, "target", "source") if kind == "cross" else (kind, "text", "text")
-    )
+    counts = [(7, 4, "cross"), (4, 4, "self"), (4, 7, "self")]
+    for case in sweep([(how, *count) for how in ["sdpa", "regard", "hand"] for count in counts]):
+        with case as (how, queries, keys, kind):
+            with regard.watch(model := Given(how)) as seen:
+                model(torch.randn(B, H, queries, D), torch.randn(B, H, keys, D))
+            layer = seen.record.layers[0]
+            assert (layer.kind, layer.query_tokens, layer.key_tokens) == (
+                (kind, "target", "source") if kind == "cross" else (kind, "text", "text")
+            )
 
 
 def test_a_bound_place_is_in_the_text_of_the_keys() -> None:

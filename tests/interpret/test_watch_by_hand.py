@@ -1,5 +1,6 @@
 """Attention written out by hand, as tutorials do, against the weights that it computes itself."""
 
+import itertools
 import math
 from collections.abc import Callable
 
@@ -11,6 +12,7 @@ from torch.nn import functional
 
 import regard
 from regard.errors import ObservationError
+from sweeps import sweep
 
 N, M, D = 5, 7, 4
 
@@ -42,13 +44,17 @@ def four(weights: Tensor) -> np.ndarray:
     return weights.reshape(shape).numpy()
 
 
-@pytest.mark.parametrize("leading", [(), (2,), (2, 3), (2, 2, 3)])
-def test_the_formula_is_seen_in_any_number_of_dimensions(watched, far, leading) -> None:
-    q, k, v = inputs(*leading)
-    model = Hand(plain)
-    seen = watched(model, lambda: model(q, k, v))
-    assert len(seen.records) == 1
-    assert far(seen.layer(0).weights, four(plain(q, k, v)[1])) == 0
+def test_the_formula_is_seen_in_any_number_of_dimensions(watched, far) -> None:
+    def check(leading) -> None:
+        q, k, v = inputs(*leading)
+        model = Hand(plain)
+        seen = watched(model, lambda: model(q, k, v))
+        assert len(seen.records) == 1
+        assert far(seen.layer(0).weights, four(plain(q, k, v)[1])) == 0
+
+    for case in sweep([(), (2,), (2, 3), (2, 2, 3)]):
+        with case as leading:
+            check(leading)
 
 
 def masked(value: float) -> Callable[..., tuple[Tensor, Tensor]]:
@@ -65,37 +71,44 @@ def masked(value: float) -> Callable[..., tuple[Tensor, Tensor]]:
     return attend
 
 
-@pytest.mark.parametrize("value", [-1e9, float("-inf"), torch.finfo(torch.float32).min])
-def test_a_mask_hides_and_a_query_that_sees_nothing_has_weight_0(watched, far, value: float) -> None:
-    attend = masked(value)
-    q, k, v = inputs(2, 3)
-    model = Hand(attend)
-    seen = watched(model, lambda: model(q, k, v))
-    weights = seen.layer(0).weights
-    assert (weights[:, :, 0] == 0).all()
-    assert (weights[:, :, :, 4:] == 0).all()
-    assert far(weights[:, :, 1:], attend(q, k, v)[1][:, :, 1:]) == 0
+def test_a_mask_hides_and_a_query_that_sees_nothing_has_weight_0(watched, far) -> None:
+    def check(value: float) -> None:
+        attend = masked(value)
+        q, k, v = inputs(2, 3)
+        model = Hand(attend)
+        seen = watched(model, lambda: model(q, k, v))
+        weights = seen.layer(0).weights
+        assert (weights[:, :, 0] == 0).all()
+        assert (weights[:, :, :, 4:] == 0).all()
+        assert far(weights[:, :, 1:], attend(q, k, v)[1][:, :, 1:]) == 0
+
+    for case in sweep([-1e9, float("-inf"), torch.finfo(torch.float32).min]):
+        with case as value:
+            check(value)
 
 
-@pytest.mark.parametrize("shift", ["max", "amax", "in place"])
-@pytest.mark.parametrize("value", [-1e9, torch.finfo(torch.float32).min])
-def test_a_query_that_sees_nothing_has_weight_0_after_its_maximum_was_subtracted(watched, far, value, shift) -> None:
+def test_a_query_that_sees_nothing_has_weight_0_after_its_maximum_was_subtracted(watched, far) -> None:
     """MiMo-V2 subtracts it before the softmax: rows of padding had uniform weights."""
 
-    def attend(q, k, v):
-        mask = torch.ones(N, M).index_fill(0, torch.tensor([0, 3]), 0)
-        scores = (q @ k.transpose(-2, -1)).masked_fill(mask == 0, value)
-        highest = scores.amax(-1, keepdim=True) if shift == "amax" else scores.max(dim=-1, keepdim=True).values
-        scores = scores.sub_(highest) if shift == "in place" else scores - highest
-        weights = functional.softmax(scores, dim=-1)
-        return weights @ v, weights
+    def check(value, shift) -> None:
+        def attend(q, k, v):
+            mask = torch.ones(N, M).index_fill(0, torch.tensor([0, 3]), 0)
+            scores = (q @ k.transpose(-2, -1)).masked_fill(mask == 0, value)
+            highest = scores.amax(-1, keepdim=True) if shift == "amax" else scores.max(dim=-1, keepdim=True).values
+            scores = scores.sub_(highest) if shift == "in place" else scores - highest
+            weights = functional.softmax(scores, dim=-1)
+            return weights @ v, weights
 
-    q, k, v = inputs(2, 3)
-    model = Hand(attend)
-    weights = watched(model, lambda: model(q, k, v)).layer(0).weights
-    assert (weights[:, :, [0, 3]] == 0).all()
-    seeing = [1, 2, 4]
-    assert far(weights[:, :, seeing], attend(q, k, v)[1][:, :, seeing]) == 0
+        q, k, v = inputs(2, 3)
+        model = Hand(attend)
+        weights = watched(model, lambda: model(q, k, v)).layer(0).weights
+        assert (weights[:, :, [0, 3]] == 0).all()
+        seeing = [1, 2, 4]
+        assert far(weights[:, :, seeing], attend(q, k, v)[1][:, :, seeing]) == 0
+
+    for case in sweep(itertools.product([-1e9, torch.finfo(torch.float32).min], ["max", "amax", "in place"])):
+        with case as values:
+            check(*values)
 
 
 DROPOUTS = {
@@ -108,17 +121,21 @@ DROPOUTS = {
 }
 
 
-@pytest.mark.parametrize("dropout", DROPOUTS)
-def test_weights_are_those_before_dropout(watched, far, dropout: str) -> None:
-    def attend(q, k, v):
-        weights = torch.softmax(q @ k.transpose(-2, -1), -1)
-        before = weights.clone()
-        return DROPOUTS[dropout](weights) @ v, before
+def test_weights_are_those_before_dropout(watched, far) -> None:
+    def check(dropout: str) -> None:
+        def attend(q, k, v):
+            weights = torch.softmax(q @ k.transpose(-2, -1), -1)
+            before = weights.clone()
+            return DROPOUTS[dropout](weights) @ v, before
 
-    q, k, v = inputs(2, 3)
-    model = Hand(attend)
-    seen = watched(model, lambda: model(q, k, v))
-    assert far(seen.layer(0).weights, attend(q, k, v)[1]) == 0
+        q, k, v = inputs(2, 3)
+        model = Hand(attend)
+        seen = watched(model, lambda: model(q, k, v))
+        assert far(seen.layer(0).weights, attend(q, k, v)[1]) == 0
+
+    for case in sweep(DROPOUTS):
+        with case as dropout:
+            check(dropout)
 
 
 def einsum(scores: str, out: str) -> Callable[..., tuple[Tensor, Tensor]]:
@@ -219,14 +236,18 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_each_way_of_writing_it_is_seen(watched, far, form: str) -> None:
-    attend = FORMS[form]
-    q, k, v = inputs(2, 3)
-    model = Hand(attend)
-    seen = watched(model, lambda: model(q, k, v))
-    assert far(seen.layer(0).weights, attend(q, k, v)[1].contiguous()) == 0
-    assert len(seen.record) == 1
+def test_each_way_of_writing_it_is_seen(watched, far) -> None:
+    def check(form: str) -> None:
+        attend = FORMS[form]
+        q, k, v = inputs(2, 3)
+        model = Hand(attend)
+        seen = watched(model, lambda: model(q, k, v))
+        assert far(seen.layer(0).weights, attend(q, k, v)[1].contiguous()) == 0
+        assert len(seen.record) == 1
+
+    for case in sweep(FORMS):
+        with case as form:
+            check(form)
 
 
 def test_grouped_queries_of_five_dimensions_are_heads(watched, far) -> None:
@@ -291,16 +312,19 @@ COMPLEX: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("form", COMPLEX)
-@pytest.mark.parametrize("size", [N, 2])
-def test_scores_of_complex_queries_and_keys_are_seen(watched, far, form: str, size: int) -> None:
-    def attend(q, k, v):
-        weights = torch.softmax(COMPLEX[form](*complex_pairs(q, k)), -1)
-        return weights @ v, weights
+def test_scores_of_complex_queries_and_keys_are_seen(watched, far) -> None:
+    def check(form: str, size: int) -> None:
+        def attend(q, k, v):
+            weights = torch.softmax(COMPLEX[form](*complex_pairs(q, k)), -1)
+            return weights @ v, weights
 
-    q, k, v = (one[..., :size, :] for one in inputs(2, 3))
-    model = Hand(attend)
-    assert far(watched(model, lambda: model(q, k, v)).layer(0).weights, attend(q, k, v)[1]) == 0
+        q, k, v = (one[..., :size, :] for one in inputs(2, 3))
+        model = Hand(attend)
+        assert far(watched(model, lambda: model(q, k, v)).layer(0).weights, attend(q, k, v)[1]) == 0
+
+    for case in sweep(itertools.product(COMPLEX, [N, 2])):
+        with case as values:
+            check(*values)
 
 
 def test_complex_numbers_that_are_no_scores_are_neither_recorded_nor_in_the_way(watched) -> None:
@@ -387,15 +411,18 @@ BROADCAST = [
 ]
 
 
-@pytest.mark.parametrize(("queries", "keys", "values"), BROADCAST)
-@pytest.mark.parametrize("keep", ["weights", "qk"])
-def test_sdpa_broadcasts_every_leading_dimension(watched, far, queries, keys, values, keep: str) -> None:
-    draw = torch.Generator().manual_seed(0)
-    q, k, v = (torch.randn(*one, size, D, generator=draw) for one, size in ((queries, N), (keys, M), (values, M)))
-    model = Hand(lambda q, k, v: (nn.functional.scaled_dot_product_attention(q, k, v), torch.empty(0)))
-    seen = watched(model, lambda: model(q, k, v), keep=keep)
-    weights = plain(q, k, k)[1].expand(*torch.broadcast_shapes(queries, keys, values), N, M)
-    assert far(seen.weights(layer=0), four(weights)) < 1e-6
+def test_sdpa_broadcasts_every_leading_dimension(watched, far) -> None:
+    def check(queries, keys, values, keep: str) -> None:
+        draw = torch.Generator().manual_seed(0)
+        q, k, v = (torch.randn(*one, size, D, generator=draw) for one, size in ((queries, N), (keys, M), (values, M)))
+        model = Hand(lambda q, k, v: (nn.functional.scaled_dot_product_attention(q, k, v), torch.empty(0)))
+        seen = watched(model, lambda: model(q, k, v), keep=keep)
+        weights = plain(q, k, k)[1].expand(*torch.broadcast_shapes(queries, keys, values), N, M)
+        assert far(seen.weights(layer=0), four(weights)) < 1e-6
+
+    for case in sweep([(*shapes, keep) for shapes in BROADCAST for keep in ["weights", "qk"]]):
+        with case as values:
+            check(*values)
 
 
 def test_heads_without_a_batch_may_share_keys(watched, far) -> None:
@@ -405,15 +432,19 @@ def test_heads_without_a_batch_may_share_keys(watched, far) -> None:
     assert far(seen.layer(0).weights, plain(q, *[k.repeat_interleave(2, 0)] * 2)[1][None]) < 1e-6
 
 
-@pytest.mark.parametrize("shape", [(N, M), (3, 1, N, M), (3, 4, N, M), (1, 4, N, M), (2, 1, 1, N, M)])
-@pytest.mark.parametrize("boolean", [True, False])
-def test_a_mask_of_windows_is_broadcast_from_its_last_dimension(watched, far, shape, boolean: bool) -> None:
-    draw = torch.Generator().manual_seed(0)
-    q, k = torch.randn(2, 3, 4, N, D, generator=draw), torch.randn(2, 3, 4, M, D, generator=draw)
-    mask = torch.randn(shape, generator=draw)
-    mask = mask > -1 if boolean else mask
-    model = Hand(lambda q, k, v: (nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask), q))
-    seen = watched(model, lambda: model(q, k, k))
-    scores = q @ k.mT / math.sqrt(D)
-    weights = torch.softmax(scores.masked_fill(~mask, -math.inf) if boolean else scores + mask, -1)
-    assert far(seen.layer(0).weights, weights.flatten(0, 1)) < 1e-6
+def test_a_mask_of_windows_is_broadcast_from_its_last_dimension(watched, far) -> None:
+    def check(shape, boolean: bool) -> None:
+        draw = torch.Generator().manual_seed(0)
+        q, k = torch.randn(2, 3, 4, N, D, generator=draw), torch.randn(2, 3, 4, M, D, generator=draw)
+        mask = torch.randn(shape, generator=draw)
+        mask = mask > -1 if boolean else mask
+        model = Hand(lambda q, k, v: (nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask), q))
+        seen = watched(model, lambda: model(q, k, k))
+        scores = q @ k.mT / math.sqrt(D)
+        weights = torch.softmax(scores.masked_fill(~mask, -math.inf) if boolean else scores + mask, -1)
+        assert far(seen.layer(0).weights, weights.flatten(0, 1)) < 1e-6
+
+    shapes = [(N, M), (3, 1, N, M), (3, 4, N, M), (1, 4, N, M), (2, 1, 1, N, M)]
+    for case in sweep(itertools.product(shapes, [True, False])):
+        with case as values:
+            check(*values)

@@ -1,6 +1,7 @@
 """Watching leaves nothing behind, and what it cannot see it names."""
 
 import contextlib
+import itertools
 import math
 
 import numpy as np
@@ -16,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 import regard
 from regard.capture.statistics import Rollout
 from regard.errors import InputError, ObservationError
+from sweeps import sweep
 
 D = 8
 
@@ -61,48 +63,49 @@ def left_behind(model: nn.Module) -> list[str]:
     return found + ["a mode"] * len(_get_current_function_mode_stack())
 
 
-@pytest.mark.parametrize("reentrant", [True, False])
-@pytest.mark.parametrize("backward", [Tensor.backward, torch.autograd.backward])
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: Attention(with_dropout),
-        lambda: Attention(by_hand),
-        lambda: nn.TransformerEncoderLayer(D, 2, 16, batch_first=True),
-    ],
-)
-def test_checkpointed_training_is_seen_once_and_its_gradients_stay(make, backward, reentrant: bool) -> None:
-    torch.manual_seed(0)
-    model = Checkpointed(make, reentrant=reentrant)
-    grads = []
-    for watching in (False, True):
-        model.zero_grad()
-        torch.manual_seed(4)
-        x = torch.randn(2, 6, D, requires_grad=True)
-        if watching:
-            with regard.watch(model) as seen:
-                backward(model(x).square().sum())
-            assert [len(one) for one in seen.records] == [2]
-        else:
-            backward(model(x).square().sum())
-        grads.append([x.grad] + [one.grad.clone() for one in model.parameters()])
-    assert all(torch.equal(one, other) for one, other in zip(*grads, strict=True))
+def test_checkpointed_training_is_seen_once_and_its_gradients_stay() -> None:
+    makes = {
+        "dropout": lambda: Attention(with_dropout),
+        "by hand": lambda: Attention(by_hand),
+        "encoder layer": lambda: nn.TransformerEncoderLayer(D, 2, 16, batch_first=True),
+    }
+    for case in sweep(itertools.product(makes, [Tensor.backward, torch.autograd.backward], [True, False])):
+        with case as (make, backward, reentrant):
+            torch.manual_seed(0)
+            model = Checkpointed(makes[make], reentrant=reentrant)
+            grads = []
+            for watching in (False, True):
+                model.zero_grad()
+                torch.manual_seed(4)
+                x = torch.randn(2, 6, D, requires_grad=True)
+                if watching:
+                    with regard.watch(model) as seen:
+                        backward(model(x).square().sum())
+                    assert [len(one) for one in seen.records] == [2]
+                else:
+                    backward(model(x).square().sum())
+                grads.append([x.grad] + [one.grad.clone() for one in model.parameters()])
+            assert all(torch.equal(one, other) for one, other in zip(*grads, strict=True))
 
 
-@pytest.mark.parametrize("raised", [ValueError("mine"), KeyboardInterrupt("mine"), RuntimeError("mine")])
-@pytest.mark.parametrize("make", [encoder, Attention])
-def test_an_exception_passes_unchanged_and_nothing_is_left(make, raised: BaseException) -> None:
-    model = make()
+def test_an_exception_passes_unchanged_and_nothing_is_left() -> None:
+    def check(make, raised: BaseException) -> None:
+        model = make()
 
-    def interrupted() -> None:
-        with torch.no_grad(), regard.watch(model):
-            model(torch.randn(2, 3, D))
-            raise raised
+        def interrupted() -> None:
+            with torch.no_grad(), regard.watch(model):
+                model(torch.randn(2, 3, D))
+                raise raised
 
-    with pytest.raises(type(raised), match="mine") as caught:
-        interrupted()
-    assert caught.value is raised
-    assert left_behind(model) == []
+        with pytest.raises(type(raised), match="mine") as caught:
+            interrupted()
+        assert caught.value is raised
+        assert left_behind(model) == []
+
+    raised = [ValueError("mine"), KeyboardInterrupt("mine"), RuntimeError("mine")]
+    for case in sweep(itertools.product([encoder, Attention], raised)):
+        with case as values:
+            check(*values)
 
 
 def test_an_interrupted_pass_does_not_spoil_the_next_one() -> None:
@@ -133,25 +136,28 @@ def test_two_models_watched_at_once_are_seen_apart() -> None:
     assert [layer.name for layer in second.record] == ["0", "1"]
 
 
-@pytest.mark.parametrize("outside", [True, False])
-@pytest.mark.parametrize("attend", [functional.scaled_dot_product_attention, by_hand])
-def test_a_mode_of_the_caller_sees_what_it_sees_unwatched(attend, outside: bool) -> None:
-    class Names(TorchFunctionMode):
-        def __torch_function__(self, func, types, args=(), kwargs=None):
-            self.seen.append(str(func))
-            return func(*args, **(kwargs or {}))
+def test_a_mode_of_the_caller_sees_what_it_sees_unwatched() -> None:
+    def check(attend, outside: bool) -> None:
+        class Names(TorchFunctionMode):
+            def __torch_function__(self, func, types, args=(), kwargs=None):
+                self.seen.append(str(func))
+                return func(*args, **(kwargs or {}))
 
-    model, x, names = Attention(attend), torch.randn(1, 3, D), []
-    for watching in (False, True):
-        mode = Names()
-        mode.seen = []
-        with contextlib.ExitStack() as stack:
-            modes = [mode, regard.watch(model)] if watching else [mode]
-            for one in modes if outside else reversed(modes):
-                stack.enter_context(one)
-            model(x)
-            names.append(list(mode.seen))
-    assert names[0] == names[1]
+        model, x, names = Attention(attend), torch.randn(1, 3, D), []
+        for watching in (False, True):
+            mode = Names()
+            mode.seen = []
+            with contextlib.ExitStack() as stack:
+                modes = [mode, regard.watch(model)] if watching else [mode]
+                for one in modes if outside else reversed(modes):
+                    stack.enter_context(one)
+                model(x)
+                names.append(list(mode.seen))
+        assert names[0] == names[1]
+
+    for case in sweep(itertools.product([functional.scaled_dot_product_attention, by_hand], [True, False])):
+        with case as values:
+            check(*values)
 
 
 def test_a_part_called_by_itself_is_seen_under_its_name() -> None:
@@ -261,29 +267,30 @@ def test_nothing_seen_and_wrong_arguments_say_what_to_do() -> None:
         pass
 
 
-@pytest.mark.parametrize("limit", [math.nan, "2GB", None, -1, True])
-@pytest.mark.parametrize(
-    "limited",
-    [
-        lambda **limit: regard.watch(Attention(), keep="weights", **limit),
-        lambda **limit: regard.watch(Attention(), **limit),
-        lambda **limit: regard.tap(Attention(), heads=["0.0"], **limit),
-        lambda **limit: contextlib.nullcontext(Rollout(query=0, **limit)),
-    ],
-)
-def test_a_limit_that_is_no_number_of_bytes_is_refused(limited, limit) -> None:
-    with pytest.raises(InputError, match="`max_bytes` is a number of bytes, got"), limited(max_bytes=limit):
-        pass
+LIMITED = {
+    "watch, weights": lambda limit: regard.watch(Attention(), keep="weights", max_bytes=limit),
+    "watch": lambda limit: regard.watch(Attention(), max_bytes=limit),
+    "tap": lambda limit: regard.tap(Attention(), heads=["0.0"], max_bytes=limit),
+    "rollout": lambda limit: contextlib.nullcontext(Rollout(query=0, max_bytes=limit)),
+}
 
 
-@pytest.mark.parametrize("limit", [10**6, 1e6, np.int64(10**6)])
-def test_any_number_is_a_limit_of_bytes(limit) -> None:
-    model, x = Attention(), torch.randn(1, 3, D)
-    with regard.watch(model, keep="weights", max_bytes=limit) as seen:
-        model(x)
-    assert len(seen) == 1
-    q = x[:, None]
-    assert torch.equal(regard.attention(q, q, q, max_bytes=limit), regard.attention(q, q, q))
+def test_a_limit_that_is_no_number_of_bytes_is_refused() -> None:
+    refused = r"`max_bytes` is a number of bytes, got"
+    for case in sweep(itertools.product(LIMITED, [math.nan, "2GB", None, -1, True])):
+        with case as (door, limit), pytest.raises(InputError, match=refused), LIMITED[door](limit):
+            pass
+
+
+def test_any_number_is_a_limit_of_bytes() -> None:
+    for case in sweep([10**6, 1e6, np.int64(10**6)]):
+        with case as limit:
+            model, x = Attention(), torch.randn(1, 3, D)
+            with regard.watch(model, keep="weights", max_bytes=limit) as seen:
+                model(x)
+            assert len(seen) == 1
+            q = x[:, None]
+            assert torch.equal(regard.attention(q, q, q, max_bytes=limit), regard.attention(q, q, q))
 
 
 def test_weights_are_kept_within_the_budget_and_refused_beyond_it() -> None:

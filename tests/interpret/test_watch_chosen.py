@@ -1,7 +1,8 @@
 """Watching chosen heads, queries and spans of keys: the numbers of a whole watch, and none of the others."""
 
+import itertools
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -9,7 +10,10 @@ import torch
 from torch import nn
 
 import regard
+from regard.capture import statistics
+from regard.capture.weight_rows import RowBlock
 from regard.errors import InputError, ObservationError
+from sweeps import sweep
 
 transformers = pytest.importorskip("transformers")
 
@@ -32,44 +36,51 @@ def watched(model: Any, ids: torch.Tensor = IDS, **asked: Any) -> Any:
     return seen
 
 
-@pytest.mark.parametrize("keep", ["maps", "weights", "qk"])
-@pytest.mark.parametrize("kind", ["sdpa", "eager"])
-def test_chosen_heads_are_those_of_a_whole_watch(kind: str, keep: Any) -> None:
-    if (kind, keep) == ("eager", "qk"):
-        return  # shows no q and k
-    model, asked = made(kind), {"keep": keep, "statistics": NAMES}
-    whole, some = watched(model, **asked), watched(model, **asked, heads=["2.3", (0, 1), (2, 1)])
-    assert [one.name for one in some.layers] == ["model.layers.0.self_attn", "model.layers.2.self_attn"]
-    for layer, heads in ((0, [1]), (2, [1, 3])):
-        assert np.array_equal(some.weights(layer=layer), whole.weights(layer=layer)[:, heads])
-        for head in heads:
-            for name in (*NAMES, "entropy", "received"):
-                ours, theirs = (one.statistic(name, layer=layer, head=head) for one in (some, whole))
-                assert np.allclose(ours, theirs, atol=1e-6), name
-            ours, theirs = (one.heatmap(layer=layer, head=head, pool="max") for one in (some, whole))
-            assert np.allclose(ours, theirs, atol=1e-6)
-            assert some.top(layer=layer, head=head, query=9) == whole.top(layer=layer, head=head, query=9)
-            assert np.allclose(some.weights(layer=layer, head=head), whole.weights(layer=layer, head=head), atol=1e-6)
-    with pytest.raises(InputError, match=r"`head` must be one that was chosen for recording, 1, 3 of layer .*, got 0"):
-        some.weights(layer=2, head=0)
+def test_chosen_heads_are_those_of_a_whole_watch() -> None:
+    def check(kind: str, keep: Any) -> None:
+        if (kind, keep) == ("eager", "qk"):
+            return  # shows no q and k
+        model, asked = made(kind), {"keep": keep, "statistics": NAMES}
+        whole, some = watched(model, **asked), watched(model, **asked, heads=["2.3", (0, 1), (2, 1)])
+        assert [one.name for one in some.layers] == ["model.layers.0.self_attn", "model.layers.2.self_attn"]
+        for layer, heads in ((0, [1]), (2, [1, 3])):
+            assert np.array_equal(some.weights(layer=layer), whole.weights(layer=layer)[:, heads])
+            for head in heads:
+                for name in (*NAMES, "entropy", "received"):
+                    ours, theirs = (one.statistic(name, layer=layer, head=head) for one in (some, whole))
+                    assert np.allclose(ours, theirs, atol=1e-6), name
+                ours, theirs = (one.heatmap(layer=layer, head=head, pool="max") for one in (some, whole))
+                assert np.allclose(ours, theirs, atol=1e-6)
+                assert some.top(layer=layer, head=head, query=9) == whole.top(layer=layer, head=head, query=9)
+                assert np.allclose(
+                    some.weights(layer=layer, head=head), whole.weights(layer=layer, head=head), atol=1e-6
+                )
+        with pytest.raises(
+            InputError, match=r"`head` must be one that was chosen for recording, 1, 3 of layer .*, got 0"
+        ):
+            some.weights(layer=2, head=0)
+
+    for case in sweep(itertools.product(["sdpa", "eager"], ["maps", "weights", "qk"])):
+        with case as values:
+            check(*values)
 
 
-def test_only_chosen_rows_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
-    from regard.capture.weights_from_qk import CallFromQK
+class Rows(statistics.PerQuery):
+    """Counts the rows of weights that a watch computes, over all heads and texts."""
 
-    pairs: list[int] = []
-    plain = CallFromQK._score
+    name = "rows"
+    counts: ClassVar[list[int]] = []
 
-    def count(self: Any, q: Any, k: Any, *others: Any) -> Any:
-        pairs.append(q.shape[0] * q.shape[1])
-        return plain(self, q, k, *others)
+    def of(self, rows: RowBlock) -> torch.Tensor:
+        self.counts.append(rows.weights.shape[0] * rows.weights.shape[1])
+        return rows.weights.new_zeros(rows.weights.shape[:2])
 
-    monkeypatch.setattr(CallFromQK, "_score", count)
-    watched(made(), heads=["1.2"])
-    assert sum(pairs) == 2 * 20
-    pairs.clear()
-    watched(made(), heads=["1.2"], queries=[3, 4, 19])
-    assert sum(pairs) == 2 * 3
+
+def test_only_chosen_rows_are_computed() -> None:
+    for queries, count in (({}, 2 * 20), ({"queries": [3, 4, 19]}, 2 * 3)):
+        Rows.counts.clear()
+        watched(made(), heads=["1.2"], statistics=[Rows()], **queries)
+        assert sum(Rows.counts) == count
 
 
 @pytest.mark.parametrize("length", [20, 700])

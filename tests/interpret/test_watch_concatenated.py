@@ -2,14 +2,15 @@
 attention have them, against the weights that the code computes itself.
 """
 
+import itertools
 from collections.abc import Callable
 
-import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 import regard
+from sweeps import sweep
 
 D = 4
 
@@ -154,17 +155,16 @@ def checked(model: Concatenated, sizes: tuple[int, int], watched, far) -> None:
 FOLDED = (interleaved, views_first, rows, merged, viewed)
 
 
-@pytest.mark.parametrize(
-    ("pairs", "sizes"), [(pairs, sizes) for pairs in PAIRS for sizes in SIZES if pairs not in FOLDED or min(sizes) > 1]
-)
-def test_scores_of_concatenated_pairs_are_seen(pairs, sizes, watched, far) -> None:
-    checked(Concatenated(pairs), sizes, watched, far)
+def test_scores_of_concatenated_pairs_are_seen(watched, far) -> None:
+    for case in sweep([(pairs, sizes) for pairs in PAIRS for sizes in SIZES if pairs not in FOLDED or min(sizes) > 1]):
+        with case as (pairs, sizes):
+            checked(Concatenated(pairs), sizes, watched, far)
 
 
-@pytest.mark.parametrize("sizes", [(3, 5), (5, 3), (4, 4)])
-@pytest.mark.parametrize("keys_before", [False, True])
-def test_scores_of_pairs_in_one_dimension_are_seen_where_it_becomes_two(keys_before, sizes, watched, far) -> None:
-    checked(Flat(expanded, keys_before), sizes, watched, far)
+def test_scores_of_pairs_in_one_dimension_are_seen_where_it_becomes_two(watched, far) -> None:
+    for case in sweep(itertools.product([False, True], [(3, 5), (5, 3), (4, 4)])):
+        with case as (keys_before, sizes):
+            checked(Flat(expanded, keys_before), sizes, watched, far)
 
 
 LAST: dict[str, Callable[[Concatenated, Tensor, tuple[int, ...]], Tensor]] = {
@@ -196,34 +196,36 @@ class Ending(Concatenated):
         return self.last(self, pairs, (len(q), q.shape[1], k.shape[1]))
 
 
-@pytest.mark.parametrize("sizes", [(3, 5), (5, 3), (4, 4), (1, 4)])
-@pytest.mark.parametrize("pairs", [expanded, repeated])
-@pytest.mark.parametrize("last", LAST)
-def test_whatever_makes_a_score_of_each_pair(last, pairs, sizes, watched, far) -> None:
-    checked(Ending(last, pairs), sizes, watched, far)
+def test_whatever_makes_a_score_of_each_pair(watched, far) -> None:
+    for case in sweep(itertools.product(LAST, [expanded, repeated], [(3, 5), (5, 3), (4, 4), (1, 4)])):
+        with case as (last, pairs, sizes):
+            checked(Ending(last, pairs), sizes, watched, far)
 
 
-@pytest.mark.parametrize("product", ["dot", "additive"])
-@pytest.mark.parametrize("how", ["broadcast_tensors", "expand_as"])
-def test_a_tensor_that_gives_a_shape_gives_no_origin(how: str, product: str) -> None:
-    class Model(Concatenated):
-        def scores(self, q: Tensor, k: Tensor) -> Tensor:
-            left, right = self.query(q)[:, :, None], self.key(k)[:, None]
-            if how == "expand_as":
-                left = left.expand(-1, -1, k.shape[1], -1)
-                right = right.expand_as(left)
-            else:
-                left, right = torch.broadcast_tensors(left, right)
-            if product == "dot":
-                return (left * right).sum(-1)
-            return self.v(torch.tanh(self.energy(left + right))).squeeze(-1)
+def test_a_tensor_that_gives_a_shape_gives_no_origin() -> None:
+    def check(how: str, product: str) -> None:
+        class Model(Concatenated):
+            def scores(self, q: Tensor, k: Tensor) -> Tensor:
+                left, right = self.query(q)[:, :, None], self.key(k)[:, None]
+                if how == "expand_as":
+                    left = left.expand(-1, -1, k.shape[1], -1)
+                    right = right.expand_as(left)
+                else:
+                    left, right = torch.broadcast_tensors(left, right)
+                if product == "dot":
+                    return (left * right).sum(-1)
+                return self.v(torch.tanh(self.energy(left + right))).squeeze(-1)
 
-    model, x, y = Model(expanded), torch.randn(2, 5, D), torch.randn(2, 4, D)
-    model(x, y)
-    for memory, kind in ((y, "cross"), (x, "self")):
-        with regard.watch(model) as seen:
-            model(x, memory)
-        assert seen.layer(0).kind == kind
+        model, x, y = Model(expanded), torch.randn(2, 5, D), torch.randn(2, 4, D)
+        model(x, y)
+        for memory, kind in ((y, "cross"), (x, "self")):
+            with regard.watch(model) as seen:
+                model(x, memory)
+            assert seen.layer(0).kind == kind
+
+    for case in sweep(itertools.product(["broadcast_tensors", "expand_as"], ["dot", "additive"])):
+        with case as values:
+            check(*values)
 
 
 def test_queries_and_keys_of_one_input_are_self_attention() -> None:
@@ -252,7 +254,11 @@ class Relations(nn.Module):
         return self.out(torch.softmax(scores, -1))
 
 
-@pytest.mark.parametrize("what", ["sum", "labels", "experts"])
-def test_pairs_without_attention_between_them_are_neither_recorded_nor_missing(what: str, watched) -> None:
-    model, x = Relations(what), torch.randn(2, 4, D)
-    assert len(watched(model, lambda: model(x)).record) == 1
+def test_pairs_without_attention_between_them_are_neither_recorded_nor_missing(watched) -> None:
+    def check(what: str) -> None:
+        model, x = Relations(what), torch.randn(2, 4, D)
+        assert len(watched(model, lambda: model(x)).record) == 1
+
+    for case in sweep(["sum", "labels", "experts"]):
+        with case as what:
+            check(what)

@@ -11,6 +11,7 @@ from torch.overrides import _get_current_function_mode_stack
 
 import regard
 from regard.errors import ObservationError
+from sweeps import sweep
 
 D = 8
 
@@ -73,21 +74,22 @@ def test_watching_a_part_leaves_the_fast_path_of_the_whole_on(name: str) -> None
     assert left_behind(model) == []
 
 
-@pytest.mark.parametrize("other", [Attention, encoder, nn.Identity])
-def test_watching_one_model_leaves_the_fast_path_of_another_on(other) -> None:
-    (model, x, padding), watched = padded_encoder(), other()
-    with torch.no_grad():
-        plain = model(x, src_key_padding_mask=padding)
-        if isinstance(watched, nn.Identity):
-            with pytest.raises(ObservationError, match="no attention call"), regard.watch(watched):
-                output = model(x, src_key_padding_mask=padding)
-        else:
-            with regard.watch(watched) as seen:
-                watched(torch.randn(1, 3, D))
-                output = model(x, src_key_padding_mask=padding)
-            assert len(seen.records) == 1
-    assert torch.equal(plain, output)
-    assert left_behind(model) == []
+def test_watching_one_model_leaves_the_fast_path_of_another_on() -> None:
+    for case in sweep([Attention, encoder, nn.Identity]):
+        with case as other:
+            (model, x, padding), watched = padded_encoder(), other()
+            with torch.no_grad():
+                plain = model(x, src_key_padding_mask=padding)
+                if isinstance(watched, nn.Identity):
+                    with pytest.raises(ObservationError, match="no attention call"), regard.watch(watched):
+                        output = model(x, src_key_padding_mask=padding)
+                else:
+                    with regard.watch(watched) as seen:
+                        watched(torch.randn(1, 3, D))
+                        output = model(x, src_key_padding_mask=padding)
+                    assert len(seen.records) == 1
+            assert torch.equal(plain, output)
+            assert left_behind(model) == []
 
 
 def test_a_thread_beside_a_watch_runs_as_ever_and_is_not_seen() -> None:
@@ -133,30 +135,31 @@ def in_heads(attend):
     return lambda self, q, k: attend(q[:, None], k[:, None], k[:, None])[:, 0]
 
 
-@pytest.mark.parametrize(("queries", "keys"), [(0, 3), (3, 0), (0, 0)])
-@pytest.mark.parametrize(
-    "attend",
-    [
-        in_heads(functional.scaled_dot_product_attention),
-        in_heads(by_hand),
-        lambda self, q, k: self.module(q, k, k)[0],
-        lambda self, q, k: self.layer(q),
-    ],
-)
-def test_no_queries_or_no_keys_are_nothing_to_see(attend, queries: int, keys: int) -> None:
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.module = nn.MultiheadAttention(D, 2, batch_first=True)
-            self.layer = nn.TransformerEncoderLayer(D, 2, 16, batch_first=True)
+def test_no_queries_or_no_keys_are_nothing_to_see() -> None:
+    def check(attend, queries: int, keys: int) -> None:
+        class Model(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.module = nn.MultiheadAttention(D, 2, batch_first=True)
+                self.layer = nn.TransformerEncoderLayer(D, 2, 16, batch_first=True)
 
-        def forward(self, q: Tensor, k: Tensor) -> Tensor:
-            return attend(self, q, k)
+            def forward(self, q: Tensor, k: Tensor) -> Tensor:
+                return attend(self, q, k)
 
-    model, full = Model().eval(), torch.randn(2, 5, D)
-    q, k = torch.randn(2, queries, D), torch.randn(2, keys, D)
-    for grad in (True, False):
-        with torch.set_grad_enabled(grad), regard.watch(model) as seen:
-            assert model(q, k).shape == q.shape
-            model(full, full)
-        assert [layer.queries for layer in seen.records[-1]] == [5]
+        model, full = Model().eval(), torch.randn(2, 5, D)
+        q, k = torch.randn(2, queries, D), torch.randn(2, keys, D)
+        for grad in (True, False):
+            with torch.set_grad_enabled(grad), regard.watch(model) as seen:
+                assert model(q, k).shape == q.shape
+                model(full, full)
+            assert [layer.queries for layer in seen.records[-1]] == [5]
+
+    ways = {
+        "sdpa": in_heads(functional.scaled_dot_product_attention),
+        "by hand": in_heads(by_hand),
+        "module": lambda self, q, k: self.module(q, k, k)[0],
+        "layer": lambda self, q, k: self.layer(q),
+    }
+    for case in sweep([(way, *count) for way in ways for count in [(0, 3), (3, 0), (0, 0)]]):
+        with case as (way, queries, keys):
+            check(ways[way], queries, keys)

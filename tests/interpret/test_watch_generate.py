@@ -9,6 +9,7 @@ import regard
 from interpret.small_models import MODELS
 from oracles import set_attention
 from regard.errors import ObservationError
+from sweeps import sweep
 from tiers import slow_but
 
 transformers = pytest.importorskip("transformers")
@@ -69,11 +70,15 @@ CASES = [
 
 # The fast tier has each kind of attention with one kind of cache.
 PAIRED = (("sdpa", "dynamic"), ("eager", "static"))
-KEPT = [one for one in CASES if one[0] not in ("Llama", "Mistral") or one[1:3] in PAIRED]
+PAIRS_OF_TIERS = [
+    pytest.param(PAIRED, id="fast"),
+    pytest.param((("sdpa", "static"), ("eager", "dynamic")), id="slow", marks=pytest.mark.slow),
+]
+KEPT = [row for row in CASES if row[0] not in ("Llama", "Mistral") or row[1:3] in PAIRED]
+KEPT = [row for row in KEPT if row[0] == "Llama" or row[3] > 0]  # and one model without padding too
 
 
-@pytest.mark.parametrize(("name", "kind", "cache", "left"), slow_but(KEPT, CASES))
-def test_the_steps_of_a_generation_are_the_rows_of_one_pass(far, name: str, kind: str, cache: str, left: int) -> None:
+def check_steps(far, name: str, kind: str, cache: str, left: int) -> None:
     model, given = made(name), prompt(6, left=left)
     model.set_attn_implementation(kind)
     seen, text = generated(model, given, do_sample=left > 0, cache_implementation=cache)
@@ -84,6 +89,19 @@ def test_the_steps_of_a_generation_are_the_rows_of_one_pass(far, name: str, kind
         assert (layer.weights[:, :, -1].sum(-1) > 0.9).all()
         rows = layer.weights.sum(-2)
         assert abs(rows - layer.received).max() < 1e-5
+
+
+def test_the_steps_of_a_generation_are_the_rows_of_one_pass(far) -> None:
+    for case in sweep(KEPT):
+        with case as values:
+            check_steps(far, *values)
+
+
+@pytest.mark.slow
+def test_the_steps_of_a_generation_are_the_rows_of_one_pass_with_the_other_caches(far) -> None:
+    for case in sweep([row for row in CASES if row not in KEPT]):
+        with case as values:
+            check_steps(far, *values)
 
 
 @pytest.mark.parametrize(
@@ -127,35 +145,36 @@ def test_encoder_and_decoder_generate_together(far, name: str, kind: str, cache:
         assert max(far(one.weights, other) for one, other in zip(ours, theirs, strict=True)) < 2e-5
 
 
-@pytest.mark.parametrize("name", ["Llama", "DeepSeek-V3"])
-@pytest.mark.parametrize("kind", ["sdpa", "eager"])
-def test_reordered_beams_are_refused_with_the_reason(kind: str, name: str) -> None:
-    model = made(name)
-    model.set_attn_implementation(kind)
-    with (
-        pytest.raises(ObservationError, match=r"reordered between two steps, as beam search does.*num_beams=1"),
-        regard.watch(model),
-    ):
-        model.generate(**prompt(6), num_beams=3, max_new_tokens=12, do_sample=False)
+def test_reordered_beams_are_refused_with_the_reason() -> None:
+    for case in sweep(itertools.product(["sdpa", "eager"], ["Llama", "DeepSeek-V3"])):
+        with case as (kind, name):
+            model = made(name)
+            model.set_attn_implementation(kind)
+            with (
+                pytest.raises(ObservationError, match=r"reordered between two steps, as beam search does.*num_beams=1"),
+                regard.watch(model),
+            ):
+                model.generate(**prompt(6), num_beams=3, max_new_tokens=12, do_sample=False)
 
 
-@pytest.mark.parametrize("cache", ["dynamic", "static"])
-@pytest.mark.parametrize("kind", ["sdpa", "eager"])
-def test_a_part_of_the_prompt_that_is_padding_of_all_texts_begins_the_record(far, kind: str, cache: str) -> None:
-    model, given = made("Llama"), prompt(7)
-    given["attention_mask"][0, :3], given["attention_mask"][1, :4] = 0, 0
-    model.set_attn_implementation(kind)
-    seen, text = generated(model, given, do_sample=False, cache_implementation=cache, prefill_chunk_size=2)
-    assert [(one.layer(1).queries, one.layer(1).keys) for one in seen.records] == [(text.shape[1],) * 2]
-    mask = torch.cat([given["attention_mask"], torch.ones(2, text.shape[1] - 7, dtype=torch.long)], 1)
-    model.set_attn_implementation("eager")
-    with torch.no_grad():
-        positions = (mask.cumsum(-1) - 1).clamp_min(0)
-        whole = model(text, attention_mask=mask, position_ids=positions, output_attentions=True)
-    real = mask.bool().numpy()
-    for layer, theirs in zip(seen.record, whole.attentions, strict=True):
-        ours, other = layer.weights.transpose(0, 2, 1, 3)[real], theirs.transpose(1, 2).numpy()[real]
-        assert abs(ours - other).max() < 2e-5
+@pytest.mark.parametrize("pairs", PAIRS_OF_TIERS)
+def test_a_part_of_the_prompt_that_is_padding_of_all_texts_begins_the_record(far, pairs) -> None:
+    for case in sweep(pairs):
+        with case as (kind, cache):
+            model, given = made("Llama"), prompt(7)
+            given["attention_mask"][0, :3], given["attention_mask"][1, :4] = 0, 0
+            model.set_attn_implementation(kind)
+            seen, text = generated(model, given, do_sample=False, cache_implementation=cache, prefill_chunk_size=2)
+            assert [(one.layer(1).queries, one.layer(1).keys) for one in seen.records] == [(text.shape[1],) * 2]
+            mask = torch.cat([given["attention_mask"], torch.ones(2, text.shape[1] - 7, dtype=torch.long)], 1)
+            model.set_attn_implementation("eager")
+            with torch.no_grad():
+                positions = (mask.cumsum(-1) - 1).clamp_min(0)
+                whole = model(text, attention_mask=mask, position_ids=positions, output_attentions=True)
+            real = mask.bool().numpy()
+            for layer, theirs in zip(seen.record, whole.attentions, strict=True):
+                ours, other = layer.weights.transpose(0, 2, 1, 3)[real], theirs.transpose(1, 2).numpy()[real]
+                assert abs(ours - other).max() < 2e-5
 
 
 @pytest.mark.parametrize("kind", ["sdpa", "eager"])
@@ -197,14 +216,14 @@ def test_another_text_s_cache_is_another_record(name: str) -> None:
     assert [one.layer(0).queries for one in seen.records] == [1, 1]
 
 
-@pytest.mark.parametrize(
-    ("asked", "notes"),
-    [({}, {"prompt": 13}), ({"prefill_chunk_size": 4}, {}), ({"prefill_chunk_size": 20}, {"prompt": 13})],
-)
-def test_the_length_of_a_prompt_that_is_read_in_parts_is_not_told(asked, notes) -> None:
-    seen, _ = generated(made("Llama"), prompt(13), **asked)
-    assert len(seen.records) == 1
-    assert dict(seen.notes) == {"keep": "weights"} | notes
+def test_the_length_of_a_prompt_that_is_read_in_parts_is_not_told() -> None:
+    for case in sweep(
+        [({}, {"prompt": 13}), ({"prefill_chunk_size": 4}, {}), ({"prefill_chunk_size": 20}, {"prompt": 13})]
+    ):
+        with case as (asked, notes):
+            seen, _ = generated(made("Llama"), prompt(13), **asked)
+            assert len(seen.records) == 1
+            assert dict(seen.notes) == {"keep": "weights"} | notes
 
 
 @pytest.mark.parametrize("layer", [0, 1])

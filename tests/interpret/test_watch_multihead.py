@@ -1,5 +1,7 @@
 """nn.MultiheadAttention in all its variants, against the weights that it hands out itself."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import regard
+from sweeps import sweep
 
 B, N, M, E, H = 2, 5, 7, 8, 2
 TOLERANCE = 2e-6
@@ -67,31 +70,37 @@ MASKS = {
 
 
 @pytest.mark.parametrize("needed", [True, False])
-@pytest.mark.parametrize("mask", MASKS)
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_variant_is_seen_as_the_module_says_it(watched, far, kind: str, mask: str, needed: bool) -> None:
-    module = made(**KINDS[kind])
-    q, k, v = inputs(module)
-    expected = own_weights(module, q, k, v, **MASKS[mask])
-    with torch.no_grad():
-        seen = watched(module, lambda: module(q, k, v, need_weights=needed, **MASKS[mask]))
-    assert far(seen.layer(0).weights, expected) < TOLERANCE
-    assert seen.layer(0).kind == "cross"
-    assert len(seen.record) == 1
-
-
-@pytest.mark.parametrize("grad", [True, False])
-@pytest.mark.parametrize("needed", [True, False])
-def test_self_attention_on_its_fast_path_and_off_it(watched, far, grad: bool, needed: bool) -> None:
-    module = made(batch_first=True)
-    q, k, v = inputs(module, same=True)
-    causal = nn.Transformer.generate_square_subsequent_mask(N)
-    for given in ({}, {"attn_mask": causal}, {"attn_mask": causal, "is_causal": True}):
-        expected = own_weights(module, q, k, v, **given)
-        with torch.set_grad_enabled(grad):
-            seen = watched(module, lambda given=given: module(q, k, v, need_weights=needed, **given))
+def test_every_variant_is_seen_as_the_module_says_it(watched, far, needed: bool) -> None:
+    def check(kind: str, mask: str) -> None:
+        module = made(**KINDS[kind])
+        q, k, v = inputs(module)
+        expected = own_weights(module, q, k, v, **MASKS[mask])
+        with torch.no_grad():
+            seen = watched(module, lambda: module(q, k, v, need_weights=needed, **MASKS[mask]))
         assert far(seen.layer(0).weights, expected) < TOLERANCE
-        assert seen.layer(0).kind == "self"
+        assert seen.layer(0).kind == "cross"
+        assert len(seen.record) == 1
+
+    for case in sweep(itertools.product(KINDS, MASKS)):
+        with case as values:
+            check(*values)
+
+
+def test_self_attention_on_its_fast_path_and_off_it(watched, far) -> None:
+    def check(grad: bool, needed: bool) -> None:
+        module = made(batch_first=True)
+        q, k, v = inputs(module, same=True)
+        causal = nn.Transformer.generate_square_subsequent_mask(N)
+        for given in ({}, {"attn_mask": causal}, {"attn_mask": causal, "is_causal": True}):
+            expected = own_weights(module, q, k, v, **given)
+            with torch.set_grad_enabled(grad):
+                seen = watched(module, lambda given=given: module(q, k, v, need_weights=needed, **given))
+            assert far(seen.layer(0).weights, expected) < TOLERANCE
+            assert seen.layer(0).kind == "self"
+
+    for case in sweep(itertools.product([True, False], [True, False])):
+        with case as values:
+            check(*values)
 
 
 def test_an_unbatched_sequence_is_a_batch_of_one(watched, far) -> None:
@@ -199,25 +208,28 @@ SAME_INPUT = {
 }
 
 
-@pytest.mark.parametrize("made", ["given", "embedded"])
-@pytest.mark.parametrize("way", SAME_INPUT)
-def test_queries_and_keys_of_one_input_are_self_attention(way: str, made: str) -> None:
+def test_queries_and_keys_of_one_input_are_self_attention() -> None:
     """Without a parameter between input and module, all but the very same tensor was called cross-attention."""
 
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.attention, self.table = nn.MultiheadAttention(8, 2, batch_first=True), nn.Embedding(9, 8)
+    def check(way: str, made: str) -> None:
+        class Model(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.attention, self.table = nn.MultiheadAttention(8, 2, batch_first=True), nn.Embedding(9, 8)
 
-        def forward(self, x: torch.Tensor, other: torch.Tensor) -> None:
-            x = self.table(x) if made == "embedded" else x
-            q, k = SAME_INPUT[way](x, other)
-            self.attention(q, k, x)
-            self.attention(q, other, other)
+            def forward(self, x: torch.Tensor, other: torch.Tensor) -> None:
+                x = self.table(x) if made == "embedded" else x
+                q, k = SAME_INPUT[way](x, other)
+                self.attention(q, k, x)
+                self.attention(q, other, other)
 
-    x = torch.arange(5)[None] if made == "embedded" else torch.randn(1, 5, 8)
-    with torch.no_grad(), regard.watch(model := Model().eval()) as seen:
-        model(x, torch.randn(1, 5, 8))
-    own, crossed = seen.record.layers
-    assert own.kind == "self"
-    assert crossed.kind == ("self" if "with positions" in way else "cross")
+        x = torch.arange(5)[None] if made == "embedded" else torch.randn(1, 5, 8)
+        with torch.no_grad(), regard.watch(model := Model().eval()) as seen:
+            model(x, torch.randn(1, 5, 8))
+        own, crossed = seen.record.layers
+        assert own.kind == "self"
+        assert crossed.kind == ("self" if "with positions" in way else "cross")
+
+    for case in sweep(itertools.product(SAME_INPUT, ["given", "embedded"])):
+        with case as values:
+            check(*values)

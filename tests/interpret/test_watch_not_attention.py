@@ -9,6 +9,7 @@ from torch.nn import functional
 
 import regard
 from regard.errors import ObservationError
+from sweeps import sweep
 
 B, N, D, EXPERTS = 2, 5, 8, 3
 
@@ -197,20 +198,25 @@ OTHERS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("other", OTHERS)
-def test_attention_is_seen_and_the_other_softmax_is_not(watched, other: str) -> None:
-    torch.manual_seed(0)
-    model = nn.Sequential(Attention(), OTHERS[other]())
-    x = torch.randn(B, N, D)
-    seen = watched(model, lambda: model(x))
-    assert [layer.name for layer in seen.record] == ["0"]
+def test_attention_is_seen_and_the_other_softmax_is_not(watched) -> None:
+    def check(other: str) -> None:
+        torch.manual_seed(0)
+        model = nn.Sequential(Attention(), OTHERS[other]())
+        x = torch.randn(B, N, D)
+        seen = watched(model, lambda: model(x))
+        assert [layer.name for layer in seen.record] == ["0"]
+
+    for case in sweep(OTHERS):
+        with case as other:
+            check(other)
 
 
-@pytest.mark.parametrize("other", OTHERS)
-def test_alone_it_is_no_attention_at_all(other: str) -> None:
-    model = OTHERS[other]()
-    with pytest.raises(ObservationError, match="no attention call"), regard.watch(model):
-        model(torch.randn(B, N, D))
+def test_alone_it_is_no_attention_at_all() -> None:
+    for case in sweep(OTHERS):
+        with case as other:
+            model = OTHERS[other]()
+            with pytest.raises(ObservationError, match="no attention call"), regard.watch(model):
+                model(torch.randn(B, N, D))
 
 
 def test_a_model_without_attention_is_told_by_what_it_is_made_of() -> None:
@@ -262,33 +268,43 @@ class Two(Attention):
         return self.mix(*self.parts(x)) @ self.v(x)
 
 
-@pytest.mark.parametrize(
-    "mix",
-    [
-        lambda a, b: a - 0.9 * b,
-        lambda a, b: torch.sub(a, b, alpha=0.9),
-        lambda a, b: a + -0.9 * b,
-        lambda a, b: functional.dropout((a - 0.9 * b).to(torch.float32), 0.1),
-        lambda a, b: (lambda both: both[:, 0] - 0.9 * both[:, 1])(torch.stack([a, b], 1)),
-        lambda a, b: a.unflatten(0, (-1, 2))[:, 0].repeat(2, 1, 1) - 0.9 * b,
-        lambda a, b: torch.cat([one - 0.9 / N for one in a.unbind(0)], 0),
-        lambda a, b: a - 1 / N,
-    ],
-)
-def test_weights_below_0_are_refused_beside_attention_that_is_seen(mix) -> None:
-    torch.manual_seed(0)
-    model = nn.Sequential(Attention(), Two(mix))
-    with pytest.raises(ObservationError, match=r"1 \(\d calls?\): Two "), regard.watch(model):
-        model(torch.randn(B, N, D))
+BELOW_0 = {
+    "a difference": lambda a, b: a - 0.9 * b,
+    "sub with alpha": lambda a, b: torch.sub(a, b, alpha=0.9),
+    "a sum with a negative factor": lambda a, b: a + -0.9 * b,
+    "dropout": lambda a, b: functional.dropout((a - 0.9 * b).to(torch.float32), 0.1),
+    "of a stack": lambda a, b: (lambda both: both[:, 0] - 0.9 * both[:, 1])(torch.stack([a, b], 1)),
+    "copies": lambda a, b: a.unflatten(0, (-1, 2))[:, 0].repeat(2, 1, 1) - 0.9 * b,
+    "head by head": lambda a, b: torch.cat([one - 0.9 / N for one in a.unbind(0)], 0),
+    "a number less": lambda a, b: a - 1 / N,
+}
 
 
-@pytest.mark.parametrize("mix", [lambda a, b: (a + b) / 2, lambda a, b: a * 0.25 + b * 0.75, lambda a, b: a + 1e-6])
-def test_a_mixture_of_weights_is_seen_as_it_is_used(watched, far, mix) -> None:
-    torch.manual_seed(0)
-    model = nn.Sequential(Attention(), Two(mix))
-    x = torch.randn(B, N, D)
-    seen = watched(model, lambda: model(x))
-    assert [layer.name for layer in seen.record] == ["0", "1"]
-    with torch.no_grad():
-        expected = mix(*model[1].parts(model[0](x)))[:, None]
-    assert far(seen.record.layers[1].weights, expected.numpy()) < 2e-6
+def test_weights_below_0_are_refused_beside_attention_that_is_seen() -> None:
+    for case in sweep(BELOW_0):
+        with case as name:
+            torch.manual_seed(0)
+            model = nn.Sequential(Attention(), Two(BELOW_0[name]))
+            with pytest.raises(ObservationError, match=r"1 \(\d calls?\): Two "), regard.watch(model):
+                model(torch.randn(B, N, D))
+
+
+def test_a_mixture_of_weights_is_seen_as_it_is_used(watched, far) -> None:
+    def check(mix) -> None:
+        torch.manual_seed(0)
+        model = nn.Sequential(Attention(), Two(mix))
+        x = torch.randn(B, N, D)
+        seen = watched(model, lambda: model(x))
+        assert [layer.name for layer in seen.record] == ["0", "1"]
+        with torch.no_grad():
+            expected = mix(*model[1].parts(model[0](x)))[:, None]
+        assert far(seen.record.layers[1].weights, expected.numpy()) < 2e-6
+
+    mixtures = {
+        "mean": lambda a, b: (a + b) / 2,
+        "weighted": lambda a, b: a * 0.25 + b * 0.75,
+        "a number more": lambda a, b: a + 1e-6,
+    }
+    for case in sweep(mixtures):
+        with case as name:
+            check(mixtures[name])

@@ -1,5 +1,6 @@
 """Products and softmaxes by all names that PyTorch has for them: seen, or listed as missing, never left out."""
 
+import itertools
 import math
 import warnings
 from collections.abc import Callable
@@ -10,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import regard
-from regard.capture.recorder import Recorder
 from regard.errors import ObservationError
+from sweeps import sweep
 
 B, N, M, D = 2, 5, 7, 4
 aten = torch.ops.aten
@@ -132,14 +133,18 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_each_spelling_is_seen(watched, far, form: str) -> None:
-    model, given = Hand(FORMS[form]), inputs()
-    seen = watched(model, lambda: model(*given))
-    (layer,) = seen.record.layers
-    weights = FORMS[form](*given)[1]
-    assert far(layer.weights, weights.reshape(-1, 1, N, M)) == 0
-    assert seen.missing == ()
+def test_each_spelling_is_seen(watched, far) -> None:
+    def check(form: str) -> None:
+        model, given = Hand(FORMS[form]), inputs()
+        seen = watched(model, lambda: model(*given))
+        (layer,) = seen.record.layers
+        weights = FORMS[form](*given)[1]
+        assert far(layer.weights, weights.reshape(-1, 1, N, M)) == 0
+        assert seen.missing == ()
+
+    for case in sweep(FORMS):
+        with case as form:
+            check(form)
 
 
 def bilinear(model: Hand) -> Attend:
@@ -166,21 +171,28 @@ def computed(_: Hand) -> Attend:
     return scores_by(lambda q, k: torch.tanh(q[:, :, None] + k[:, None]) @ k.mean((0, 1)))
 
 
-@pytest.mark.parametrize("form", [made, made_column, computed])
-@pytest.mark.parametrize("n", [1, 2, 3])
-def test_additive_scores_by_a_vector_that_no_module_holds(watched, far, form: Callable[[Hand], Attend], n) -> None:
-    model = Hand(lambda q, k, v: form(model)(q, k, v))
-    q, k, v = inputs(queries=n)
-    seen = watched(model, lambda: model(q, k[:, :n], v[:, :n]))
-    weights = form(model)(q, k[:, :n], v[:, :n])[1].detach()
-    assert far(seen.layer(0).weights, weights.reshape(-1, 1, n, n)) == 0
+def test_additive_scores_by_a_vector_that_no_module_holds(watched, far) -> None:
+    def check(form: Callable[[Hand], Attend], n) -> None:
+        model = Hand(lambda q, k, v: form(model)(q, k, v))
+        q, k, v = inputs(queries=n)
+        seen = watched(model, lambda: model(q, k[:, :n], v[:, :n]))
+        weights = form(model)(q, k[:, :n], v[:, :n])[1].detach()
+        assert far(seen.layer(0).weights, weights.reshape(-1, 1, n, n)) == 0
+
+    for case in sweep(itertools.product([made, made_column, computed], [1, 2, 3])):
+        with case as values:
+            check(*values)
 
 
-@pytest.mark.parametrize("form", [bilinear, additive, general])
-def test_learned_factors_among_queries_and_keys(watched, far, form: Callable[[Hand], Attend]) -> None:
-    model, given = Hand(lambda q, k, v: form(model)(q, k, v)), inputs()
-    seen = watched(model, lambda: model(*given))
-    assert far(seen.layer(0).weights, form(model)(*given)[1].detach().reshape(-1, 1, N, M)) == 0
+def test_learned_factors_among_queries_and_keys(watched, far) -> None:
+    def check(form: Callable[[Hand], Attend]) -> None:
+        model, given = Hand(lambda q, k, v: form(model)(q, k, v)), inputs()
+        seen = watched(model, lambda: model(*given))
+        assert far(seen.layer(0).weights, form(model)(*given)[1].detach().reshape(-1, 1, N, M)) == 0
+
+    for case in sweep([bilinear, additive, general]):
+        with case as form:
+            check(form)
 
 
 # --- one query, as in the decoders of the tutorials
@@ -228,11 +240,15 @@ def indexed(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     return torch.einsum("bn,bnd->bd", weights, v), weights
 
 
-@pytest.mark.parametrize("form", [mv, at, vector_at, added_mv, column, labelled, luong, indexed])
-def test_one_query_is_seen_as_a_row(watched, far, form: Attend) -> None:
-    model, given = Hand(form), inputs(queries=1)
-    seen = watched(model, lambda: model(*given))
-    assert far(seen.layer(0).weights, form(*given)[1].reshape(-1, 1, 1, M)) == 0
+def test_one_query_is_seen_as_a_row(watched, far) -> None:
+    def check(form: Attend) -> None:
+        model, given = Hand(form), inputs(queries=1)
+        seen = watched(model, lambda: model(*given))
+        assert far(seen.layer(0).weights, form(*given)[1].reshape(-1, 1, 1, M)) == 0
+
+    for case in sweep([mv, at, vector_at, added_mv, column, labelled, luong, indexed]):
+        with case as form:
+            check(form)
 
 
 # --- one query and one key, where sizes do not show which dimension is which; and pairs that are copied
@@ -260,22 +276,24 @@ def few(batch: int, size: int) -> tuple[Tensor, ...]:
     return tuple(one[:batch, :size] for one in inputs())
 
 
-@pytest.mark.parametrize("batch", [1, B])
-@pytest.mark.parametrize("size", [1, 2])
-@pytest.mark.parametrize("form", SPREAD)
-def test_products_that_are_spread_are_seen_at_each_size(watched, far, form: str, size: int, batch: int) -> None:
-    model, given = Hand(SPREAD[form]), few(batch, size)
-    seen = watched(model, lambda: model(*given))
-    assert far(seen.layer(0).weights, SPREAD[form](*given)[1].reshape(-1, 1, size, size)) == 0
+def test_products_that_are_spread_are_seen_at_each_size(watched, far) -> None:
+    def check(form: str, size: int, batch: int) -> None:
+        model, given = Hand(SPREAD[form]), few(batch, size)
+        seen = watched(model, lambda: model(*given))
+        assert far(seen.layer(0).weights, SPREAD[form](*given)[1].reshape(-1, 1, size, size)) == 0
+
+    for case in sweep(itertools.product(SPREAD, [1, 2], [1, B])):
+        with case as values:
+            check(*values)
 
 
-@pytest.mark.parametrize("size", [1, 2])
-@pytest.mark.parametrize("form", ONE_BY_ONE)
-def test_values_one_by_one_are_missing_at_each_size(form: str, size: int) -> None:
-    model = Beside(Hand(ONE_BY_ONE[form]))
-    with regard.watch(model, strict=False) as seen:
-        model(*few(B, size))
-    assert [(one.module, "one by one" in one.reason) for one in seen.missing] == [("other", True)]
+def test_values_one_by_one_are_missing_at_each_size() -> None:
+    for case in sweep(itertools.product(ONE_BY_ONE, [1, 2])):
+        with case as (form, size):
+            model = Beside(Hand(ONE_BY_ONE[form]))
+            with regard.watch(model, strict=False) as seen:
+                model(*few(B, size))
+            assert [(one.module, "one by one" in one.reason) for one in seen.missing] == [("other", True)]
 
 
 def pooled_by_rows(x: Tensor) -> Tensor:
@@ -283,22 +301,23 @@ def pooled_by_rows(x: Tensor) -> Tensor:
     return torch.einsum("bn,bnd->bd", shares, x)
 
 
-@pytest.mark.parametrize("batch", [1, B])
-@pytest.mark.parametrize("size", [1, 2])
-def test_a_pooling_of_rows_is_none_at_each_size(size: int, batch: int) -> None:
-    model = Beside(Hand(lambda q, k, v: (pooled_by_rows(q), q)))
-    with regard.watch(model) as seen:
-        model(*few(batch, size))
-    assert [layer.name for layer in seen.layers] == ["one"]
+def test_a_pooling_of_rows_is_none_at_each_size() -> None:
+    def check(size: int, batch: int) -> None:
+        model = Beside(Hand(lambda q, k, v: (pooled_by_rows(q), q)))
+        with regard.watch(model) as seen:
+            model(*few(batch, size))
+        assert [layer.name for layer in seen.layers] == ["one"]
+
+    for case in sweep(itertools.product([1, 2], [1, B])):
+        with case as values:
+            check(*values)
 
 
-def test_values_of_one_number_have_a_width_of_one(monkeypatch) -> None:
-    found, see = [], Recorder.see
-    monkeypatch.setattr(Recorder, "see", lambda self, call: found.append(call.v.shape) or see(self, call))
+def test_values_of_one_number_have_a_width_of_one() -> None:
     model = Hand(VALUES["values of one number"])
-    with regard.watch(model):
+    unknown = pytest.raises(ObservationError, match=r"the 1 numbers of all its heads: name it with .*ValueNorm")
+    with unknown, regard.watch(model, statistics=["value_norm"]):
         model(*inputs())
-    assert found == [(B, 1, M, 1)]
 
 
 # --- what is not looked into
@@ -353,17 +372,18 @@ class Beside(nn.Module):
         return self.other(q, k, v)
 
 
-@pytest.mark.parametrize("what", UNKNOWN)
-def test_what_is_not_looked_into_is_missing(what: str) -> None:
-    model, given = Hand(UNKNOWN[what]), inputs()
-    plain = model(*given)
-    beside = Beside(model)
-    with pytest.raises(ObservationError, match=r"other \(1 call\): Hand "), regard.watch(beside):
-        beside(*given)
-    with regard.watch(beside, strict=False) as seen:
-        assert torch.equal(beside(*given), plain)
-    assert [layer.name for layer in seen.layers] == ["one"]
-    assert [(one.module, one.calls) for one in seen.missing] == [("other", 1)]
+def test_what_is_not_looked_into_is_missing() -> None:
+    for case in sweep(UNKNOWN):
+        with case as what:
+            model, given = Hand(UNKNOWN[what]), inputs()
+            plain = model(*given)
+            beside = Beside(model)
+            with pytest.raises(ObservationError, match=r"other \(1 call\): Hand "), regard.watch(beside):
+                beside(*given)
+            with regard.watch(beside, strict=False) as seen:
+                assert torch.equal(beside(*given), plain)
+            assert [layer.name for layer in seen.layers] == ["one"]
+            assert [(one.module, one.calls) for one in seen.missing] == [("other", 1)]
 
 
 class Exported(nn.Module):
@@ -411,9 +431,13 @@ def placed(x: Tensor, w: Tensor) -> Tensor:
     return torch.einsum("bpe,bpd->bed", shares, picture.flatten(1, 2))
 
 
-@pytest.mark.parametrize("other", [gated, pooled, merged, placed])
-def test_what_multiplies_activations_and_is_no_attention(other: Callable[[Tensor, Tensor], Tensor]) -> None:
-    model = Hand(lambda x, k, v: (other(x, model.w), x))
-    with pytest.raises(ObservationError, match=r"no attention call .* was seen") as refused, regard.watch(model):
-        model(*inputs())
-    assert "(1 call)" not in str(refused.value)
+def test_what_multiplies_activations_and_is_no_attention() -> None:
+    def check(other: Callable[[Tensor, Tensor], Tensor]) -> None:
+        model = Hand(lambda x, k, v: (other(x, model.w), x))
+        with pytest.raises(ObservationError, match=r"no attention call .* was seen") as refused, regard.watch(model):
+            model(*inputs())
+        assert "(1 call)" not in str(refused.value)
+
+    for case in sweep([gated, pooled, merged, placed]):
+        with case as other:
+            check(other)

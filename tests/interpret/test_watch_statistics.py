@@ -1,5 +1,6 @@
 """Statistics of real architectures: which tokens they are told of, and which projection they find."""
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ from torch import nn
 
 import regard
 from regard.capture.statistics import Mass, Rollout, ValueNorm
+from sweeps import sweep
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed (the extra `models`)")
 
@@ -72,53 +74,57 @@ def eager(model: Any, **inputs: Any) -> list[np.ndarray]:
     return [one.double().numpy() for one in output.attentions]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_value_norms_are_those_of_the_projections_the_model_has(kind: str) -> None:
-    make, values, out = KINDS[kind]
-    model = seeded(make)
-    weights = eager(model, input_ids=IDS)
-    heard: list[np.ndarray] = []
-    hooks = [
-        module.register_forward_hook(lambda _, __, given: heard.append(given.double().detach().numpy()))
-        for name, module in model.named_modules()
-        if name.endswith(values)
-    ]
-    with torch.no_grad(), regard.watch(model, statistics=["value_norm"]) as seen:
-        model(input_ids=IDS)
-    for hook in hooks:
-        hook.remove()
-    parts = [module for name, module in model.named_modules() if name.endswith(out)]
-    assert len(heard) == len(parts) == len(weights) == 2
-    for layer, (value, part, weight) in enumerate(zip(heard, parts, weights, strict=True)):
-        value = value[..., -32:] if kind == "gpt2" else value
-        split = value.reshape(2, 8, -1, 8).swapaxes(1, 2)
-        split = np.repeat(split, 4 // split.shape[1], 1)
-        through = part.weight.detach().double().numpy()
-        through = (through if kind == "gpt2" else through.T).reshape(4, 8, 32)
-        moved = weight * np.linalg.norm(np.einsum("bhjd,hdo->bhjo", split, through), axis=-1)[:, :, None]
-        np.testing.assert_allclose(seen.statistic("value_norm.mean", layer=layer), moved, rtol=2e-4, atol=1e-6)
-        np.testing.assert_allclose(seen.statistic("value_norm", layer=layer), moved.sum(-2), rtol=2e-4, atol=1e-6)
+def test_value_norms_are_those_of_the_projections_the_model_has() -> None:
+    def check(kind: str) -> None:
+        make, values, out = KINDS[kind]
+        model = seeded(make)
+        weights = eager(model, input_ids=IDS)
+        heard: list[np.ndarray] = []
+        hooks = [
+            module.register_forward_hook(lambda _, __, given: heard.append(given.double().detach().numpy()))
+            for name, module in model.named_modules()
+            if name.endswith(values)
+        ]
+        with torch.no_grad(), regard.watch(model, statistics=["value_norm"]) as seen:
+            model(input_ids=IDS)
+        for hook in hooks:
+            hook.remove()
+        parts = [module for name, module in model.named_modules() if name.endswith(out)]
+        assert len(heard) == len(parts) == len(weights) == 2
+        for layer, (value, part, weight) in enumerate(zip(heard, parts, weights, strict=True)):
+            value = value[..., -32:] if kind == "gpt2" else value
+            split = value.reshape(2, 8, -1, 8).swapaxes(1, 2)
+            split = np.repeat(split, 4 // split.shape[1], 1)
+            through = part.weight.detach().double().numpy()
+            through = (through if kind == "gpt2" else through.T).reshape(4, 8, 32)
+            moved = weight * np.linalg.norm(np.einsum("bhjd,hdo->bhjo", split, through), axis=-1)[:, :, None]
+            np.testing.assert_allclose(seen.statistic("value_norm.mean", layer=layer), moved, rtol=2e-4, atol=1e-6)
+            np.testing.assert_allclose(seen.statistic("value_norm", layer=layer), moved.sum(-2), rtol=2e-4, atol=1e-6)
+
+    for case in sweep(KINDS):
+        with case as kind:
+            check(kind)
 
 
-@pytest.mark.parametrize("batch_first", [True, False])
-@pytest.mark.parametrize("crossed", [True, False])
-def test_value_norms_of_multihead_attention(batch_first: bool, crossed: bool) -> None:
-    torch.manual_seed(0)
-    module = nn.MultiheadAttention(8, 2, batch_first=batch_first, vdim=6, kdim=8, add_bias_kv=True).eval()
-    x, v = torch.randn(3, 5, 8), torch.randn(3, 5, 6)
-    y = torch.randn(3, 5, 8) if crossed else x
-    q, k, value = (one if batch_first else one.transpose(0, 1) for one in (x, y, v))
-    with torch.no_grad(), regard.watch(module, statistics=["value_norm"]) as seen:
-        module(q, k, value)
-    with torch.no_grad():
-        weights = module(q, k, value, average_attn_weights=False)[1].double().numpy()
-    bias = module.in_proj_bias[16:].double().detach().numpy()
-    values = v.double().numpy() @ module.v_proj_weight.double().detach().numpy().T + bias
-    values = np.concatenate([values, np.broadcast_to(module.bias_v.double().detach().numpy(), (3, 1, 8))], 1)
-    through = module.out_proj.weight.double().detach().numpy().T.reshape(2, 4, 8)
-    moved = np.einsum("bjhd,hdo->bhjo", values.reshape(3, 6, 2, 4), through)
-    expected = weights * np.linalg.norm(moved, axis=-1)[:, :, None]
-    np.testing.assert_allclose(seen.statistic("value_norm.mean", layer=0), expected, rtol=1e-4, atol=1e-6)
+def test_value_norms_of_multihead_attention() -> None:
+    for case in sweep(itertools.product([True, False], [True, False])):
+        with case as (batch_first, crossed):
+            torch.manual_seed(0)
+            module = nn.MultiheadAttention(8, 2, batch_first=batch_first, vdim=6, kdim=8, add_bias_kv=True).eval()
+            x, v = torch.randn(3, 5, 8), torch.randn(3, 5, 6)
+            y = torch.randn(3, 5, 8) if crossed else x
+            q, k, value = (one if batch_first else one.transpose(0, 1) for one in (x, y, v))
+            with torch.no_grad(), regard.watch(module, statistics=["value_norm"]) as seen:
+                module(q, k, value)
+            with torch.no_grad():
+                weights = module(q, k, value, average_attn_weights=False)[1].double().numpy()
+            bias = module.in_proj_bias[16:].double().detach().numpy()
+            values = v.double().numpy() @ module.v_proj_weight.double().detach().numpy().T + bias
+            values = np.concatenate([values, np.broadcast_to(module.bias_v.double().detach().numpy(), (3, 1, 8))], 1)
+            through = module.out_proj.weight.double().detach().numpy().T.reshape(2, 4, 8)
+            moved = np.einsum("bjhd,hdo->bhjo", values.reshape(3, 6, 2, 4), through)
+            expected = weights * np.linalg.norm(moved, axis=-1)[:, :, None]
+            np.testing.assert_allclose(seen.statistic("value_norm.mean", layer=0), expected, rtol=1e-4, atol=1e-6)
 
 
 class Bare(nn.Module):

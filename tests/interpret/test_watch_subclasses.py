@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import regard
+from sweeps import sweep
 
 B, N, E, H = 3, 6, 8, 2
 PADDED = torch.arange(N) >= torch.tensor([6, 4, 2])[:, None]
@@ -116,18 +117,22 @@ def test_a_subclass_computes_the_same_to_the_bit(kind: str) -> None:
             hook.remove()
 
 
-@pytest.mark.parametrize("kind", ["forward", "_sa_block", "_ff_block"])
-def test_padding_takes_the_fast_path_of_a_subclass(kind: str) -> None:
-    model, x = encoder(*KINDS[kind]).eval(), torch.randn(B, N, E)
-    with torch.no_grad(), regard.watch(model, keep="weights") as seen:
-        output = model(x, src_key_padding_mask=PADDED)
-    assert (output[2, 2:] == 0).all()  # nested tensors fill up with zeros
-    assert [layer.name for layer in seen.record] == ["layers.0.self_attn", "layers.1.self_attn"]
-    y = x * 1.5 if kind == "forward" else x
-    expected = model.layers[0].self_attn(y, y, y, key_padding_mask=PADDED, average_attn_weights=False)[1]
-    for batch_index, length in enumerate((6, 4, 2)):
-        ours, theirs = seen.layer(0).weights[batch_index, :, :length], expected[batch_index, :, :length].detach()
-        np.testing.assert_allclose(ours, theirs, atol=2e-6)
+def test_padding_takes_the_fast_path_of_a_subclass() -> None:
+    for case in sweep(["forward", "_sa_block", "_ff_block"]):
+        with case as kind:
+            model, x = encoder(*KINDS[kind]).eval(), torch.randn(B, N, E)
+            with torch.no_grad(), regard.watch(model, keep="weights") as seen:
+                output = model(x, src_key_padding_mask=PADDED)
+            assert (output[2, 2:] == 0).all()  # nested tensors fill up with zeros
+            assert [layer.name for layer in seen.record] == ["layers.0.self_attn", "layers.1.self_attn"]
+            y = x * 1.5 if kind == "forward" else x
+            expected = model.layers[0].self_attn(y, y, y, key_padding_mask=PADDED, average_attn_weights=False)[1]
+            for batch_index, length in enumerate((6, 4, 2)):
+                ours, theirs = (
+                    seen.layer(0).weights[batch_index, :, :length],
+                    expected[batch_index, :, :length].detach(),
+                )
+                np.testing.assert_allclose(ours, theirs, atol=2e-6)
 
 
 def test_what_a_subclass_computes_itself_is_seen_where_it_runs() -> None:

@@ -1,6 +1,7 @@
 """Which words a record carries: those of its own pass, one for each position, or none."""
 
 import csv
+import itertools
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from torch.nn import functional
 import regard
 from regard.capture.highlight import choose_focus
 from regard.heads.patterns import head_patterns
+from sweeps import sweep
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed (the extra `models`)")
 
@@ -118,13 +120,15 @@ def last(x: Tensor) -> Tensor:
     return x[:, -2:]
 
 
-@pytest.mark.parametrize("change", [pooled, last, lambda x: x[:, 1:], lambda x: x.reshape(2, 3, 8)])
-def test_ids_name_no_positions_that_are_fewer(tokenizer: Any, change: Any) -> None:
+def test_ids_name_no_positions_that_are_fewer(tokenizer: Any) -> None:
     """They had the names of the first ids."""
-    model = Shortens(change, whole, whole)
-    with regard.watch(model, tokenizer=tokenizer) as seen:
-        model(tokenizer("the animal was tired it house", return_tensors="pt")["input_ids"])
-    assert seen.record.tokens == {}
+    changes = {"pooled": pooled, "last": last, "rest": lambda x: x[:, 1:], "halves": lambda x: x.reshape(2, 3, 8)}
+    for case in sweep(changes):
+        with case as name:
+            model = Shortens(changes[name], whole, whole)
+            with regard.watch(model, tokenizer=tokenizer) as seen:
+                model(tokenizer("the animal was tired it house", return_tensors="pt")["input_ids"])
+            assert seen.record.tokens == {}
 
 
 @pytest.mark.parametrize("side", ["rows", "columns"])
@@ -184,22 +188,26 @@ class TwoTexts(nn.Module):
             self.encoded(input_ids.expand(4, -1) if self.order == "expanded" else input_ids)
 
 
-@pytest.mark.parametrize(
-    "order", ["documents first", "one batch", "turned round", "mirrored", "documents alone", "masked"]
-)
-def test_a_model_of_two_texts_has_no_words_of_the_other(tokenizer: Any, order: str) -> None:
+ORDERS = ["documents first", "one batch", "turned round", "mirrored", "documents alone", "masked"]
+
+
+def test_a_model_of_two_texts_has_no_words_of_the_other(tokenizer: Any) -> None:
     """The document's attention had the question's words."""
-    model, texts = TwoTexts(order).eval(), ["the animal was tired", "it was the house"]
-    ids = tokenizer(texts, return_tensors="pt")["input_ids"]
-    with torch.no_grad(), regard.watch(model, tokenizer=tokenizer) as seen:
-        model(ids, ids.roll(1, 1))
-        if order == "documents first":
-            model(ids[:, :2], ids[:, 2:])
-    assert all(record.tokens == {} for record in seen)
-    for question in (ids, ids[:1] if order == "one batch" else ids):
-        unknown = pytest.raises(regard.ObservationError, match=r"which of the two|not seen to embed|did not show")
-        with unknown, torch.no_grad(), regard.watch(model, tokenizer=tokenizer, statistics=["duplicate_token"]):
-            model(question, ids.roll(1, 1)[: len(question)])
+    for case in sweep(ORDERS):
+        with case as order:
+            model, texts = TwoTexts(order).eval(), ["the animal was tired", "it was the house"]
+            ids = tokenizer(texts, return_tensors="pt")["input_ids"]
+            with torch.no_grad(), regard.watch(model, tokenizer=tokenizer) as seen:
+                model(ids, ids.roll(1, 1))
+                if order == "documents first":
+                    model(ids[:, :2], ids[:, 2:])
+            assert all(record.tokens == {} for record in seen)
+            for question in (ids, ids[:1] if order == "one batch" else ids):
+                unknown = pytest.raises(
+                    regard.ObservationError, match=r"which of the two|not seen to embed|did not show"
+                )
+                with unknown, torch.no_grad(), regard.watch(model, tokenizer=tokenizer, statistics=["duplicate_token"]):
+                    model(question, ids.roll(1, 1)[: len(question)])
 
 
 def test_two_encoders_of_two_vocabularies_of_one_size_have_no_words_of_each_other(tokenizer: Any) -> None:
@@ -234,27 +242,30 @@ class TwoTowers(nn.Module):
         self.words(input_ids)
 
 
-@pytest.mark.parametrize("eager", [False, True])
-@pytest.mark.parametrize("kind", ["boxes", "frames", "longer words"])
-def test_a_second_tower_of_the_text_s_length_has_not_its_words(tokenizer: Any, kind: str, eager: bool) -> None:
-    model = TwoTowers(eager=eager).eval()
-    if kind == "boxes":
-        model.frames = nn.ModuleList()
-    ids = tokenizer("the animal was tired a cold house", return_tensors="pt")["input_ids"]
-    other = ids.tile(1, 2) if kind == "longer words" else torch.randn(1, 7, 8)
-    with torch.no_grad(), regard.watch(model, tokenizer=tokenizer) as seen:
-        model(ids, other)
-    if kind == "longer words":
-        texts_of = {name: len(one[0]) for name, one in seen.record.tokens.items()}
-        assert texts_of in ({}, {"text 2": 7})
-    else:
-        assert seen.record.tokens == {}
-        with pytest.raises(regard.ObservationError, match=r"which of the two a layer has: watch"):  # noqa: SIM117
-            with torch.no_grad(), regard.watch(model, tokenizer=tokenizer, statistics=["duplicate_token"]):
+def test_a_second_tower_of_the_text_s_length_has_not_its_words(tokenizer: Any) -> None:
+    for case in sweep(itertools.product(["boxes", "frames", "longer words"], [False, True])):
+        with case as (kind, eager):
+            model = TwoTowers(eager=eager).eval()
+            if kind == "boxes":
+                model.frames = nn.ModuleList()
+            ids = tokenizer("the animal was tired a cold house", return_tensors="pt")["input_ids"]
+            other = ids.tile(1, 2) if kind == "longer words" else torch.randn(1, 7, 8)
+            with torch.no_grad(), regard.watch(model, tokenizer=tokenizer) as seen:
                 model(ids, other)
-    with torch.no_grad(), regard.watch(model.words, tokenizer=tokenizer, statistics=["duplicate_token"]) as seen:
-        model(ids, other)
-    assert len(seen.record.stream("text")) == 7
+            if kind == "longer words":
+                texts_of = {name: len(one[0]) for name, one in seen.record.tokens.items()}
+                assert texts_of in ({}, {"text 2": 7})
+            else:
+                assert seen.record.tokens == {}
+                with pytest.raises(regard.ObservationError, match=r"which of the two a layer has: watch"):  # noqa: SIM117
+                    with torch.no_grad(), regard.watch(model, tokenizer=tokenizer, statistics=["duplicate_token"]):
+                        model(ids, other)
+            with (
+                torch.no_grad(),
+                regard.watch(model.words, tokenizer=tokenizer, statistics=["duplicate_token"]) as seen,
+            ):
+                model(ids, other)
+            assert len(seen.record.stream("text")) == 7
 
 
 def test_padded_positions_in_a_table_of_the_vocabulary_s_size_are_no_other_text(tokenizer: Any) -> None:
@@ -386,23 +397,23 @@ class Changed(nn.Module):
             self.encoder(input_ids)
 
 
-@pytest.mark.parametrize(
-    "text", ["was house", "the animal was", "the animal the the", "the animal was tired a cold house"]
-)
-@pytest.mark.parametrize("way", ["", "by index", "selected", "one-hot", "column by column", "sequence first"])
 @pytest.mark.parametrize("change", ["", "turned", "masked"])
-def test_words_are_those_that_were_embedded(tokenizer: Any, change: str, way: str, text: str) -> None:
+def test_words_are_those_that_were_embedded(tokenizer: Any, change: str) -> None:
     """Short texts, and any text of a table that is not read by nn.Embedding, had the words from before the change."""
-    ids = tokenizer(text, return_tensors="pt")["input_ids"]
-    with torch.no_grad(), regard.watch(model := Changed(f"{change} {way}").eval(), tokenizer=tokenizer) as seen:
-        model(ids)
-    if change:
-        assert seen.record.tokens == {}
-        unknown = pytest.raises(regard.ObservationError, match="was not seen to embed its `input_ids`")
-        with unknown, torch.no_grad(), regard.watch(model, tokenizer=tokenizer, statistics=["duplicate_token"]):
-            model(ids)
-    else:
-        assert texts(seen.record) == text.split()
+    ways = ["", "by index", "selected", "one-hot", "column by column", "sequence first"]
+    texts_of_words = ["was house", "the animal was", "the animal the the", "the animal was tired a cold house"]
+    for case in sweep(itertools.product(ways, texts_of_words)):
+        with case as (way, text):
+            ids = tokenizer(text, return_tensors="pt")["input_ids"]
+            with torch.no_grad(), regard.watch(model := Changed(f"{change} {way}").eval(), tokenizer=tokenizer) as seen:
+                model(ids)
+            if change:
+                assert seen.record.tokens == {}
+                unknown = pytest.raises(regard.ObservationError, match="was not seen to embed its `input_ids`")
+                with unknown, torch.no_grad(), regard.watch(model, tokenizer=tokenizer, statistics=["duplicate_token"]):
+                    model(ids)
+            else:
+                assert texts(seen.record) == text.split()
 
 
 @pytest.mark.parametrize("change", ["turned", "masked"])
@@ -443,15 +454,18 @@ class Latents(nn.Module):
         self.inner(latents, latents, latents)
 
 
-@pytest.mark.parametrize("by_hand", [False, True])
-@pytest.mark.parametrize("latents", [3, 5])
-def test_latents_as_many_as_words_have_not_their_names(tokenizer: Any, latents: int, by_hand: bool) -> None:
-    ids = tokenizer("the animal was tired a", return_tensors="pt")["input_ids"]
-    with torch.no_grad(), regard.watch(model := Latents(latents, by_hand=by_hand).eval(), tokenizer=tokenizer) as seen:
-        model(ids)
-    inner = next(one for one in seen.record.layers if one.name == "inner")
-    assert inner.kind == "self"
-    assert not {inner.query_tokens, inner.key_tokens} & seen.record.tokens.keys()
+def test_latents_as_many_as_words_have_not_their_names(tokenizer: Any) -> None:
+    for case in sweep(itertools.product([3, 5], [False, True])):
+        with case as (latents, by_hand):
+            ids = tokenizer("the animal was tired a", return_tensors="pt")["input_ids"]
+            with (
+                torch.no_grad(),
+                regard.watch(model := Latents(latents, by_hand=by_hand).eval(), tokenizer=tokenizer) as seen,
+            ):
+                model(ids)
+            inner = next(one for one in seen.record.layers if one.name == "inner")
+            assert inner.kind == "self"
+            assert not {inner.query_tokens, inner.key_tokens} & seen.record.tokens.keys()
 
 
 def small_translator(name: str) -> Any:

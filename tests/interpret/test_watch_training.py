@@ -17,6 +17,7 @@ from regard.capture.requested_statistics import NAMED
 from regard.models import RecurrentConfig, Transformer, TransformerConfig, output_heads
 from regard.models.decoding import Sampling
 from regard.nn import tutorials
+from sweeps import sweep
 
 E, H, N, P = 16, 2, 6, 0.4
 X, MEMORY = (torch.randn(2, n, E, generator=torch.Generator().manual_seed(n)) for n in (N, 9))
@@ -139,14 +140,18 @@ def test_the_table_has_every_class_that_drops() -> None:
     assert {name.partition(",")[0] for name in DROPPING} == found - plain
 
 
-@pytest.mark.parametrize("name", DROPPING)
-def test_each_module_trains_as_it_does_unwatched(name: str) -> None:
-    torch.manual_seed(0)
-    make, call = DROPPING[name]
-    model = make().train()
-    assert_same(model, lambda: call(model))
-    once, again = (tensors(call(model))[0] for _ in "ab")
-    assert not torch.equal(once, again)  # something was dropped
+def test_each_module_trains_as_it_does_unwatched() -> None:
+    def check(name: str) -> None:
+        torch.manual_seed(0)
+        make, call = DROPPING[name]
+        model = make().train()
+        assert_same(model, lambda: call(model))
+        once, again = (tensors(call(model))[0] for _ in "ab")
+        assert not torch.equal(once, again)  # something was dropped
+
+    for case in sweep(DROPPING):
+        with case as name:
+            check(name)
 
 
 STATISTICS = [
@@ -208,14 +213,18 @@ class Attends(nn.Module):
         return self.weigh(self.q(x) @ self.k(x).mT) @ x
 
 
-@pytest.mark.parametrize(("softmax", "drop"), BY_HAND)
-def test_a_softmax_by_hand_with_dropout_is_missing_as_it_is_without(softmax: str, drop: str) -> None:
-    torch.manual_seed(0)
-    by_hand = Attends(lambda scores: DROPOUTS[drop](SOFTMAXES_BY_HAND[softmax](scores)))
-    model = nn.Sequential(Attends(lambda scores: functional.dropout(scores.softmax(-1), P)), by_hand).train()
-    seen = assert_same(model, lambda: model(X), strict=False)
-    assert [layer.name for layer in seen.layers] == ["0"]
-    assert [(one.module, one.calls, "by exp and a sum" in one.reason) for one in seen.missing] == [("1", 1, True)]
+def test_a_softmax_by_hand_with_dropout_is_missing_as_it_is_without() -> None:
+    def check(softmax: str, drop: str) -> None:
+        torch.manual_seed(0)
+        by_hand = Attends(lambda scores: DROPOUTS[drop](SOFTMAXES_BY_HAND[softmax](scores)))
+        model = nn.Sequential(Attends(lambda scores: functional.dropout(scores.softmax(-1), P)), by_hand).train()
+        seen = assert_same(model, lambda: model(X), strict=False)
+        assert [layer.name for layer in seen.layers] == ["0"]
+        assert [(one.module, one.calls, "by exp and a sum" in one.reason) for one in seen.missing] == [("1", 1, True)]
+
+    for case in sweep(BY_HAND):
+        with case as values:
+            check(*values)
 
 
 def test_scores_that_are_dropped_are_followed_to_their_softmax() -> None:
@@ -240,29 +249,31 @@ BERT = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "in
 T5 = {"d_model": 16, "d_kv": 8, "num_layers": 2, "num_heads": 2, "d_ff": 24, "vocab_size": 20, "dropout_rate": P}
 
 
+TRAINED = [
+    ("Bert", BERT | {"attention_probs_dropout_prob": P}, False),
+    ("Llama", BERT | {"attention_dropout": P}, True),
+    ("T5", T5, False),
+]
+
+
 @pytest.mark.parametrize("implementation", ["regard", "sdpa", "eager"])
-@pytest.mark.parametrize(
-    ("kind", "sizes", "again"),
-    [
-        ("Bert", BERT | {"attention_probs_dropout_prob": P}, False),
-        ("Llama", BERT | {"attention_dropout": P}, True),
-        ("T5", T5, False),
-    ],
-)
-def test_models_of_transformers_train_as_they_do_unwatched(
-    kind: str, sizes: dict[str, Any], again: bool, implementation: str
-) -> None:
-    transformers = pytest.importorskip("transformers")
-    regard.register_with_transformers()
-    config = getattr(transformers, f"{kind}Config")(**sizes, use_cache=False, attn_implementation=implementation)
-    torch.manual_seed(0)
-    model = getattr(transformers, f"{kind}Model")(config).train()
-    if again:
-        # The second name is that before transformers 5.23.
-        (getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable)()
-    target = {"decoder_input_ids": IDS[:, :4]} if kind == "T5" else {}
-    seen = assert_same(model, lambda: model(input_ids=IDS, **target)[0])
-    assert len(seen.record) == (6 if kind == "T5" else 2)
+def test_models_of_transformers_train_as_they_do_unwatched(implementation: str) -> None:
+    def check(kind: str, sizes: dict[str, Any], again: bool) -> None:
+        transformers = pytest.importorskip("transformers")
+        regard.register_with_transformers()
+        config = getattr(transformers, f"{kind}Config")(**sizes, use_cache=False, attn_implementation=implementation)
+        torch.manual_seed(0)
+        model = getattr(transformers, f"{kind}Model")(config).train()
+        if again:
+            # The second name is that before transformers 5.23.
+            (getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable)()
+        target = {"decoder_input_ids": IDS[:, :4]} if kind == "T5" else {}
+        seen = assert_same(model, lambda: model(input_ids=IDS, **target)[0])
+        assert len(seen.record) == (6 if kind == "T5" else 2)
+
+    for case in sweep(TRAINED):
+        with case as values:
+            check(*values)
 
 
 @pytest.mark.parametrize(

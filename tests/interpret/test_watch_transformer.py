@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import regard
+from sweeps import sweep
 
 B, N, M, E, H = 3, 6, 4, 8, 2
 LENGTHS = (6, 4, 2)
@@ -53,23 +54,25 @@ CAUSAL = torch.ones(N, N).triu(1).bool()
 SHAPES = list(itertools.product([False, True], [None, CAUSAL], [None, PADDED], [False, True]))
 
 
-@pytest.mark.parametrize(("norm_first", "mask", "padding", "grad"), SHAPES)
 @pytest.mark.parametrize("nested", [True, False])
-def test_an_encoder_is_seen_on_its_fast_path_and_off_it(
-    watched, far, norm_first: bool, mask: Tensor | None, padding: Tensor | None, grad: bool, nested: bool
-) -> None:
-    model = encoder(norm_first=norm_first, nested=nested)
-    x = torch.randn(B, N, E)
-    expected = by_layers(model, x, mask, padding)
-    with torch.set_grad_enabled(grad):
-        seen = watched(model, lambda: model(x, mask=mask, src_key_padding_mask=padding))
-    assert [layer.name for layer in seen.record] == ["layers.0.self_attn", "layers.1.self_attn"]
-    for layer, theirs in zip(seen.record, expected, strict=True):
-        ours = layer.weights
-        assert ours.shape == theirs.shape
-        for batch_index, length in enumerate(LENGTHS if padding is not None else [N] * B):
-            # What padded queries look at has no meaning: a fast path drops them.
-            assert far(ours[batch_index, :, :length], theirs[batch_index, :, :length]) < TOLERANCE
+def test_an_encoder_is_seen_on_its_fast_path_and_off_it(watched, far, nested: bool) -> None:
+    def check(norm_first: bool, mask: Tensor | None, padding: Tensor | None, grad: bool) -> None:
+        model = encoder(norm_first=norm_first, nested=nested)
+        x = torch.randn(B, N, E)
+        expected = by_layers(model, x, mask, padding)
+        with torch.set_grad_enabled(grad):
+            seen = watched(model, lambda: model(x, mask=mask, src_key_padding_mask=padding))
+        assert [layer.name for layer in seen.record] == ["layers.0.self_attn", "layers.1.self_attn"]
+        for layer, theirs in zip(seen.record, expected, strict=True):
+            ours = layer.weights
+            assert ours.shape == theirs.shape
+            for batch_index, length in enumerate(LENGTHS if padding is not None else [N] * B):
+                # What padded queries look at has no meaning: a fast path drops them.
+                assert far(ours[batch_index, :, :length], theirs[batch_index, :, :length]) < TOLERANCE
+
+    for case in sweep(SHAPES):
+        with case as values:
+            check(*values)
 
 
 def test_the_padded_fast_path_is_really_taken(watched) -> None:
@@ -94,15 +97,18 @@ def test_a_nested_batch_is_seen(watched, far) -> None:
         assert far(seen.layer(0).weights[batch_index, :, :length], expected[batch_index, :, :length]) < TOLERANCE
 
 
-@pytest.mark.parametrize("activation", ["relu", "gelu"])
-@pytest.mark.parametrize("batch_first", [True, False])
-def test_layers_alone_are_seen(watched, far, activation: str, batch_first: bool) -> None:
-    layer = encoder(activation=activation, batch_first=batch_first).layers[0]
-    x = torch.randn(N, E) if not batch_first else torch.randn(B, N, E)
-    with torch.no_grad():
-        expected = layer.self_attn(x, x, x, average_attn_weights=False)[1]
-        seen = watched(layer, lambda: layer(x))
-    assert far(seen.layer(0).weights, expected.reshape(-1, H, N, N)) < TOLERANCE
+def test_layers_alone_are_seen(watched, far) -> None:
+    def check(activation: str, batch_first: bool) -> None:
+        layer = encoder(activation=activation, batch_first=batch_first).layers[0]
+        x = torch.randn(N, E) if not batch_first else torch.randn(B, N, E)
+        with torch.no_grad():
+            expected = layer.self_attn(x, x, x, average_attn_weights=False)[1]
+            seen = watched(layer, lambda: layer(x))
+        assert far(seen.layer(0).weights, expected.reshape(-1, H, N, N)) < TOLERANCE
+
+    for case in sweep(itertools.product(["relu", "gelu"], [True, False])):
+        with case as values:
+            check(*values)
 
 
 def test_training_with_dropout_and_its_gradients() -> None:

@@ -12,6 +12,7 @@ from corpus import MODELS, SMALL, T5, eager_weights, inputs, made, randomized
 from oracles import set_attention
 from regard.capture.intercept.torch_attention_calls import groups_of, unpack_groups
 from regard.errors import ObservationError
+from sweeps import sweep
 
 # One of each kind; the others run in the slow tier.
 FAST = {
@@ -19,7 +20,7 @@ FAST = {
     "ALBERT",
 }
 CASES = [
-    pytest.param(name, kind, marks=() if name in FAST else pytest.mark.slow)
+    (name, kind)
     for name, entry in MODELS.items()
     for kind in ("eager", "sdpa")
     if kind == "eager" or not entry.only_eager
@@ -36,8 +37,7 @@ def compare(seen: Any, expected: dict[str, tuple[torch.Tensor, ...]], far: Any) 
     return worst
 
 
-@pytest.mark.parametrize(("name", "kind"), CASES)
-def test_weights_agree_with_eager_attention(watched, far, kernel_calls, name: str, kind: str) -> None:
+def check(watched, far, kernel_calls, name: str, kind: str) -> None:
     model, given = made(name), inputs(name)
     set_attention(model, kind)
     with torch.no_grad(), kernel_calls() as calls:
@@ -46,6 +46,19 @@ def test_weights_agree_with_eager_attention(watched, far, kernel_calls, name: st
     if kind == "sdpa":
         calls = calls[len(calls) // 2 :]  # of the watched run
         assert max(far(ours.weights, theirs) for ours, theirs in zip(seen.record, calls, strict=True)) < 2e-6
+
+
+def test_weights_agree_with_eager_attention(watched, far, kernel_calls) -> None:
+    for case in sweep([row for row in CASES if row[0] in FAST]):
+        with case as (name, kind):
+            check(watched, far, kernel_calls, name, kind)
+
+
+@pytest.mark.slow
+def test_weights_of_every_other_model_agree_with_eager_attention(watched, far, kernel_calls) -> None:
+    for case in sweep([row for row in CASES if row[0] not in FAST]):
+        with case as (name, kind):
+            check(watched, far, kernel_calls, name, kind)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Texts that take turns in one watch: rows are in the record of their own text, in all layers."""
 
 import copy
+import itertools
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import regard
 from interpret.small_models import MODELS, SMALL, with_large_weights
 from oracles import set_attention
 from regard.errors import ObservationError
-from tiers import slow_but
+from sweeps import sweep
 
 transformers = pytest.importorskip("transformers")
 
@@ -63,11 +64,11 @@ IN_TURNS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("name", "kind", "dtype", "order"),
-    slow_but([one for one in IN_TURNS if one[-1] == "ABBABA" or one[0] == "Llama"], IN_TURNS),
-)
-def test_two_texts_in_turns_are_two_records(far, name: str, kind: str, dtype: torch.dtype, order: str) -> None:
+# The fast tier has one order for each model and cache, and each order for one of them.
+KEPT = [row for row in IN_TURNS if row[-1] == "ABBABA" or row[:3] == ("Llama", DYNAMIC, torch.float32)]
+
+
+def check_turns(far, name: str, kind: str, dtype: torch.dtype, order: str) -> None:
     model = made(name, dtype)
     texts, steps = {"A": A, "B": B}, ((0, 4), (4, 5), (5, 7))
     caches: dict[str, Any] = {}
@@ -84,6 +85,19 @@ def test_two_texts_in_turns_are_two_records(far, name: str, kind: str, dtype: to
     for record, text in zip(seen, "AB", strict=True):
         for ours, theirs in zip(record.layers, of_whole_text(model, texts[text]), strict=True):
             assert far(ours.weights, theirs) < (2e-5 if dtype == torch.float32 else 0.05)
+
+
+def test_two_texts_in_turns_are_two_records(far) -> None:
+    for case in sweep(KEPT):
+        with case as values:
+            check_turns(far, *values)
+
+
+@pytest.mark.slow
+def test_two_texts_in_turns_are_two_records_in_any_order(far) -> None:
+    for case in sweep([row for row in IN_TURNS if row not in KEPT]):
+        with case as values:
+            check_turns(far, *values)
 
 
 def test_each_text_has_its_own_tokens(far) -> None:
@@ -129,29 +143,30 @@ def test_answers_behind_copies_of_one_cache_begin_records_of_their_own(far, name
             assert far(ours.weights[:, :, -1], theirs[:, :, -1]) < 2e-5
 
 
-@pytest.mark.parametrize("text", [[5, 6, 7, 7], [6, 6, 6, 6], [7, 5, 7, 5]])
-@pytest.mark.parametrize("dropped", [1, 2])
-def test_a_text_whose_newest_keys_were_cut_off_goes_on_in_a_record_of_its_own(far, text, dropped: int) -> None:
-    model = made("BLOOM")
-    ids = torch.tensor([text])
-    with torch.no_grad(), regard.watch(model, keep="weights") as seen:
-        cache = model(ids, use_cache=True).past_key_values
-        cache.crop(-dropped)
-        model(torch.tensor([[8] * dropped]), past_key_values=cache)
-    assert sizes(seen) == [[(4, 4)] * 3, [(dropped, 4)] * 3]
-    ids[:, 4 - dropped :] = 8
-    for ours, theirs in zip(seen[1].layers, of_whole_text(model, ids), strict=True):
-        assert far(ours.weights, theirs[:, :, -dropped:]) < 2e-5
+def test_a_text_whose_newest_keys_were_cut_off_goes_on_in_a_record_of_its_own(far) -> None:
+    for case in sweep(itertools.product([[5, 6, 7, 7], [6, 6, 6, 6], [7, 5, 7, 5]], [1, 2])):
+        with case as (text, dropped):
+            model = made("BLOOM")
+            ids = torch.tensor([text])
+            with torch.no_grad(), regard.watch(model, keep="weights") as seen:
+                cache = model(ids, use_cache=True).past_key_values
+                cache.crop(-dropped)
+                model(torch.tensor([[8] * dropped]), past_key_values=cache)
+            assert sizes(seen) == [[(4, 4)] * 3, [(dropped, 4)] * 3]
+            ids[:, 4 - dropped :] = 8
+            for ours, theirs in zip(seen[1].layers, of_whole_text(model, ids), strict=True):
+                assert far(ours.weights, theirs[:, :, -dropped:]) < 2e-5
 
 
-@pytest.mark.parametrize("name", ["BLOOM", "Llama"])
-@pytest.mark.parametrize("seed", range(4))
-def test_rejected_tokens_of_a_prompt_lookup_mix_no_layers(name: str, seed: int) -> None:
-    model = made(name)
-    ids = torch.randint(3, 6, (1, 8), generator=torch.Generator().manual_seed(seed))
-    with regard.watch(model) as seen:
-        model.generate(ids, prompt_lookup_num_tokens=3, max_new_tokens=8, do_sample=False)
-    assert all(len(set(layers)) == 1 and len(layers) == 3 for layers in sizes(seen))
+@pytest.mark.parametrize("seeds", [(0, 1), pytest.param((2, 3), marks=pytest.mark.slow)])
+def test_rejected_tokens_of_a_prompt_lookup_mix_no_layers(seeds: tuple[int, ...]) -> None:
+    for case in sweep(itertools.product(["BLOOM", "Llama"], seeds)):
+        with case as (name, seed):
+            model = made(name)
+            ids = torch.randint(3, 6, (1, 8), generator=torch.Generator().manual_seed(seed))
+            with regard.watch(model) as seen:
+                model.generate(ids, prompt_lookup_num_tokens=3, max_new_tokens=8, do_sample=False)
+            assert all(len(set(layers)) == 1 and len(layers) == 3 for layers in sizes(seen))
 
 
 class Cached(nn.Module):
@@ -202,43 +217,47 @@ def test_a_pass_that_begins_with_a_layer_of_its_own_is_a_record_of_its_own() -> 
     assert sizes(seen) == [[(3, 6), (3, 3)], [(1, 2), (1, 4)], [(1, 2), (1, 5)], [(1, 2), (1, 6)]]
 
 
-@pytest.mark.parametrize("copied", [False, True])
-@pytest.mark.parametrize("kind", ["T5", "BART"])
-def test_the_texts_of_an_encoder_decoder_in_turns_are_told_apart_by_their_caches(far, kind: str, copied: bool) -> None:
+def test_the_texts_of_an_encoder_decoder_in_turns_are_told_apart_by_their_caches(far) -> None:
     """Their decoders begin with the same tokens, and only cross-attention, seen later, shows whose step it is."""
-    cls, config, given = MODELS[kind]
-    torch.manual_seed(1)
-    model = getattr(transformers, cls)(getattr(transformers, config)(**given)).eval()
-    target = torch.tensor([[1, 5, 6]])
 
-    def in_turns() -> None:
-        both = [model(input_ids=text, decoder_input_ids=target[:, :1], use_cache=True) for text in (A, B)]
-        caches = [copy.deepcopy(one.past_key_values) if copied else one.past_key_values for one in both]
-        for at in (1, 2):
-            for one, cache in zip(both, caches, strict=True):
-                encoded = (one.encoder_last_hidden_state,)
-                model(encoder_outputs=encoded, decoder_input_ids=target[:, at : at + 1], past_key_values=cache)
+    def check(kind: str, copied: bool) -> None:
+        cls, config, given = MODELS[kind]
+        torch.manual_seed(1)
+        model = getattr(transformers, cls)(getattr(transformers, config)(**given)).eval()
+        target = torch.tensor([[1, 5, 6]])
 
-    with torch.no_grad():
-        if copied:
-            with (
-                pytest.raises(ObservationError, match=r"alternate in this watch.*watch each text"),
-                regard.watch(model),
-            ):
+        def in_turns() -> None:
+            both = [model(input_ids=text, decoder_input_ids=target[:, :1], use_cache=True) for text in (A, B)]
+            caches = [copy.deepcopy(one.past_key_values) if copied else one.past_key_values for one in both]
+            for at in (1, 2):
+                for one, cache in zip(both, caches, strict=True):
+                    encoded = (one.encoder_last_hidden_state,)
+                    model(encoder_outputs=encoded, decoder_input_ids=target[:, at : at + 1], past_key_values=cache)
+
+        with torch.no_grad():
+            if copied:
+                with (
+                    pytest.raises(ObservationError, match=r"alternate in this watch.*watch each text"),
+                    regard.watch(model),
+                ):
+                    in_turns()
+                return
+            with regard.watch(model, keep="weights") as seen:
                 in_turns()
-            return
-        with regard.watch(model, keep="weights") as seen:
-            in_turns()
-        set_attention(model, "eager")
-        for record, text in zip(seen, (A, B), strict=True):
-            whole = model(input_ids=text, decoder_input_ids=target, output_attentions=True)
-            for names, theirs in {
-                ("source", "source"): whole.encoder_attentions,
-                ("target", "target"): whole.decoder_attentions,
-                ("target", "source"): whole.cross_attentions,
-            }.items():
-                ours = [one for one in record.layers if (one.query_tokens, one.key_tokens) == names]
-                assert max(far(one.weights, other) for one, other in zip(ours, theirs, strict=True)) < 2e-5
+            set_attention(model, "eager")
+            for record, text in zip(seen, (A, B), strict=True):
+                whole = model(input_ids=text, decoder_input_ids=target, output_attentions=True)
+                for names, theirs in {
+                    ("source", "source"): whole.encoder_attentions,
+                    ("target", "target"): whole.decoder_attentions,
+                    ("target", "source"): whole.cross_attentions,
+                }.items():
+                    ours = [one for one in record.layers if (one.query_tokens, one.key_tokens) == names]
+                    assert max(far(one.weights, other) for one, other in zip(ours, theirs, strict=True)) < 2e-5
+
+    for case in sweep(itertools.product(["T5", "BART"], [False, True])):
+        with case as values:
+            check(*values)
 
 
 class Tower(nn.Module):
@@ -367,18 +386,18 @@ def test_a_step_of_a_text_that_was_run_twice_continues_the_second_record() -> No
     assert [one[0][0] for one in sizes(seen)] == [5, 6]
 
 
-@pytest.mark.parametrize("kind", ["sdpa", "eager"])
-@pytest.mark.parametrize("begin", [[5, 6, 7, 8, 9], [7, 7, 7, 7, 7]])
-def test_a_window_of_equal_tokens_continues_one_record(kind: str, begin: list[int]) -> None:
+def test_a_window_of_equal_tokens_continues_one_record() -> None:
     """Eager attention is recognized by its values, which have no positions: a dropped key looks like a cut-off one."""
-    model = made("Mistral")
-    model.set_attn_implementation(kind)
-    text = torch.tensor([begin + [7] * 8])
-    with torch.no_grad(), regard.watch(model) as seen:
-        cache = model(text[:, :5], use_cache=True).past_key_values
-        for at in range(5, 13):
-            model(text[:, at : at + 1], past_key_values=cache)
-    assert [layer.queries for layer in seen.layers] == [13] * 3
+    for case in sweep(itertools.product(["sdpa", "eager"], [[5, 6, 7, 8, 9], [7, 7, 7, 7, 7]])):
+        with case as (kind, begin):
+            model = made("Mistral")
+            model.set_attn_implementation(kind)
+            text = torch.tensor([begin + [7] * 8])
+            with torch.no_grad(), regard.watch(model) as seen:
+                cache = model(text[:, :5], use_cache=True).past_key_values
+                for at in range(5, 13):
+                    model(text[:, at : at + 1], past_key_values=cache)
+            assert [layer.queries for layer in seen.layers] == [13] * 3
 
 
 @pytest.mark.parametrize("kind", ["sdpa", "eager"])
@@ -401,38 +420,38 @@ def test_a_copied_cache_of_equal_tokens_does_not_continue_a_longer_text_of_them(
             assert torch.equal(torch.as_tensor(layer.weights[0, 0] > 0), (rows >= 0) & (rows < 4))
 
 
-@pytest.mark.parametrize("kind", ["sdpa", "eager"])
-@pytest.mark.parametrize("chunk", [4, 6])
-def test_padding_longer_than_a_window_is_part_of_the_record_of_a_prompt_in_parts(kind: str, chunk: int) -> None:
-    model = made("Mistral")
-    model.set_attn_implementation(kind)
-    ids = torch.cat([torch.zeros(2, 12, dtype=torch.long), torch.cat([A[:, :6], B[:, :6]])], 1)
-    with regard.watch(model) as seen:
-        model.generate(
-            ids, attention_mask=(ids > 0).long(), max_new_tokens=3, do_sample=False, prefill_chunk_size=chunk
-        )
-    assert sizes(seen) == [[(20, 20)] * 3]
+def test_padding_longer_than_a_window_is_part_of_the_record_of_a_prompt_in_parts() -> None:
+    for case in sweep(itertools.product(["sdpa", "eager"], [4, 6])):
+        with case as (kind, chunk):
+            model = made("Mistral")
+            model.set_attn_implementation(kind)
+            ids = torch.cat([torch.zeros(2, 12, dtype=torch.long), torch.cat([A[:, :6], B[:, :6]])], 1)
+            with regard.watch(model) as seen:
+                model.generate(
+                    ids, attention_mask=(ids > 0).long(), max_new_tokens=3, do_sample=False, prefill_chunk_size=chunk
+                )
+            assert sizes(seen) == [[(20, 20)] * 3]
 
 
-@pytest.mark.parametrize("way", ["copied", "before"])
-@pytest.mark.parametrize("name", ["Llama", "GPT-2", "BLOOM"])
-def test_a_text_without_padding_does_not_continue_the_padded_one(name: str, way: str) -> None:
+def test_a_text_without_padding_does_not_continue_the_padded_one() -> None:
     """Padding is dropped by no window, though the keys of all that follow it are the same."""
-    model, pads = made(name), torch.zeros(1, 3, dtype=torch.long)
-    prompt, mask = A[:, :5], torch.tensor([[0] * 3 + [1] * 5])
-    inputs = {"input_ids": torch.cat([pads, prompt], 1), "attention_mask": mask}
-    if name != "BLOOM":
-        inputs["position_ids"] = (mask.cumsum(1) - 1).clamp_min(0)
-    with torch.no_grad():
-        before = model(prompt, use_cache=True).past_key_values
-        with regard.watch(model) as seen:
-            model(**inputs, use_cache=True)
-            if way == "copied":
-                cache = model(prompt, use_cache=True).past_key_values
-                before = copy.deepcopy(cache)
-                model(A[:, 5:], past_key_values=cache)
-            model(B[:, 5:], past_key_values=before)
-    assert [one[0] for one in sizes(seen)] == [(8, 8), *[(7, 7)] * (way == "copied"), (2, 7)]
+    for case in sweep(itertools.product(["Llama", "GPT-2", "BLOOM"], ["copied", "before"])):
+        with case as (name, way):
+            model, pads = made(name), torch.zeros(1, 3, dtype=torch.long)
+            prompt, mask = A[:, :5], torch.tensor([[0] * 3 + [1] * 5])
+            inputs = {"input_ids": torch.cat([pads, prompt], 1), "attention_mask": mask}
+            if name != "BLOOM":
+                inputs["position_ids"] = (mask.cumsum(1) - 1).clamp_min(0)
+            with torch.no_grad():
+                before = model(prompt, use_cache=True).past_key_values
+                with regard.watch(model) as seen:
+                    model(**inputs, use_cache=True)
+                    if way == "copied":
+                        cache = model(prompt, use_cache=True).past_key_values
+                        before = copy.deepcopy(cache)
+                        model(A[:, 5:], past_key_values=cache)
+                    model(B[:, 5:], past_key_values=before)
+            assert [one[0] for one in sizes(seen)] == [(8, 8), *[(7, 7)] * (way == "copied"), (2, 7)]
 
 
 class Steered(nn.Module):
@@ -549,27 +568,29 @@ def test_keys_that_differ_little_are_other_keys_in_half_precision() -> None:
     assert sizes(seen) == [[(5, 5)], [(4, 4)]]
 
 
-@pytest.mark.parametrize("way", ["cut off", "copied"])
-@pytest.mark.parametrize("name", ["BLOOM", "Llama"])
-def test_rows_with_each_other_s_tokens_in_another_cache_are_not_reordered(far, name: str, way: str) -> None:
+def test_rows_with_each_other_s_tokens_in_another_cache_are_not_reordered(far) -> None:
     """By values alone, each row's newest key is one that the first row had before."""
-    model, steps = made(name), torch.arange(40, 55).view(5, 3, 1)
-    steps[2, 0] = 22
-    model.set_attn_implementation("eager")
-    prompt = torch.tensor([[11, 20, 21, 22], [13, 20, 21, 22], [15, 20, 21, 22]])
-    with torch.no_grad(), regard.watch(model, keep="weights") as seen:
-        cache = model(prompt, use_cache=True).past_key_values
-        before = copy.deepcopy(cache)
-        for step in steps[:3]:
-            model(step, past_key_values=cache)
-        if way == "cut off":
-            cache.crop(-3)
-            before = cache
-        for step in steps[3:]:
-            model(step, past_key_values=before)
-    assert sizes(seen) == [[(7, 7)] * 3, [(2, 6)] * 3]
-    for ours, theirs in zip(seen[1].layers, of_whole_text(model, torch.cat([prompt, *steps[3:]], 1)), strict=True):
-        assert far(ours.weights, theirs[:, :, -2:]) < 2e-5
+    for case in sweep(itertools.product(["BLOOM", "Llama"], ["cut off", "copied"])):
+        with case as (name, way):
+            model, steps = made(name), torch.arange(40, 55).view(5, 3, 1)
+            steps[2, 0] = 22
+            model.set_attn_implementation("eager")
+            prompt = torch.tensor([[11, 20, 21, 22], [13, 20, 21, 22], [15, 20, 21, 22]])
+            with torch.no_grad(), regard.watch(model, keep="weights") as seen:
+                cache = model(prompt, use_cache=True).past_key_values
+                before = copy.deepcopy(cache)
+                for step in steps[:3]:
+                    model(step, past_key_values=cache)
+                if way == "cut off":
+                    cache.crop(-3)
+                    before = cache
+                for step in steps[3:]:
+                    model(step, past_key_values=before)
+            assert sizes(seen) == [[(7, 7)] * 3, [(2, 6)] * 3]
+            for ours, theirs in zip(
+                seen[1].layers, of_whole_text(model, torch.cat([prompt, *steps[3:]], 1)), strict=True
+            ):
+                assert far(ours.weights, theirs[:, :, -2:]) < 2e-5
 
 
 def test_beams_that_end_with_the_same_token_are_seen_to_be_reordered() -> None:

@@ -1,10 +1,12 @@
 """The lessons' modules, watched: each attention is seen, with the weights that the module itself gives."""
 
-import pytest
+import itertools
+
 import torch
 
 import regard
 from regard.nn import tutorials
+from sweeps import sweep
 
 X, MEMORY = (torch.randn(2, n, 16, generator=torch.Generator().manual_seed(n)) for n in (5, 7))
 IDS = torch.arange(10).reshape(2, 5)
@@ -43,25 +45,25 @@ def by_hand(module):
     return torch.softmax((q @ k.mT / 2).masked_fill(HIDDEN == 0, -1e9), -1)
 
 
-@pytest.mark.parametrize("training", [False, True], ids=["eval", "training"])
-@pytest.mark.parametrize("lesson", LESSONS)
-def test_each_lesson_is_seen_with_its_own_weights_and_nothing_changes(lesson, training) -> None:
-    torch.manual_seed(0)
-    make, inputs, expected = LESSONS[lesson]
-    module = make().train(training)
-    torch.manual_seed(1)
-    plain, after = module(*inputs), torch.get_rng_state()
-    torch.manual_seed(1)
-    with regard.watch(module, keep="weights") as seen:
-        found = module(*inputs)
-    for one, other in zip(*((x if isinstance(x, tuple) else (x,)) for x in (plain, found)), strict=True):
-        assert torch.equal(one, other)
-    assert torch.equal(torch.get_rng_state(), after)
-    layers = {layer.name: layer.weights for layer in seen.record}
-    wanted = expected(module, found)
-    assert list(layers) == list(wanted)
-    for name, weights in wanted.items():
-        torch.testing.assert_close(torch.as_tensor(layers[name]), weights.detach(), atol=1e-6, rtol=0)
+def test_each_lesson_is_seen_with_its_own_weights_and_nothing_changes() -> None:
+    for case in sweep(itertools.product(LESSONS, [False, True])):
+        with case as (lesson, training):
+            torch.manual_seed(0)
+            make, inputs, expected = LESSONS[lesson]
+            module = make().train(training)
+            torch.manual_seed(1)
+            plain, after = module(*inputs), torch.get_rng_state()
+            torch.manual_seed(1)
+            with regard.watch(module, keep="weights") as seen:
+                found = module(*inputs)
+            for one, other in zip(*((x if isinstance(x, tuple) else (x,)) for x in (plain, found)), strict=True):
+                assert torch.equal(one, other)
+            assert torch.equal(torch.get_rng_state(), after)
+            layers = {layer.name: layer.weights for layer in seen.record}
+            wanted = expected(module, found)
+            assert list(layers) == list(wanted)
+            for name, weights in wanted.items():
+                torch.testing.assert_close(torch.as_tensor(layers[name]), weights.detach(), atol=1e-6, rtol=0)
 
 
 def test_calls_by_keyword_are_seen_as_cross_attention() -> None:

@@ -1,5 +1,6 @@
 """Weights that are made or used part by part are recorded whole, or are missing with a reason: never a part alone."""
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 
 import regard
 from regard.capture import missing_attention as missing
+from sweeps import sweep
 
 B, H, N, D = 3, 2, 5, 4
 ORDER = torch.tensor([4, 2, 0, 1, 3])
@@ -112,23 +114,23 @@ def watched(make: Scores, use: Scores) -> tuple[Layer, Any]:
     return second, seen
 
 
-@pytest.mark.parametrize("use", WHOLE)
-@pytest.mark.parametrize("make", MADE)
-def test_weights_used_at_once_are_recorded_whole(far, make: str, use: str) -> None:
-    layer, seen = watched(MADE[make], WHOLE[use])
-    assert not seen.missing
-    assert far(seen.weights(layer=1), layer.weights) == 0
+def test_weights_used_at_once_are_recorded_whole(far) -> None:
+    for case in sweep(itertools.product(MADE, WHOLE)):
+        with case as (make, use):
+            layer, seen = watched(MADE[make], WHOLE[use])
+            assert not seen.missing
+            assert far(seen.weights(layer=1), layer.weights) == 0
 
 
-@pytest.mark.parametrize("use", APART)
-@pytest.mark.parametrize("make", MADE)
-def test_weights_used_part_by_part_are_missing(make: str, use: str) -> None:
+def test_weights_used_part_by_part_are_missing() -> None:
     """Only the first part was recorded, as if it were all, or nothing without a word."""
-    _, seen = watched(MADE[make], APART[use])
-    assert len(seen.record.layers) == 1
-    (one,) = seen.missing
-    assert one.module == "1"
-    assert one.reason.endswith((missing.REARRANGED, missing.TRANSFORMED))
+    for case in sweep(itertools.product(MADE, APART)):
+        with case as (make, use):
+            _, seen = watched(MADE[make], APART[use])
+            assert len(seen.record.layers) == 1
+            (one,) = seen.missing
+            assert one.module == "1"
+            assert one.reason.endswith((missing.REARRANGED, missing.TRANSFORMED))
 
 
 def zeroed(weights: Tensor) -> Tensor:
@@ -145,42 +147,55 @@ WRITTEN: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("what", WRITTEN)
-def test_weights_written_in_place_are_recorded_as_they_are_used(far, what: str) -> None:
+def test_weights_written_in_place_are_recorded_as_they_are_used(far) -> None:
     """A copy had the weights of before."""
-    used = []
 
-    def use(w: Tensor, v: Tensor) -> Tensor:
-        used.append(WRITTEN[what](w))
-        return used[-1] @ v
+    def check(what: str) -> None:
+        used = []
 
-    _, seen = watched(MADE["at once"], use)
-    assert far(seen.weights(layer=1), used[-1]) == 0
+        def use(w: Tensor, v: Tensor) -> Tensor:
+            used.append(WRITTEN[what](w))
+            return used[-1] @ v
 
+        _, seen = watched(MADE["at once"], use)
+        assert far(seen.weights(layer=1), used[-1]) == 0
 
-@pytest.mark.parametrize("use", ["slice", "index", "view used twice"])
-def test_one_row_that_is_all_in_use_is_seen(far, use: str) -> None:
-    def first(w: Tensor, v: Tensor) -> Tensor:
-        if use == "index":
-            return torch.einsum("bhj,bhjd->bhd", w[:, :, 0], v)[:, :, None].expand(-1, -1, N, -1)
-        output = w[:, :, :1] @ v
-        return (output if use == "slice" else output + w[:, :, :1] @ v.flip(-1)).expand(-1, -1, N, -1)
-
-    layer, seen = watched(MADE["at once"], first)
-    assert far(seen.weights(layer=1), layer.weights[:, :, :1]) == 0
+    for case in sweep(WRITTEN):
+        with case as what:
+            check(what)
 
 
-@pytest.mark.parametrize("inside", ["the softmax", "the scores", "the scores, which are scaled outside"])
-def test_softmaxes_between_transforms_and_plain_code_are_missing(inside: str) -> None:
-    def weights(q: Tensor, k: Tensor) -> Tensor:
-        if inside == "the softmax":
-            return torch.func.vmap(lambda one: torch.softmax(one, -1))(q @ k.mT)
-        scores = torch.func.vmap(lambda one, other: one @ other.mT)(q, k)
-        return torch.softmax(scores if inside == "the scores" else scores / 2, -1)
+def test_one_row_that_is_all_in_use_is_seen(far) -> None:
+    def check(use: str) -> None:
+        def first(w: Tensor, v: Tensor) -> Tensor:
+            if use == "index":
+                return torch.einsum("bhj,bhjd->bhd", w[:, :, 0], v)[:, :, None].expand(-1, -1, N, -1)
+            output = w[:, :, :1] @ v
+            return (output if use == "slice" else output + w[:, :, :1] @ v.flip(-1)).expand(-1, -1, N, -1)
 
-    _, seen = watched(weights, WHOLE["at once"])
-    (one,) = seen.missing
-    assert one.module == "1"
+        layer, seen = watched(MADE["at once"], first)
+        assert far(seen.weights(layer=1), layer.weights[:, :, :1]) == 0
+
+    for case in sweep(["slice", "index", "view used twice"]):
+        with case as use:
+            check(use)
+
+
+def test_softmaxes_between_transforms_and_plain_code_are_missing() -> None:
+    def check(inside: str) -> None:
+        def weights(q: Tensor, k: Tensor) -> Tensor:
+            if inside == "the softmax":
+                return torch.func.vmap(lambda one: torch.softmax(one, -1))(q @ k.mT)
+            scores = torch.func.vmap(lambda one, other: one @ other.mT)(q, k)
+            return torch.softmax(scores if inside == "the scores" else scores / 2, -1)
+
+        _, seen = watched(weights, WHOLE["at once"])
+        (one,) = seen.missing
+        assert one.module == "1"
+
+    for case in sweep(["the softmax", "the scores", "the scores, which are scaled outside"]):
+        with case as inside:
+            check(inside)
 
 
 def test_a_softmax_by_hand_whose_values_are_weighted_one_by_one_is_missing() -> None:
@@ -215,25 +230,28 @@ LEFT: dict[str, Callable[[Tensor, Tensor], object]] = {
 }
 
 
-@pytest.mark.parametrize("hidden", [False, True])
-@pytest.mark.parametrize("what", LEFT)
-def test_what_a_model_computes_of_its_weights_beside_leaves_it_running(far, what: str, hidden: bool) -> None:
+def test_what_a_model_computes_of_its_weights_beside_leaves_it_running(far) -> None:
     """Copies in a stack and losses of the weights ended in an IndexError, also in the block's own code."""
 
-    def make(q: Tensor, k: Tensor) -> Tensor:
-        scores = q @ k.mT
-        return torch.softmax(scores.index_fill(2, torch.tensor(1), -1e9) if hidden else scores, -1)
+    def check(what: str, hidden: bool) -> None:
+        def make(q: Tensor, k: Tensor) -> Tensor:
+            scores = q @ k.mT
+            return torch.softmax(scores.index_fill(2, torch.tensor(1), -1e9) if hidden else scores, -1)
 
-    def use(w: Tensor, v: Tensor) -> Tensor:
-        LEFT[what](w, v)
-        output = w @ v
-        LEFT[what](w, v)
-        return output
+        def use(w: Tensor, v: Tensor) -> Tensor:
+            LEFT[what](w, v)
+            output = w @ v
+            LEFT[what](w, v)
+            return output
 
-    layer, seen = watched(make, use)
-    assert not seen.missing
-    weights = layer.weights.index_fill(2, torch.tensor(1), 0) if hidden else layer.weights
-    assert far(seen.weights(layer=1), weights) == 0
+        layer, seen = watched(make, use)
+        assert not seen.missing
+        weights = layer.weights.index_fill(2, torch.tensor(1), 0) if hidden else layer.weights
+        assert far(seen.weights(layer=1), weights) == 0
+
+    for case in sweep(itertools.product(LEFT, [False, True])):
+        with case as values:
+            check(*values)
 
 
 SINKS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -243,11 +261,15 @@ SINKS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("how", SINKS)
-def test_sinks_made_by_padding_or_cut_by_narrow_are_seen(far, how: str) -> None:
-    layer, seen = watched(lambda q, k: SINKS[how](q @ k.mT), WHOLE["at once"])
-    assert not seen.missing
-    assert far(seen.weights(layer=1), layer.weights) == 0
+def test_sinks_made_by_padding_or_cut_by_narrow_are_seen(far) -> None:
+    def check(how: str) -> None:
+        layer, seen = watched(lambda q, k: SINKS[how](q @ k.mT), WHOLE["at once"])
+        assert not seen.missing
+        assert far(seen.weights(layer=1), layer.weights) == 0
+
+    for case in sweep(SINKS):
+        with case as how:
+            check(how)
 
 
 BEFORE: dict[str, Callable[[Tensor, Tensor], object]] = {
@@ -257,12 +279,17 @@ BEFORE: dict[str, Callable[[Tensor, Tensor], object]] = {
 }
 
 
-@pytest.mark.parametrize("what", BEFORE)
-def test_weights_that_are_also_used_in_another_way_first_are_seen_whole(far, what: str) -> None:
+def test_weights_that_are_also_used_in_another_way_first_are_seen_whole(far) -> None:
     """The first use was recorded with other axes, or made the layer missing although it was recorded."""
-    layer, seen = watched(MADE["at once"], lambda w, v: (BEFORE[what](w, v), w @ v)[1])
-    assert not seen.missing
-    assert far(seen.weights(layer=1), layer.weights) == 0
+
+    def check(what: str) -> None:
+        layer, seen = watched(MADE["at once"], lambda w, v: (BEFORE[what](w, v), w @ v)[1])
+        assert not seen.missing
+        assert far(seen.weights(layer=1), layer.weights) == 0
+
+    for case in sweep(BEFORE):
+        with case as what:
+            check(what)
 
 
 def test_speculative_sampling_of_transformers_runs_under_a_watch() -> None:

@@ -267,6 +267,7 @@ def test_the_head_that_looks_at_the_first_noun_and_those_that_turn():
     assert seen.turning() == {"right": 1, "wrong": 1, "asked": 3}
 
 
+@pytest.mark.slow
 @pytest.mark.models
 def test_pronouns_look_as_transformers_own_weights_say():
     model = regard.load_model("minilm")

@@ -7,6 +7,7 @@ from regard.positions import RoPE
 from regard_lab import characters
 from regard_lab.claims import kv_heads
 from regard_lab.experiment import Setting
+from sweeps import sweep
 
 
 def verdicts(cache, loss):
@@ -22,11 +23,12 @@ def test_kv_heads_are_judged_to_the_byte_and_by_the_rise_of_the_loss():
     assert verdicts((4000, 2001, 999), (1.0, 1.021, 1.03)) == ["does not hold"] * 4
 
 
-@pytest.mark.parametrize(("heads", "texts", "read"), [(4, 1, 100), (2, 3, 7), (1, 2, 1000)])
-def test_a_cache_holds_a_key_and_a_value_of_each_layer_head_and_character(heads, texts, read):
-    torch.manual_seed(0)
-    model = characters.language_model(positions=RoPE(16), num_key_value_heads=heads).eval()
-    assert kv_heads.cache_bytes(model, texts, read) == 2 * 2 * texts * heads * read * 16 * 4
+def test_a_cache_holds_a_key_and_a_value_of_each_layer_head_and_character():
+    for case in sweep([(4, 1, 100), (2, 3, 7), (1, 2, 1000)]):
+        with case as (heads, texts, read):
+            torch.manual_seed(0)
+            model = characters.language_model(positions=RoPE(16), num_key_value_heads=heads).eval()
+            assert kv_heads.cache_bytes(model, texts, read) == 2 * 2 * texts * heads * read * 16 * 4
 
 
 def test_long_texts_go_on_where_they_were_and_one_writes_as_much_as_is_asked():

@@ -22,6 +22,7 @@ from regard_lab.claims import EXPERIMENTS
 from regard_lab.experiment import Claim, Finding, Part, Setting, Verdict, overall
 from regard_lab.report import plain, write
 from regard_lab.running import choose, run_all, run_one
+from sweeps import sweep
 
 
 @dataclass(frozen=True)
@@ -49,20 +50,21 @@ def made(number, **options):
     return Made(claim, **options)
 
 
-@pytest.mark.parametrize(
-    ("verdicts", "whole"),
-    [
-        (["holds", "holds"], "holds"),
-        (["does not hold", "does not hold"], "does not hold"),
-        (["holds", "does not hold"], "holds within limits"),
-        (["holds within limits"], "holds within limits"),
-        (["needs a GPU"], "needs a GPU"),
-        (["needs a GPU", "holds"], "holds"),
-        ([], "needs a GPU"),
-    ],
-)
-def test_a_whole_has_the_verdict_that_its_parts_agree_on(verdicts, whole):
-    assert overall([Part("", Verdict(one)) for one in verdicts]) == whole
+WHOLES = [
+    (["holds", "holds"], "holds"),
+    (["does not hold", "does not hold"], "does not hold"),
+    (["holds", "does not hold"], "holds within limits"),
+    (["holds within limits"], "holds within limits"),
+    (["needs a GPU"], "needs a GPU"),
+    (["needs a GPU", "holds"], "holds"),
+    ([], "needs a GPU"),
+]
+
+
+def test_a_whole_has_the_verdict_that_its_parts_agree_on():
+    for case in sweep(WHOLES):
+        with case as (verdicts, whole):
+            assert overall([Part("", Verdict(one)) for one in verdicts]) == whole
 
 
 def test_an_experiment_that_raises_is_told_of_and_the_others_go_on():

@@ -6,14 +6,15 @@ Before PyTorch 2.13, and while decoding, full blocks are found by the strides of
 """
 
 import tracemalloc
+from itertools import product
 
 import numpy as np
-import pytest
 import torch
 from torch.nn.attention.flex_attention import create_block_mask
 
 from oracles import Largest
 from regard import masks
+from sweeps import sweep
 
 REAL = torch.ones(2, 300, dtype=torch.bool)
 REAL[0, 170:], REAL[1, :33] = False, False
@@ -58,23 +59,24 @@ def _expanded(visited, leading):
     }
 
 
-@pytest.mark.parametrize(("mask", "queries", "keys"), CASES.values(), ids=CASES.keys())
-@pytest.mark.parametrize("block", [16, 64])
-def test_kernels_read_from_narrow_tables_what_counting_pairs_gives(mask, queries, keys, block):
-    bound = mask.bind(queries, keys)
-    ours, theirs = masks.to_block_mask(bound, block=block, narrow=True), _counted(bound, block)
-    assert ours.shape[-2:] == theirs.shape[-2:]
-    assert ours.BLOCK_SIZE == theirs.BLOCK_SIZE
-    for by in ("kv", "q"):
-        partial = getattr(ours, f"{by}_indices")
-        for name in (by, f"full_{by}"):
-            counts, indices = getattr(ours, f"{name}_num_blocks"), getattr(ours, f"{name}_indices")
-            assert counts.dtype == indices.dtype == torch.int32
-            assert indices.is_contiguous()
-            other = getattr(theirs, f"{name}_indices")
-            wanted = _read(getattr(theirs, f"{name}_num_blocks"), other, other.stride())
-            for strides in (indices.stride(), partial.stride()):
-                assert _expanded(_read(counts, indices, strides), bound.mask.leading) == wanted
+def test_kernels_read_from_narrow_tables_what_counting_pairs_gives():
+    for case in sweep(product(CASES, [16, 64])):
+        with case as (label, block):
+            mask, queries, keys = CASES[label]
+            bound = mask.bind(queries, keys)
+            ours, theirs = masks.to_block_mask(bound, block=block, narrow=True), _counted(bound, block)
+            assert ours.shape[-2:] == theirs.shape[-2:]
+            assert ours.BLOCK_SIZE == theirs.BLOCK_SIZE
+            for by in ("kv", "q"):
+                partial = getattr(ours, f"{by}_indices")
+                for name in (by, f"full_{by}"):
+                    counts, indices = getattr(ours, f"{name}_num_blocks"), getattr(ours, f"{name}_indices")
+                    assert counts.dtype == indices.dtype == torch.int32
+                    assert indices.is_contiguous()
+                    other = getattr(theirs, f"{name}_indices")
+                    wanted = _read(getattr(theirs, f"{name}_num_blocks"), other, other.stride())
+                    for strides in (indices.stride(), partial.stride()):
+                        assert _expanded(_read(counts, indices, strides), bound.mask.leading) == wanted
 
 
 def test_each_sequence_and_head_has_its_own_lists():

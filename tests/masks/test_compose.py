@@ -1,12 +1,14 @@
 """Masks that papers are known by, against what the papers say; and what they save on a million tokens."""
 
+from itertools import product
+
 import numpy as np
-import pytest
 import torch
 
 from oracles import Largest
 from regard import masks
 from regard.masks.block_plan import EMPTY, edges
+from sweeps import sweep
 
 
 def _blocks(seen, block):
@@ -17,23 +19,27 @@ def _blocks(seen, block):
     return cells.any((1, 3))
 
 
-@pytest.mark.parametrize("heads", [1, 3])
-@pytest.mark.parametrize("random", [0, 3])
-def test_bigbird_has_the_rows_of_the_paper(random, heads):
-    blocks, block = 12, 4
-    bound = masks.bigbird(num_random_blocks=random, block=block, heads=heads).bind(blocks * block, blocks * block)
-    plans = [_blocks(one.numpy(), block) for one in bound.dense(heads=heads)[0]]
-    last = blocks - 1
-    expected = [set(range(blocks)), {0, 1, 2, last}]
-    expected += [{0, i - 1, i, i + 1, last} for i in range(2, blocks - 2)]
-    expected += [{0, last - 2, last - 1, last}, set(range(blocks))]
-    for plan in plans:
-        for row, wanted in zip(plan, expected, strict=True):
-            seen = set(np.flatnonzero(row))
-            assert wanted <= seen
-            assert len(seen - wanted) <= random
-    assert (random == 0) == all(set(np.flatnonzero(row)) == w for row, w in zip(plans[0], expected, strict=True))
-    assert len({plan.tobytes() for plan in plans}) == (heads if random else 1)
+def test_bigbird_has_the_rows_of_the_paper():
+    for case in sweep(product([1, 3], [0, 3])):
+        with case as (heads, random):
+            blocks, block = 12, 4
+            bound = masks.bigbird(num_random_blocks=random, block=block, heads=heads).bind(
+                blocks * block, blocks * block
+            )
+            plans = [_blocks(one.numpy(), block) for one in bound.dense(heads=heads)[0]]
+            last = blocks - 1
+            expected = [set(range(blocks)), {0, 1, 2, last}]
+            expected += [{0, i - 1, i, i + 1, last} for i in range(2, blocks - 2)]
+            expected += [{0, last - 2, last - 1, last}, set(range(blocks))]
+            for plan in plans:
+                for row, wanted in zip(plan, expected, strict=True):
+                    seen = set(np.flatnonzero(row))
+                    assert wanted <= seen
+                    assert len(seen - wanted) <= random
+            assert (random == 0) == all(
+                set(np.flatnonzero(row)) == w for row, w in zip(plans[0], expected, strict=True)
+            )
+            assert len({plan.tobytes() for plan in plans}) == (heads if random else 1)
 
 
 def test_the_last_block_of_bigbird_may_be_short():
@@ -74,9 +80,8 @@ _CENTER = torch.linspace(0, MILLION, MILLION)[None]
 _ENDS = torch.arange(0, MILLION + 1, 1024)
 
 
-@pytest.mark.parametrize(
-    ("mask", "most"),
-    [
+def test_planning_a_million_tokens_is_cheap_and_leaves_little():
+    cases = [
         (masks.DilatedWindow(512, dilation=4), 17),
         (masks.BlockLocal(512, look_backward=1), 8),
         (masks.LocalMonotonic(500), 9),
@@ -88,13 +93,12 @@ _ENDS = torch.arange(0, MILLION + 1, 1024)
         (masks.Document.from_cu_seqlens(_ENDS), 8),
         (masks.Document.from_cu_seqlens(_ENDS, within=masks.Causal() & masks.Window(64)), 2),
         (masks.Causal() & masks.Strided(1024), 4096),
-    ],
-    ids=lambda one: one if isinstance(one, int) else type(one).__name__,
-)
-def test_planning_a_million_tokens_is_cheap_and_leaves_little(mask, most):
-    with Largest() as largest:
-        bound = mask.bind(MILLION, MILLION)
-        for row in (1024, 128 * 4000):
-            kinds = bound.blocks(torch.tensor([row, row + 128]), edges(MILLION, 128))
-            assert 0 < int((kinds != EMPTY).sum()) <= most
-    assert largest.bytes <= 40 * MILLION  # a few numbers a token, nothing a pair
+    ]
+    for case in sweep(cases):
+        with case as (mask, most):
+            with Largest() as largest:
+                bound = mask.bind(MILLION, MILLION)
+                for row in (1024, 128 * 4000):
+                    kinds = bound.blocks(torch.tensor([row, row + 128]), edges(MILLION, 128))
+                    assert 0 < int((kinds != EMPTY).sum()) <= most
+            assert largest.bytes <= 40 * MILLION  # a few numbers a token, nothing a pair

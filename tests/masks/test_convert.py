@@ -1,5 +1,7 @@
 """The masks people have become ours, against what PyTorch makes of the original."""
 
+from itertools import product
+
 import pytest
 import torch
 from torch.nn import functional
@@ -7,6 +9,7 @@ from torch.nn import functional
 import regard
 from regard import masks
 from regard.errors import InputError
+from sweeps import sweep
 
 FLAGS = torch.tensor([[1, 1, 1, 0, 0], [1, 0, 1, 1, 1]])
 MATRIX = (torch.rand(2, 3, 5, 5, generator=torch.Generator().manual_seed(0)) < 0.6) | torch.eye(5, dtype=torch.bool)
@@ -28,22 +31,29 @@ def _multihead(x, **given):
     return theirs, ours
 
 
-@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8, torch.float32, torch.float16, torch.bool])
-@pytest.mark.parametrize("shape", [(2, 5), (2, 1, 1, 5)])
-def test_flags_of_tokens_hide_the_padding(dtype, shape):
-    ours = regard.attention(Q, K, V, mask=masks.from_attention_mask(FLAGS.to(dtype).reshape(shape)))
-    theirs = functional.scaled_dot_product_attention(Q, K, V, attn_mask=FLAGS.bool()[:, None, None])
-    torch.testing.assert_close(ours, theirs)
+def test_flags_of_tokens_hide_the_padding():
+    for case in sweep(
+        product(
+            [torch.int64, torch.int32, torch.uint8, torch.float32, torch.float16, torch.bool], [(2, 5), (2, 1, 1, 5)]
+        )
+    ):
+        with case as (dtype, shape):
+            ours = regard.attention(Q, K, V, mask=masks.from_attention_mask(FLAGS.to(dtype).reshape(shape)))
+            theirs = functional.scaled_dot_product_attention(Q, K, V, attn_mask=FLAGS.bool()[:, None, None])
+            torch.testing.assert_close(ours, theirs)
 
 
-@pytest.mark.parametrize("dtype", [torch.int64, torch.float32, torch.bool])
-@pytest.mark.parametrize(
-    "part", [(slice(2), slice(3)), (slice(1), slice(3)), (slice(2), slice(1)), (slice(1), slice(1))]
-)
-def test_a_matrix_of_ones_hides_its_zeros(dtype, part):
-    matrix = MATRIX[part]
-    ours = regard.attention(Q, K, V, mask=masks.from_attention_mask(matrix.to(dtype)))
-    torch.testing.assert_close(ours, functional.scaled_dot_product_attention(Q, K, V, attn_mask=matrix))
+def test_a_matrix_of_ones_hides_its_zeros():
+    for case in sweep(
+        product(
+            [torch.int64, torch.float32, torch.bool],
+            [(slice(2), slice(3)), (slice(1), slice(3)), (slice(2), slice(1)), (slice(1), slice(1))],
+        )
+    ):
+        with case as (dtype, part):
+            matrix = MATRIX[part]
+            ours = regard.attention(Q, K, V, mask=masks.from_attention_mask(matrix.to(dtype)))
+            torch.testing.assert_close(ours, functional.scaled_dot_product_attention(Q, K, V, attn_mask=matrix))
 
 
 def test_one_matrix_for_all_is_written_with_two_more_dimensions():
@@ -51,9 +61,8 @@ def test_one_matrix_for_all_is_written_with_two_more_dimensions():
     torch.testing.assert_close(ours, functional.scaled_dot_product_attention(Q, K, V, attn_mask=MATRIX[0, 0]))
 
 
-@pytest.mark.parametrize(
-    ("mask", "words"),
-    [
+def test_what_is_no_mask_of_zeros_and_ones_is_refused_with_the_way_out():
+    cases = [
         (
             torch.tensor([[0.0, -torch.inf]]),
             "got -inf: .* is added to the scores: pass it as `bias=`",
@@ -63,11 +72,10 @@ def test_one_matrix_for_all_is_written_with_two_more_dimensions():
         (torch.tensor([[1.0, torch.nan]]), "got nan: pass zeros and ones"),
         (torch.ones(2, 5, 5), r"must be \(batch, keys\) or .* got \(2, 5, 5\): write mask\[:, None\]"),
         (torch.ones(5), r"got \(5,\)"),
-    ],
-)
-def test_what_is_no_mask_of_zeros_and_ones_is_refused_with_the_way_out(mask, words):
-    with pytest.raises(InputError, match=words):
-        masks.from_attention_mask(mask)
+    ]
+    for case in sweep(cases):
+        with case as (mask, words), pytest.raises(InputError, match=words):
+            masks.from_attention_mask(mask)
 
 
 def test_key_padding_mask_hides_what_multihead_attention_hides():
@@ -95,34 +103,37 @@ def test_attn_mask_hides_what_multihead_attention_hides(hidden):
     torch.testing.assert_close(ours(masks.from_mha_attn_mask(hidden, num_heads=3)), theirs)
 
 
-@pytest.mark.parametrize(
-    ("mask", "heads", "words"),
-    [
+def test_what_is_no_attn_mask_is_refused_with_the_way_out():
+    cases = [
         (torch.zeros(5, 5), None, "must be boolean, True = hidden, got torch.float32: .* pass them as `bias=`"),
         (torch.tensor([[0, 1]]), None, "got torch.int64: .* masks.from_attention_mask converts zeros"),
         (MANY, None, r"shape \(6, 5, 5\) is \(batch · num_heads, .*: give `num_heads=`, a divisor of 6, got None"),
         (MANY, 4, "a divisor of 6, got 4"),
         (MANY[0, 0], None, r"or \(batch · num_heads, queries, keys\), got \(5,\)"),
         (MATRIX, 3, r"or \(batch · num_heads, queries, keys\), got \(2, 3, 5, 5\)"),
-    ],
-)
-def test_what_is_no_attn_mask_is_refused_with_the_way_out(mask, heads, words):
-    with pytest.raises(InputError, match=words):
-        masks.from_mha_attn_mask(mask, num_heads=heads)
+    ]
+    for case in sweep(cases):
+        with case as (mask, heads, words), pytest.raises(InputError, match=words):
+            masks.from_mha_attn_mask(mask, num_heads=heads)
 
 
 # And back.
 
 
-@pytest.mark.parametrize("dtype", [torch.bool, torch.float32])
-@pytest.mark.parametrize("asked", [{}, {"batch": 2, "num_heads": 3}])
-@pytest.mark.parametrize("mask", [masks.Causal(), masks.Window(left=2, right=1)])
-def test_a_written_attn_mask_hides_the_same_in_multihead_attention(mask, asked, dtype):
-    written = masks.to_mha_attn_mask(mask.bind(5, 5), **asked, dtype=dtype)
-    assert written.dtype == dtype
-    assert written.shape == ((6, 5, 5) if asked else (5, 5))
-    theirs, ours = _multihead(X, attn_mask=written)
-    torch.testing.assert_close(ours(mask), theirs)
+def test_a_written_attn_mask_hides_the_same_in_multihead_attention():
+    for case in sweep(
+        product(
+            [torch.bool, torch.float32],
+            [{}, {"batch": 2, "num_heads": 3}],
+            [masks.Causal(), masks.Window(left=2, right=1)],
+        )
+    ):
+        with case as (dtype, asked, mask):
+            written = masks.to_mha_attn_mask(mask.bind(5, 5), **asked, dtype=dtype)
+            assert written.dtype == dtype
+            assert written.shape == ((6, 5, 5) if asked else (5, 5))
+            theirs, ours = _multihead(X, attn_mask=written)
+            torch.testing.assert_close(ours(mask), theirs)
 
 
 def test_a_written_attn_mask_differs_by_batch_and_head_as_the_mask_does():
@@ -139,14 +150,15 @@ def test_a_written_key_padding_mask_hides_the_same_in_multihead_attention():
     torch.testing.assert_close(ours(padding), theirs)
 
 
-@pytest.mark.parametrize("dtype", [torch.int64, torch.float32, torch.bool])
-def test_written_zeros_and_ones_hide_the_same_by_hand(dtype):
-    mask = masks.Causal() & masks.Padding(FLAGS.bool())
-    written = masks.to_dense_mask(mask.bind(5, 5), num_heads=3, dtype=dtype)
-    assert written.dtype == dtype
-    assert written.shape == (2, 3, 5, 5)
-    scores = (Q @ K.transpose(-2, -1) / 2).masked_fill(written == 0, -torch.inf)
-    torch.testing.assert_close(regard.attention(Q, K, V, mask=mask), torch.softmax(scores, -1) @ V)
+def test_written_zeros_and_ones_hide_the_same_by_hand():
+    for case in sweep([torch.int64, torch.float32, torch.bool]):
+        with case as dtype:
+            mask = masks.Causal() & masks.Padding(FLAGS.bool())
+            written = masks.to_dense_mask(mask.bind(5, 5), num_heads=3, dtype=dtype)
+            assert written.dtype == dtype
+            assert written.shape == (2, 3, 5, 5)
+            scores = (Q @ K.transpose(-2, -1) / 2).masked_fill(written == 0, -torch.inf)
+            torch.testing.assert_close(regard.attention(Q, K, V, mask=mask), torch.softmax(scores, -1) @ V)
 
 
 def test_a_written_attention_mask_is_what_a_tokenizer_gave():
@@ -162,9 +174,8 @@ def test_a_written_mask_has_the_batch_of_the_mask():
     assert masks.to_dense_mask(rule.bind(1, 2), batch=2)[:, 0, 0].tolist() == [[1, 0], [1, 1]]
 
 
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
+def test_a_mask_that_cannot_be_written_so_says_why():
+    cases = [
         (lambda: masks.to_attention_mask(masks.Causal()), "can say Padding alone, got Causal: masks.to_dense_mask"),
         (
             lambda: masks.to_key_padding_mask(masks.Causal()),
@@ -181,8 +192,7 @@ def test_a_written_mask_has_the_batch_of_the_mask():
             lambda: masks.to_mha_attn_mask(masks.Causal().bind(5, 5), dtype=torch.int64),
             "boolean or float, got torch.int64",
         ),
-    ],
-)
-def test_a_mask_that_cannot_be_written_so_says_why(make, words):
-    with pytest.raises(InputError, match=words):
-        make()
+    ]
+    for case in sweep(cases):
+        with case as (make, words), pytest.raises(InputError, match=words):
+            make()

@@ -1,5 +1,7 @@
 """Block masks of FlexAttention, against the tables that PyTorch counts pair by pair and what it computes with them."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,7 @@ from oracles import Largest
 from regard import masks
 from regard.errors import InputError
 from regard.masks.block_plan import EMPTY, FULL, PARTIAL
+from sweeps import sweep
 
 REAL = torch.ones(2, 100, dtype=torch.bool)
 REAL[0, 70:], REAL[1, :33] = False, False
@@ -37,10 +40,6 @@ SAFE = {
 }
 
 
-def _parameters(cases):
-    return pytest.mark.parametrize(("mask", "queries", "keys"), cases.values(), ids=cases.keys())
-
-
 def _counted(bound, block):
     """The same mask as FlexAttention makes it: from all pairs."""
     dense = bound.dense(2, 3).expand(2, 3, -1, -1)
@@ -59,57 +58,61 @@ def _pairs(counts, indices):
 TABLES = ("kv", "full_kv", "q", "full_q")
 
 
-@_parameters(EXACT)
-@pytest.mark.parametrize("block", [16, 32])
-def test_tables_are_those_that_counting_pairs_gives(mask, queries, keys, block):
-    bound = mask.bind(queries, keys)
-    ours, theirs = masks.to_block_mask(bound, block=block), _counted(bound, block)
-    assert ours.shape[-2:] == theirs.shape[-2:]
-    assert ours.BLOCK_SIZE == theirs.BLOCK_SIZE
-    for name in TABLES:
-        for part in ("num_blocks", "indices"):
-            one, other = getattr(ours, f"{name}_{part}"), getattr(theirs, f"{name}_{part}")
-            assert one.dtype == torch.int32
-            assert one.is_contiguous()
-            assert torch.equal(one.expand(other.shape), other), (name, part)
+def test_tables_are_those_that_counting_pairs_gives():
+    for case in sweep(product(EXACT.values(), [16, 32])):
+        with case as ((mask, queries, keys), block):
+            bound = mask.bind(queries, keys)
+            ours, theirs = masks.to_block_mask(bound, block=block), _counted(bound, block)
+            assert ours.shape[-2:] == theirs.shape[-2:]
+            assert ours.BLOCK_SIZE == theirs.BLOCK_SIZE
+            for name in TABLES:
+                for part in ("num_blocks", "indices"):
+                    one, other = getattr(ours, f"{name}_{part}"), getattr(theirs, f"{name}_{part}")
+                    assert one.dtype == torch.int32
+                    assert one.is_contiguous()
+                    assert torch.equal(one.expand(other.shape), other), (name, part)
 
 
-@_parameters(SAFE)
-def test_tables_of_other_masks_visit_all_that_is_seen(mask, queries, keys):
-    bound = mask.bind(queries, keys)
-    ours, theirs = masks.to_block_mask(bound, block=16), _counted(bound, 16)
-    listed = {}
-    for name in TABLES:
-        counts, indices = getattr(ours, f"{name}_num_blocks"), getattr(ours, f"{name}_indices")
-        shape = getattr(theirs, f"{name}_indices").shape
-        assert indices.shape[2:] == shape[2:]  # narrower ones are for those who ask, see test_block_tables.py
-        listed[name] = _pairs(counts.expand(shape[:3]), indices.expand(shape))
-        counted = _pairs(getattr(theirs, f"{name}_num_blocks"), getattr(theirs, f"{name}_indices"))
-        if name.startswith("full"):
-            assert listed[name] <= counted
-        else:
-            assert counted <= listed[name] | listed.get(f"full_{name}", set())
-    for way in ("", "full_"):
-        assert {(b, h, row, column) for b, h, column, row in listed[f"{way}q"]} == listed[f"{way}kv"]
-    assert not listed["kv"] & listed["full_kv"]
+def test_tables_of_other_masks_visit_all_that_is_seen():
+    for case in sweep(SAFE.values()):
+        with case as (mask, queries, keys):
+            bound = mask.bind(queries, keys)
+            ours, theirs = masks.to_block_mask(bound, block=16), _counted(bound, 16)
+            listed = {}
+            for name in TABLES:
+                counts, indices = getattr(ours, f"{name}_num_blocks"), getattr(ours, f"{name}_indices")
+                shape = getattr(theirs, f"{name}_indices").shape
+                assert indices.shape[2:] == shape[2:]  # narrower ones are for those who ask, see test_block_tables.py
+                listed[name] = _pairs(counts.expand(shape[:3]), indices.expand(shape))
+                counted = _pairs(getattr(theirs, f"{name}_num_blocks"), getattr(theirs, f"{name}_indices"))
+                if name.startswith("full"):
+                    assert listed[name] <= counted
+                else:
+                    assert counted <= listed[name] | listed.get(f"full_{name}", set())
+            for way in ("", "full_"):
+                assert {(b, h, row, column) for b, h, column, row in listed[f"{way}q"]} == listed[f"{way}kv"]
+            assert not listed["kv"] & listed["full_kv"]
 
 
 @pytest.mark.slow
-@_parameters(EXACT | SAFE)
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile:UserWarning")
-@pytest.mark.parametrize("block", [16, 64])
-def test_flex_attention_computes_what_attention_does(mask, queries, keys, block):
-    q, k, v = (torch.randn(2, 3, n, 16, generator=torch.Generator().manual_seed(n)) for n in (queries, keys, keys + 1))
-    v = v[:, :, :keys]
-    theirs = flex_attention(q, k, v, block_mask=masks.to_block_mask(mask.bind(queries, keys), block=block))
-    torch.testing.assert_close(theirs, regard.attention(q, k, v, mask=mask, backend="reference"))
+def test_flex_attention_computes_what_attention_does():
+    for case in sweep(product((EXACT | SAFE).values(), [16, 64])):
+        with case as ((mask, queries, keys), block):
+            q, k, v = (
+                torch.randn(2, 3, n, 16, generator=torch.Generator().manual_seed(n)) for n in (queries, keys, keys + 1)
+            )
+            v = v[:, :, :keys]
+            theirs = flex_attention(q, k, v, block_mask=masks.to_block_mask(mask.bind(queries, keys), block=block))
+            torch.testing.assert_close(theirs, regard.attention(q, k, v, mask=mask, backend="reference"))
 
 
-@_parameters(EXACT | SAFE)
-def test_mask_mod_answers_beyond_the_ends(mask, queries, keys):
-    mask_mod = masks.to_block_mask(mask.bind(queries, keys), block=64).mask_mod
-    last = mask_mod(*(torch.tensor(at) for at in (0, 0, queries - 1, keys - 1)))
-    assert torch.equal(mask_mod(*(torch.tensor(at) for at in (0, 0, 127, 127))).squeeze(), last.squeeze())
+def test_mask_mod_answers_beyond_the_ends():
+    for case in sweep((EXACT | SAFE).values()):
+        with case as (mask, queries, keys):
+            mask_mod = masks.to_block_mask(mask.bind(queries, keys), block=64).mask_mod
+            last = mask_mod(*(torch.tensor(at) for at in (0, 0, queries - 1, keys - 1)))
+            assert torch.equal(mask_mod(*(torch.tensor(at) for at in (0, 0, 127, 127))).squeeze(), last.squeeze())
 
 
 def test_a_block_mask_of_many_tokens_evaluates_no_pairs():
@@ -120,49 +123,46 @@ def test_a_block_mask_of_many_tokens_evaluates_no_pairs():
     blocks = -(-100_000 // 64)
     with Largest() as largest:
         block_mask = masks.to_block_mask(bound, block=64)
+    at = torch.arange(blocks)
+    first, last = (64 * at - 999).clamp(min=0) // 64, (at + 16).clamp(max=blocks - 1)
     assert block_mask.kv_indices.shape == (1, 1, blocks, blocks)
-    assert int(block_mask.kv_num_blocks.max()) == 17
+    assert torch.equal(block_mask.kv_num_blocks[0, 0], (at - first + 1).int())
+    assert torch.equal(block_mask.kv_indices[0, 0, :, 0], first.int())
+    assert torch.equal(block_mask.q_num_blocks[0, 0], (last - at + 1).int())
+    assert torch.equal(block_mask.q_indices[0, 0, :, 0], at.int())
     assert largest.bytes <= 4 * blocks * blocks  # a table of 32-bit numbers, nothing larger on the way
-
-
-def test_a_block_mask_is_made_in_parts_as_if_in_one(monkeypatch):
-    bound = EXACT["both"][0].bind(100, 100)
-    whole = masks.to_block_mask(bound, block=16)
-    monkeypatch.setattr("regard.masks.convert_blocks._AT_ONCE", 25)
-    for one, other in zip(masks.to_block_mask(bound, block=16).as_tuple(), whole.as_tuple(), strict=True):
-        if isinstance(one, torch.Tensor):
-            assert torch.equal(one, other)
 
 
 # And back.
 
 
-@_parameters(EXACT | SAFE)
-def test_a_converted_block_mask_is_the_mask_it_was_made_of(mask, queries, keys):
-    bound = mask.bind(queries, keys)
-    dense = bound.dense(2, 3).expand(2, 3, -1, -1)
-    for block_mask in (masks.to_block_mask(bound, block=16), _counted(bound, (16, 32))):
-        back = masks.from_block_mask(block_mask).bind(queries, keys)
-        assert torch.equal(back.dense(2, 3).expand(2, 3, -1, -1), dense)
+def test_a_converted_block_mask_is_the_mask_it_was_made_of():
+    for case in sweep((EXACT | SAFE).values()):
+        with case as (mask, queries, keys):
+            bound = mask.bind(queries, keys)
+            dense = bound.dense(2, 3).expand(2, 3, -1, -1)
+            for block_mask in (masks.to_block_mask(bound, block=16), _counted(bound, (16, 32))):
+                back = masks.from_block_mask(block_mask).bind(queries, keys)
+                assert torch.equal(back.dense(2, 3).expand(2, 3, -1, -1), dense)
 
 
-@pytest.mark.parametrize("step", [16, 7, 24])
-@_parameters(EXACT | SAFE)
-def test_a_converted_block_mask_promises_nothing_that_pairs_do_not_keep(mask, queries, keys, step):
-    bound = mask.bind(queries, keys)
-    dense = bound.dense(2, 3).expand(2, 3, -1, -1)
-    rows, columns = (torch.tensor([*range(0, n, step), n]) for n in (queries, keys))
-    kinds = masks.from_block_mask(_counted(bound, 16)).bind(queries, keys).blocks(rows, columns)
-    for r in range(len(rows) - 1):
-        for c in range(len(columns) - 1):
-            part = dense[:, :, rows[r] : rows[r + 1], columns[c] : columns[c + 1]].flatten(2)
-            truth = PARTIAL + part.all(2).int() - (~part.any(2)).int()
-            said = kinds[:, :, r, c]
-            ragged = (rows[r + 1] == queries and queries % 16) or (columns[c + 1] == keys and keys % 16)
-            assert (truth[said == EMPTY] == EMPTY).all()
-            assert (truth[said == FULL] == FULL).all()
-            if step == 16 and not ragged:
-                assert torch.equal(said, truth)
+def test_a_converted_block_mask_promises_nothing_that_pairs_do_not_keep():
+    for case in sweep(product((EXACT | SAFE).values(), [16, 7, 24])):
+        with case as ((mask, queries, keys), step):
+            bound = mask.bind(queries, keys)
+            dense = bound.dense(2, 3).expand(2, 3, -1, -1)
+            rows, columns = (torch.tensor([*range(0, n, step), n]) for n in (queries, keys))
+            kinds = masks.from_block_mask(_counted(bound, 16)).bind(queries, keys).blocks(rows, columns)
+            for r in range(len(rows) - 1):
+                for c in range(len(columns) - 1):
+                    part = dense[:, :, rows[r] : rows[r + 1], columns[c] : columns[c + 1]].flatten(2)
+                    truth = PARTIAL + part.all(2).int() - (~part.any(2)).int()
+                    said = kinds[:, :, r, c]
+                    ragged = (rows[r + 1] == queries and queries % 16) or (columns[c + 1] == keys and keys % 16)
+                    assert (truth[said == EMPTY] == EMPTY).all()
+                    assert (truth[said == FULL] == FULL).all()
+                    if step == 16 and not ragged:
+                        assert torch.equal(said, truth)
 
 
 def test_only_what_a_block_mask_lists_is_seen():

@@ -8,6 +8,7 @@ import torch
 import regard
 from regard import masks
 from regard.errors import InputError
+from sweeps import sweep
 
 REAL = torch.tensor([[1, 1, 1, 0, 0], [0, 1, 0, 1, 1], [0, 0, 0, 0, 0], [1, 1, 1, 1, 1]]).bool()
 PADDING = masks.Padding(REAL)
@@ -26,15 +27,16 @@ def test_edges_of_sequences_are_cumulated_lengths():
     assert edges.dtype == torch.int32
 
 
-@pytest.mark.parametrize("rest", [(), (4,), (2, 3)])
-def test_packing_and_unpacking_give_back_all_but_the_padding(rest):
-    x = torch.randn(4, 5, *rest)
-    packed = masks.pack(x, PADDING)
-    assert packed.shape == (int(REAL.sum()), *rest)
-    assert torch.equal(packed, x.flatten(0, 1)[masks.unpad(PADDING).indices])
-    back = masks.unpack(packed, PADDING)
-    assert torch.equal(back[REAL], x[REAL])
-    assert not back[~REAL].any()
+def test_packing_and_unpacking_give_back_all_but_the_padding():
+    for case in sweep([(), (4,), (2, 3)]):
+        with case as rest:
+            x = torch.randn(4, 5, *rest)
+            packed = masks.pack(x, PADDING)
+            assert packed.shape == (int(REAL.sum()), *rest)
+            assert torch.equal(packed, x.flatten(0, 1)[masks.unpad(PADDING).indices])
+            back = masks.unpack(packed, PADDING)
+            assert torch.equal(back[REAL], x[REAL])
+            assert not back[~REAL].any()
 
 
 def test_attention_over_packed_sequences_is_that_over_padded_ones():
@@ -53,20 +55,18 @@ def test_gradients_pass_through_packing():
     assert torch.equal(x.grad, factor * REAL[..., None])
 
 
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
+def test_what_does_not_fit_is_refused():
+    cases = [
         (lambda: masks.cu_seqlens_from_lengths(torch.tensor([2, -1])), r"integers of 0 or more, .* got .*-1"),
         (lambda: masks.cu_seqlens_from_lengths(torch.tensor([2.0])), "integers of 0 or more"),
         (lambda: masks.cu_seqlens_from_lengths(torch.tensor([[2]])), "one for each sequence"),
         (lambda: masks.cu_seqlens_from_lengths(torch.tensor([2**30, 2**30])), "got 2147483648 tokens: split"),
         (lambda: masks.pack(torch.zeros(4, 6), PADDING), r"of the padding, \(4, 5\), got \(4, 6\)"),
         (lambda: masks.unpack(torch.zeros(3), PADDING), "hold the 11 tokens that the padding leaves, got 3"),
-    ],
-)
-def test_what_does_not_fit_is_refused(make, words):
-    with pytest.raises(InputError, match=words):
-        make()
+    ]
+    for case in sweep(cases):
+        with case as (make, words), pytest.raises(InputError, match=words):
+            make()
 
 
 @pytest.mark.parametrize("shape", [(1, 3), (2, 1), (2, 3)])

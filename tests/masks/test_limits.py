@@ -8,6 +8,7 @@ from oracles import Largest
 from regard import masks, positions
 from regard.errors import InputError
 from regard.masks.block_plan import cover
+from sweeps import sweep
 
 LONG = 10_000_000
 
@@ -16,26 +17,34 @@ def ask(batch, head, i, j):
     return (i + j) % 3 == 0
 
 
-@pytest.mark.parametrize(("mask", "share"), [
-    (masks.Causal(), (78_125 + 1) / (2 * 78_125)),
-    (masks.Strided(64), 1.0),
-    (masks.sparse_transformer(100), (78_125 + 1) / (2 * 78_125)),
-    (masks.Causal() & masks.Window(257), 3 / 78_125),
-])  # fmt: skip
-def test_ten_million_tokens_are_planned_where_distances_decide(mask, share):
-    with Largest() as largest:
-        found = cover(mask.bind(LONG, LONG), LONG, LONG, 128)
-    assert found.share == pytest.approx(share, rel=1e-4)
-    assert largest.bytes < 2**22
+def test_ten_million_tokens_are_planned_where_distances_decide():
+    cases = [
+        (masks.Causal(), (78_125 + 1) / (2 * 78_125)),
+        (masks.Strided(64), 1.0),
+        (masks.sparse_transformer(100), (78_125 + 1) / (2 * 78_125)),
+        (masks.Causal() & masks.Window(257), 3 / 78_125),
+    ]
+    for case in sweep(cases):
+        with case as (mask, share):
+            with Largest() as largest:
+                found = cover(mask.bind(LONG, LONG), LONG, LONG, 128)
+            assert found.share == pytest.approx(share, rel=1e-4)
+            assert largest.bytes < 2**22
 
 
-@pytest.mark.parametrize("mask", [
-    masks.MaskMod(ask), masks.Strided(3162), masks.Global(range(0, 10**6, 100)),
-])  # fmt: skip
-def test_a_plan_that_would_be_too_large_is_refused_with_its_numbers(mask):
-    q = torch.zeros(1, 1, LONG, 1, device="meta")
-    with pytest.raises(InputError, match=r"78,125 × 78,125 blocks of 128 × 128 .* more than 16,777,216.*: shorten"):
-        regard.explain(q, q, q, mask=mask, bias=positions.ALiBi(1))
+def test_a_plan_that_would_be_too_large_is_refused_with_its_numbers():
+    cases = [
+        masks.MaskMod(ask),
+        masks.Strided(3162),
+        masks.Global(range(0, 10**6, 100)),
+    ]
+    for case in sweep(cases):
+        with case as mask:
+            q = torch.zeros(1, 1, LONG, 1, device="meta")
+            with pytest.raises(
+                InputError, match=r"78,125 × 78,125 blocks of 128 × 128 .* more than 16,777,216.*: shorten"
+            ):
+                regard.explain(q, q, q, mask=mask, bias=positions.ALiBi(1))
 
 
 def test_random_blocks_of_long_texts_are_found_without_looking_at_all_places():
@@ -60,22 +69,27 @@ def test_a_relative_mask_is_planned_as_one_that_is_looked_through():
             assert found.share_partial == looked.share_partial
 
 
-@pytest.mark.parametrize(("make", "words"), [
-    (lambda: masks.Global([10**10]), r"at most 268,435,456, got 10,000,000,000"),
-    (lambda: masks.Global(range(10**10)), r"at most 1,048,576 positions, got 10,000,000,000: flag"),
-    (lambda: positions.ALiBi(10**9), r"at most 65,536, got 1,000,000,000"),
-    (lambda: positions.alibi_slopes(10**9), r"at most 65,536, got 1,000,000,000"),
-    (lambda: masks.RandomBlocks(1, heads=10**9), r"at most 65,536, got 1,000,000,000"),
-    (lambda: masks.RandomBlocks(10**6, block=1).bind(10**6, 10**6), r"draw 1,000,000,000,000 blocks.*`block` larger"),
-    (lambda: masks.Window(2**70), r"at most 2,147,483,648"),
-    (lambda: masks.Sinks(2**70), r"at most 2,147,483,648"),
-    (lambda: masks.Causal().bind(LONG, LONG).share_visible(), r"6,103,515,625 blocks of 128 × 128.*`block=256`"),
-    (lambda: masks.to_block_mask(masks.Causal().bind(LONG, LONG)), r"6,103,515,625 blocks of 128 × 128"),
-])  # fmt: skip
-def test_what_would_take_gigabytes_is_refused(make, words):
-    with Largest() as largest, pytest.raises(InputError, match=words):
-        make()
-    assert largest.bytes < 2**20
+def test_what_would_take_gigabytes_is_refused():
+    cases = [
+        (lambda: masks.Global([10**10]), r"at most 268,435,456, got 10,000,000,000"),
+        (lambda: masks.Global(range(10**10)), r"at most 1,048,576 positions, got 10,000,000,000: flag"),
+        (lambda: positions.ALiBi(10**9), r"at most 65,536, got 1,000,000,000"),
+        (lambda: positions.alibi_slopes(10**9), r"at most 65,536, got 1,000,000,000"),
+        (lambda: masks.RandomBlocks(1, heads=10**9), r"at most 65,536, got 1,000,000,000"),
+        (
+            lambda: masks.RandomBlocks(10**6, block=1).bind(10**6, 10**6),
+            r"draw 1,000,000,000,000 blocks.*`block` larger",
+        ),
+        (lambda: masks.Window(2**70), r"at most 2,147,483,648"),
+        (lambda: masks.Sinks(2**70), r"at most 2,147,483,648"),
+        (lambda: masks.Causal().bind(LONG, LONG).share_visible(), r"6,103,515,625 blocks of 128 × 128.*`block=256`"),
+        (lambda: masks.to_block_mask(masks.Causal().bind(LONG, LONG)), r"6,103,515,625 blocks of 128 × 128"),
+    ]
+    for case in sweep(cases):
+        with case as (make, words):
+            with Largest() as largest, pytest.raises(InputError, match=words):
+                make()
+            assert largest.bytes < 2**20
 
 
 def test_global_positions_beyond_the_text_cost_nothing():

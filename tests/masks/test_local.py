@@ -1,5 +1,7 @@
 """Luong's local attention, windows with gaps and blocks: what the contract does not draw."""
 
+from itertools import product
+
 import pytest
 import torch
 
@@ -7,6 +9,7 @@ import regard
 from regard import masks
 from regard.errors import InputError
 from regard.masks.block_plan import EMPTY, FULL, PARTIAL, edges
+from sweeps import sweep
 
 
 def test_monotonic_queries_beyond_the_keys_look_at_the_end():
@@ -14,53 +17,55 @@ def test_monotonic_queries_beyond_the_keys_look_at_the_end():
     assert seen.int().tolist() == [[1, 1, 0], [1, 1, 1], [0, 1, 1], [0, 1, 1], [0, 1, 1], [0, 1, 1]]
 
 
-@pytest.mark.parametrize("start", [None, 0, 40])
-def test_monotonic_queries_count_from_zero_wherever_they_stand(start):
-    whole = masks.LocalMonotonic(2).bind(9, 7, q_offset=start).dense()
-    assert torch.equal(whole, masks.LocalMonotonic(2).bind(9, 7).dense())
-    steps = [masks.LocalMonotonic(2, first=t).bind(1, 7).dense() for t in range(9)]
-    assert torch.equal(torch.cat(steps, 2), whole)
+def test_monotonic_queries_count_from_zero_wherever_they_stand():
+    for case in sweep([None, 0, 40]):
+        with case as start:
+            whole = masks.LocalMonotonic(2).bind(9, 7, q_offset=start).dense()
+            assert torch.equal(whole, masks.LocalMonotonic(2).bind(9, 7).dense())
+            steps = [masks.LocalMonotonic(2, first=t).bind(1, 7).dense() for t in range(9)]
+            assert torch.equal(torch.cat(steps, 2), whole)
 
 
 LENGTHS = torch.tensor([7, 3, 1, 0])
 PADDING = masks.Padding.from_lengths(LENGTHS, kv_len=7)
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda local: local & PADDING,
-        lambda local: PADDING & local,
-        lambda local: (local & masks.Prefix(7)) & PADDING,
-        lambda local: ~(~local) & PADDING,
-        lambda local: (local | local) & PADDING,
-    ],
-)
-@pytest.mark.parametrize("first", [0, 4])
-def test_monotonic_queries_beyond_their_own_sentence_look_at_its_end(make, first):
-    found = make(masks.LocalMonotonic(2, first=first)).bind(9, 7, q_offset=5).dense(batch=4)[:, 0]
-    for sentence, length in enumerate(LENGTHS.tolist()):
-        alone = torch.zeros(9, 7, dtype=torch.bool)
-        if length:
-            alone[:, :length] = masks.LocalMonotonic(2, first=first).bind(9, length).dense()[0, 0]
-        assert torch.equal(found[sentence], alone)
+WITH_PADDING = {
+    "local & padding": lambda local: local & PADDING,
+    "padding & local": lambda local: PADDING & local,
+    "local & prefix & padding": lambda local: (local & masks.Prefix(7)) & PADDING,
+    "~~local & padding": lambda local: ~(~local) & PADDING,
+    "(local | local) & padding": lambda local: (local | local) & PADDING,
+}
 
 
-@pytest.mark.parametrize("backend", ["reference", "blockwise", "sdpa"])
-def test_monotonic_and_padding_are_the_modules_of_luong(backend):
-    torch.manual_seed(0)
-    module = regard.nn.LocalAttention(8, 2, alignment="monotonic").double()
-    query, source = torch.randn(4, 9, 8).double(), torch.randn(4, 7, 8).double()
-    wanted = module(query, source, key_padding_mask=~PADDING.attention_mask)
-    found = regard.attention(
-        query,
-        source,
-        source,
-        score=regard.scores.Bilinear(module.weight),
-        mask=masks.LocalMonotonic(2) & PADDING,
-        backend=backend,
-    )
-    torch.testing.assert_close(found, wanted)
+def test_monotonic_queries_beyond_their_own_sentence_look_at_its_end():
+    for case in sweep(product(WITH_PADDING, [0, 4])):
+        with case as (name, first):
+            found = WITH_PADDING[name](masks.LocalMonotonic(2, first=first)).bind(9, 7, q_offset=5).dense(batch=4)[:, 0]
+            for sentence, length in enumerate(LENGTHS.tolist()):
+                alone = torch.zeros(9, 7, dtype=torch.bool)
+                if length:
+                    alone[:, :length] = masks.LocalMonotonic(2, first=first).bind(9, length).dense()[0, 0]
+                assert torch.equal(found[sentence], alone)
+
+
+def test_monotonic_and_padding_are_the_modules_of_luong():
+    for case in sweep(["reference", "blockwise", "sdpa"]):
+        with case as backend:
+            torch.manual_seed(0)
+            module = regard.nn.LocalAttention(8, 2, alignment="monotonic").double()
+            query, source = torch.randn(4, 9, 8).double(), torch.randn(4, 7, 8).double()
+            wanted = module(query, source, key_padding_mask=~PADDING.attention_mask)
+            found = regard.attention(
+                query,
+                source,
+                source,
+                score=regard.scores.Bilinear(module.weight),
+                mask=masks.LocalMonotonic(2) & PADDING,
+                backend=backend,
+            )
+            torch.testing.assert_close(found, wanted)
 
 
 def test_monotonic_queries_of_sentences_that_begin_with_padding_are_refused():
@@ -104,9 +109,8 @@ def test_one_centre_that_jumps_is_never_overlooked():
                 assert kinds[1] != EMPTY or odd == top == bottom - 1
 
 
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
+def test_a_wrong_mask_says_what_is_right():
+    cases = [
         (lambda: masks.DilatedWindow(), "either a size or `left=` and `right=`"),
         (lambda: masks.DilatedWindow(4, left=1), "either a size or"),
         (lambda: masks.DilatedWindow(0), "`size` counts the query itself and must be an integer of at least 1, got 0"),
@@ -137,8 +141,7 @@ def test_one_centre_that_jumps_is_never_overlooked():
         (lambda: masks.bigbird(num_window_blocks=2), "`num_window_blocks` .* must be odd, got 2"),
         (lambda: masks.bigbird(num_global_blocks=-1), "`num_global_blocks` .* at least 0, got -1"),
         (lambda: masks.bigbird(num_random_blocks=-1), "`num_random_blocks` .* at least 0, got -1"),
-    ],
-)
-def test_a_wrong_mask_says_what_is_right(make, words):
-    with pytest.raises(InputError, match=words):
-        make()
+    ]
+    for case in sweep(cases):
+        with case as (make, words), pytest.raises(InputError, match=words):
+            make()

@@ -1,6 +1,7 @@
 """Masks of one's own that define no more than which pairs are seen."""
 
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import regard
 from oracles import causal, dense
 from regard import masks
 from regard.masks.block_plan import PARTIAL, Rectangles
+from sweeps import sweep
 
 N = 700  # long enough for blocks to be planned
 
@@ -31,19 +33,18 @@ def test_nothing_is_promised_about_rectangles():
     assert Stride(2).blocks(rectangles).shape == (1, 1, 4, 4)
 
 
-@pytest.mark.parametrize("dropout", [0.0, 1e-12])
-@pytest.mark.parametrize("with_causal", [False, True])
-@pytest.mark.parametrize("backend", ["auto", "sdpa", "blockwise", "numba", "reference"])
-def test_it_runs_at_a_length_at_which_blocks_are_planned(backend, with_causal, dropout):
-    if dropout and backend == "sdpa":
-        with pytest.raises(regard.errors.InputError, match="dropout"):
-            _attend(backend, with_causal, dropout)
-        return
-    found, inputs = _attend(backend, with_causal, dropout)
-    distance = np.arange(N)[:, None] - np.arange(N)
-    seen = np.stack([distance % (2 + head) == 0 for head in range(2)])
-    seen = seen & causal(N, N) if with_causal else seen
-    np.testing.assert_allclose(found, dense(*inputs, visible=seen).output, atol=1e-5)
+def test_it_runs_at_a_length_at_which_blocks_are_planned():
+    for case in sweep(product([0.0, 1e-12], [False, True], ["auto", "sdpa", "blockwise", "numba", "reference"])):
+        with case as (dropout, with_causal, backend):
+            if dropout and backend == "sdpa":
+                with pytest.raises(regard.errors.InputError, match="dropout"):
+                    _attend(backend, with_causal, dropout)
+                continue
+            found, inputs = _attend(backend, with_causal, dropout)
+            distance = np.arange(N)[:, None] - np.arange(N)
+            seen = np.stack([distance % (2 + head) == 0 for head in range(2)])
+            seen = seen & causal(N, N) if with_causal else seen
+            np.testing.assert_allclose(found, dense(*inputs, visible=seen).output, atol=1e-5)
 
 
 def _attend(backend, with_causal, dropout):

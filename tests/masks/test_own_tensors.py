@@ -2,9 +2,9 @@
 
 import copy
 import gc
-import itertools
 import weakref
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ from regard.backends.sdpa import Sdpa
 from regard.errors import InputError
 from regard.nn import ValueModule
 from regard.problem import Problem
-from tiers import slow_but
+from sweeps import sweep
 
 pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without:UserWarning")
 N = 140
@@ -74,17 +74,10 @@ def _ask(backend, mask):
     return BACKENDS[backend](Problem.of(Q, K, V, mask=mask)).output
 
 
-ASKED = [*itertools.product(HOLDING, BACKENDS)]
-FLEX_TOO = ("Padding", "Document")  # uncompiled it takes a quarter of a second for each
-
-
-@pytest.mark.parametrize(
-    ("name", "backend"), slow_but([one for one in ASKED if one[1] != "flex" or one[0] in FLEX_TOO], ASKED)
-)
-def test_a_change_of_the_source_has_no_effect(name, backend):
+def assert_a_change_has_no_effect(name, backend, changes):
     array, make, seen = HOLDING[name]
     expected = dense(Q, K, V, visible=seen).output
-    for change in list(CHANGES.values())[0 if backend != "flex" else 2 :]:  # uncompiled it is slow
+    for change in changes:
         source = torch.from_numpy(mine := array.copy())
         asked, fresh = make(source), make(source)
         bound = asked.bind(N, N)
@@ -94,25 +87,47 @@ def test_a_change_of_the_source_has_no_effect(name, backend):
             close(_ask(backend, mask), expected)
 
 
-@pytest.mark.parametrize("name", HOLDING)
-def test_a_mask_that_a_module_holds_or_that_is_copied_keeps_what_it_had(name):
-    array, make, seen = HOLDING[name]
-    source = torch.from_numpy(array.copy())
-    mask, held = make(source), ValueModule(make(source))
-    source.zero_()
-    for one in (held.to("cpu")(), copy.deepcopy(mask)):
-        close(_ask("blockwise", one), dense(Q, K, V, visible=seen).output)
-
-
-@pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("backend", [name for name in BACKENDS if name != "flex"])
-def test_a_boolean_tensor_is_read_at_each_call(backend, change):
-    array = np.tri(N, dtype=bool)
-    source = torch.from_numpy(array)
-    for _ in range(2):
-        output = regard.attention(Q, K, V, mask=source, backend=backend)
-        close(output, dense(Q, K, V, visible=array).output)
-        CHANGES[change](source, array)
+def test_a_change_of_the_source_has_no_effect(backend):
+    for case in sweep(HOLDING):
+        with case as name:
+            assert_a_change_has_no_effect(name, backend, CHANGES.values())
+
+
+FLEX_SOON = ("Padding", "Document")  # uncompiled it takes a quarter of a second for each
+
+
+@pytest.mark.parametrize(
+    "names",
+    [FLEX_SOON, pytest.param([name for name in HOLDING if name not in FLEX_SOON], marks=pytest.mark.slow)],
+    ids=["soon", "others"],
+)
+def test_a_change_of_the_source_has_no_effect_on_flex_attention(names):
+    for case in sweep(names):
+        with case as name:
+            assert_a_change_has_no_effect(name, "flex", [CHANGES["numpy"]])
+
+
+def test_a_mask_that_a_module_holds_or_that_is_copied_keeps_what_it_had():
+    for case in sweep(HOLDING):
+        with case as name:
+            array, make, seen = HOLDING[name]
+            source = torch.from_numpy(array.copy())
+            mask, held = make(source), ValueModule(make(source))
+            source.zero_()
+            for one in (held.to("cpu")(), copy.deepcopy(mask)):
+                close(_ask("blockwise", one), dense(Q, K, V, visible=seen).output)
+
+
+def test_a_boolean_tensor_is_read_at_each_call():
+    for case in sweep(product(CHANGES, [name for name in BACKENDS if name != "flex"])):
+        with case as (change, backend):
+            array = np.tri(N, dtype=bool)
+            source = torch.from_numpy(array)
+            for _ in range(2):
+                output = regard.attention(Q, K, V, mask=source, backend=backend)
+                close(output, dense(Q, K, V, visible=array).output)
+                CHANGES[change](source, array)
 
 
 def test_a_boolean_tensor_is_not_copied_where_nothing_is_learned():
@@ -120,40 +135,43 @@ def test_a_boolean_tensor_is_not_copied_where_nothing_is_learned():
     assert Problem.of(Q, K, V, mask=source).mask.mask.visible.data_ptr() == source.data_ptr()
 
 
-@pytest.mark.parametrize("backend", ["reference", "sdpa", "blockwise", "numba"])
-def test_a_boolean_tensor_that_changes_before_the_backward_changes_no_gradient(backend):
-    seen = torch.ones(N, N).tril().bool()
-    source, gradients = seen.clone(), []
-    for change in (False, True):
-        q = Q.clone().requires_grad_()
-        output = regard.attention(q, K, V, mask=source, backend=backend)
-        if change:
-            source.data.fill_(True)
-        gradients += torch.autograd.grad(output.square().sum(), q)
-    torch.testing.assert_close(*gradients)
+def test_a_boolean_tensor_that_changes_before_the_backward_changes_no_gradient():
+    for case in sweep(["reference", "sdpa", "blockwise", "numba"]):
+        with case as backend:
+            seen = torch.ones(N, N).tril().bool()
+            source, gradients = seen.clone(), []
+            for change in (False, True):
+                q = Q.clone().requires_grad_()
+                output = regard.attention(q, K, V, mask=source, backend=backend)
+                if change:
+                    source.data.fill_(True)
+                gradients += torch.autograd.grad(output.square().sum(), q)
+            torch.testing.assert_close(*gradients)
 
 
-@pytest.mark.parametrize("backend", ["reference", "sdpa", "blockwise", "numba"])
-def test_an_optimizer_step_on_a_bias_is_seen_by_plans_that_are_remembered(backend):
-    bias = positions.RelativePositionBias(torch.nn.Parameter(torch.randn(2 * N - 1, 1)))
-    mask = masks.Padding(torch.tensor(FLAGS))
-    for _ in range(2):
-        with torch.no_grad():
-            output = regard.attention(Q, K, V, mask=mask, bias=bias, backend=backend)
-        added = f64(bias.table)[AT[:, None] - AT + N - 1, 0]
-        close(output, dense(Q, K, V, visible=FLAGS[:, None, None], bias=added).output)
-        bias.table.data.mul_(-2.0)
+def test_an_optimizer_step_on_a_bias_is_seen_by_plans_that_are_remembered():
+    for case in sweep(["reference", "sdpa", "blockwise", "numba"]):
+        with case as backend:
+            bias = positions.RelativePositionBias(torch.nn.Parameter(torch.randn(2 * N - 1, 1)))
+            mask = masks.Padding(torch.tensor(FLAGS))
+            for _ in range(2):
+                with torch.no_grad():
+                    output = regard.attention(Q, K, V, mask=mask, bias=bias, backend=backend)
+                added = f64(bias.table)[AT[:, None] - AT + N - 1, 0]
+                close(output, dense(Q, K, V, visible=FLAGS[:, None, None], bias=added).output)
+                bias.table.data.mul_(-2.0)
 
 
-@pytest.mark.parametrize("backend", ["reference", "sdpa", "blockwise", "numba"])
-def test_an_optimizer_step_on_a_score_is_seen_by_plans_that_are_remembered(backend):
-    score = scores.Bilinear(torch.nn.Parameter(torch.randn(8, 8)))
-    mask = masks.Padding(torch.tensor(FLAGS))
-    for _ in range(2):
-        with torch.no_grad():
-            output = regard.attention(Q, K, V, mask=mask, score=score, backend=backend)
-        close(output, dense(f64(Q) @ f64(score.weight), K, V, visible=FLAGS[:, None, None], scale=1.0).output)
-        score.weight.data.mul_(-2.0)
+def test_an_optimizer_step_on_a_score_is_seen_by_plans_that_are_remembered():
+    for case in sweep(["reference", "sdpa", "blockwise", "numba"]):
+        with case as backend:
+            score = scores.Bilinear(torch.nn.Parameter(torch.randn(8, 8)))
+            mask = masks.Padding(torch.tensor(FLAGS))
+            for _ in range(2):
+                with torch.no_grad():
+                    output = regard.attention(Q, K, V, mask=mask, score=score, backend=backend)
+                close(output, dense(f64(Q) @ f64(score.weight), K, V, visible=FLAGS[:, None, None], scale=1.0).output)
+                score.weight.data.mul_(-2.0)
 
 
 def test_a_mask_that_is_changed_itself_is_refused():
@@ -178,17 +196,18 @@ class OneOfMyOwn(masks.Padding):
         pass
 
 
-@pytest.mark.parametrize("backend", ["reference", "blockwise", "numba"])
-def test_masks_of_ones_own_may_hold_what_they_like_and_are_planned_at_each_call(backend):
-    flags = torch.tensor(FLAGS)
-    mask = OneOfMyOwn(flags, np.zeros(3), {"a"})
-    for _ in range(2):
-        for one in (mask, mask.bind(N, N)):
-            close(
-                regard.attention(Q, K, V, mask=one, backend=backend),
-                dense(Q, K, V, visible=flags[:, None, None].numpy()).output,
-            )
-        flags.data[:, 40:60] = False
+def test_masks_of_ones_own_may_hold_what_they_like_and_are_planned_at_each_call():
+    for case in sweep(["reference", "blockwise", "numba"]):
+        with case as backend:
+            flags = torch.tensor(FLAGS)
+            mask = OneOfMyOwn(flags, np.zeros(3), {"a"})
+            for _ in range(2):
+                for one in (mask, mask.bind(N, N)):
+                    close(
+                        regard.attention(Q, K, V, mask=one, backend=backend),
+                        dense(Q, K, V, visible=flags[:, None, None].numpy()).output,
+                    )
+                flags.data[:, 40:60] = False
 
 
 @dataclass(eq=False)
@@ -201,14 +220,15 @@ class Band(masks.Mask):
         return abs(i - j) < self.width
 
 
-@pytest.mark.parametrize("backend", ["auto", "blockwise", "numba"])
-def test_a_number_that_is_assigned_to_a_mask_of_ones_own_is_seen(backend):
-    band = Band(9)
-    for mask, other in ((band, True), (band & masks.Causal(), np.tri(N, dtype=bool)), (band.bind(N, N), True)):
-        for width in (9, 30):
-            band.width = width
-            seen = (abs(AT[:, None] - AT) < width) & other
-            close(regard.attention(Q, K, V, mask=mask, backend=backend), dense(Q, K, V, visible=seen).output)
+def test_a_number_that_is_assigned_to_a_mask_of_ones_own_is_seen():
+    for case in sweep(["auto", "blockwise", "numba"]):
+        with case as backend:
+            band = Band(9)
+            for mask, other in ((band, True), (band & masks.Causal(), np.tri(N, dtype=bool)), (band.bind(N, N), True)):
+                for width in (9, 30):
+                    band.width = width
+                    seen = (abs(AT[:, None] - AT) < width) & other
+                    close(regard.attention(Q, K, V, mask=mask, backend=backend), dense(Q, K, V, visible=seen).output)
 
 
 def test_a_mask_at_another_place_is_another():

@@ -10,6 +10,7 @@ from oracles import Largest
 from regard import masks
 from regard.errors import InputError
 from regard.masks.block_plan import EMPTY, FULL, PARTIAL
+from sweeps import sweep
 
 
 def _table(*args, keys=1024, **options):
@@ -124,9 +125,8 @@ def test_a_block_that_a_plan_repeats_counts_once(dtype):
     ]
 
 
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
+def test_a_wrong_draw_says_what_is_right():
+    cases = [
         (lambda: masks.RandomBlocks(0), "`num_random_blocks` counts the blocks .* integer of at least 1, got 0"),
         (lambda: masks.RandomBlocks(), "`num_random_blocks` counts .* got None"),
         (lambda: masks.RandomBlocks(table=torch.zeros(2, 3)), r"`table` must be an integer .* got torch.float32"),
@@ -142,8 +142,7 @@ def test_a_block_that_a_plan_repeats_counts_once(dtype):
         (lambda: masks.RandomBlocks(1, heads=0), "`heads` counts .* at least 1, got 0"),
         (lambda: masks.RandomBlocks(1, seed=0.5), "`seed` must be an integer of 64 bits, got 0.5"),
         (lambda: masks.RandomBlocks(1)(*torch.zeros(4, 1).long()), r"call mask.bind\(q_len, kv_len\)"),
-    ],
-)
-def test_a_wrong_draw_says_what_is_right(make, words):
-    with pytest.raises(InputError, match=words):
-        make()
+    ]
+    for case in sweep(cases):
+        with case as (make, words), pytest.raises(InputError, match=words):
+            make()

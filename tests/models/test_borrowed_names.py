@@ -1,5 +1,7 @@
 """A name that regard.models takes from transformers has transformers' type, shape, order and values."""
 
+from itertools import product
+
 import pytest
 import torch
 import transformers as hf
@@ -9,6 +11,7 @@ import checkpoints
 from regard.errors import InputError
 from regard.models import SpecialTokens, Transformer, TransformerConfig, output_heads
 from regard.models.inputs_outputs import Output
+from sweeps import sweep
 
 TOLERANCE = {"rtol": 0, "atol": 1e-5}
 NAMES = ("bert", "gpt2", "llama", "bart", "t5")
@@ -68,26 +71,27 @@ ASKED = {
 }
 
 
-@pytest.mark.parametrize(("name", "case"), [(name, case) for case, (_, known) in ASKED.items() for name in known])
 @torch.no_grad()
-def test_forward(pairs, name, case):
-    theirs, ours = pairs(name)
-    given = inputs(theirs) | ASKED[case][0]
-    expected = theirs(**given, **({} if name == "bert" else {"use_cache": False}))
-    found = ours(**given)
-    for field, value in expected.items():
-        if "decoder_attention_mask" in given and field in ("logits", "decoder_hidden_states"):
-            continue  # theirs attends from padding too, and what is at padding is nobody's
-        same(getattr(found, field), value)
-    if "decoder_attention_mask" in given:
-        kept = given["decoder_attention_mask"].bool()
-        same(found.logits[kept], expected.logits[kept])
-    assert torch.equal(found[0], found.logits)
-    assert len(found.to_tuple()) == len(expected.to_tuple())
-    for one, other in zip(found.to_tuple()[1:], expected.to_tuple()[1:], strict=True):
-        if "decoder_attention_mask" not in given:
-            same(one, other)
-    assert set(expected) <= set(found) | {"decoder_hidden_states"}
+def test_forward(pairs):
+    for item in sweep([(name, case) for case, (_, known) in ASKED.items() for name in known]):
+        with item as (name, case):
+            theirs, ours = pairs(name)
+            given = inputs(theirs) | ASKED[case][0]
+            expected = theirs(**given, **({} if name == "bert" else {"use_cache": False}))
+            found = ours(**given)
+            for field, value in expected.items():
+                if "decoder_attention_mask" in given and field in ("logits", "decoder_hidden_states"):
+                    continue  # theirs attends from padding too, and what is at padding is nobody's
+                same(getattr(found, field), value)
+            if "decoder_attention_mask" in given:
+                kept = given["decoder_attention_mask"].bool()
+                same(found.logits[kept], expected.logits[kept])
+            assert torch.equal(found[0], found.logits)
+            assert len(found.to_tuple()) == len(expected.to_tuple())
+            for one, other in zip(found.to_tuple()[1:], expected.to_tuple()[1:], strict=True):
+                if "decoder_attention_mask" not in given:
+                    same(one, other)
+            assert set(expected) <= set(found) | {"decoder_hidden_states"}
 
 
 @pytest.mark.parametrize(
@@ -119,34 +123,33 @@ LABELS = {
 }
 
 
-@names
 @torch.no_grad()
-def test_labels_and_the_loss(pairs, name):
-    theirs, ours = pairs(name)
-    given = inputs(theirs, seed=3)
-    given["labels"] = LABELS[name](given.pop("decoder_input_ids", given["input_ids"]))
-    expected, found = theirs(**given), ours(**given)
-    same(found.loss, expected.loss)
-    same(found.logits, expected.logits)
-    assert torch.equal(found[0], found.loss)
+def test_labels_and_the_loss(pairs):
+    for case in sweep(NAMES):
+        with case as name:
+            theirs, ours = pairs(name)
+            given = inputs(theirs, seed=3)
+            given["labels"] = LABELS[name](given.pop("decoder_input_ids", given["input_ids"]))
+            expected, found = theirs(**given), ours(**given)
+            same(found.loss, expected.loss)
+            same(found.logits, expected.logits)
+            assert torch.equal(found[0], found.loss)
 
 
-@pytest.mark.parametrize(
-    ("kind", "labels", "num_labels"),
-    [
+@torch.no_grad()
+def test_the_loss_of_classifiers(pairs):
+    cases = [
         (hf.BertForSequenceClassification, torch.tensor([2, 0]), 3),
         (hf.BertForSequenceClassification, torch.tensor([0.5, -1.0]), 1),
         (hf.BertForSequenceClassification, torch.tensor([[1.0, 0.0, 1.0], [0.0, 0.0, 1.0]]), 3),
         (hf.BertForTokenClassification, torch.tensor([[0, 1, 2, -100, 1, 1, 0]] * 2), 3),
-    ],
-    ids=["classes", "a number", "several at once", "tokens"],
-)
-@torch.no_grad()
-def test_the_loss_of_classifiers(pairs, kind, labels, num_labels):
-    theirs, ours = pairs("bert", kind, num_labels=num_labels)
-    theirs.config.problem_type = None  # it is set by the first labels that a model sees
-    given = inputs(theirs) | {"labels": labels}
-    same(ours(**given).loss, theirs(**given).loss)
+    ]
+    for case in sweep(cases):
+        with case as (kind, labels, num_labels):
+            theirs, ours = pairs("bert", kind, num_labels=num_labels)
+            theirs.config.problem_type = None  # it is set by the first labels that a model sees
+            given = inputs(theirs) | {"labels": labels}
+            same(ours(**given).loss, theirs(**given).loss)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
@@ -170,27 +173,31 @@ def test_use_cache_and_past_key_values(pairs, name):
     same(outputs[1][mask.bool()], outputs[0][mask.bool()])
 
 
-@names
-def test_the_configuration(pairs, name):
-    theirs, ours = pairs(name)
-    raw, found = theirs.config, ours.config
-    assert found.vocab_size == raw.vocab_size
-    for field in ("hidden_size", "num_attention_heads"):
-        assert getattr(found, field) == getattr(raw, field)
-    wanted = {  # where a configuration has the word itself
-        "num_key_value_heads", "intermediate_size", "layer_norm_eps", "hidden_act", "is_gated_act", "scale_embedding",
-        "type_vocab_size", "relative_attention_num_buckets", "relative_attention_max_distance", "sliding_window",
-        "layer_types", "attention_dropout", "activation_dropout", "encoder_layers", "decoder_layers",
-    }  # fmt: skip
-    compared = {field for field in wanted if field in raw.to_dict() and raw.model_type not in ("t5", "llama", "gpt2")}
-    if name == "llama":
-        compared = {"num_key_value_heads", "intermediate_size", "hidden_act", "attention_dropout"}
-        assert found.layer_norm_eps == raw.rms_norm_eps
-    for field in compared:
-        assert getattr(found, field) == getattr(raw, field), field
-    for field in ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"):
-        if getattr(raw, field, None) is not None:
-            assert getattr(found.special_tokens, field) == getattr(raw, field), field
+def test_the_configuration(pairs):
+    for case in sweep(NAMES):
+        with case as name:
+            theirs, ours = pairs(name)
+            raw, found = theirs.config, ours.config
+            assert found.vocab_size == raw.vocab_size
+            for field in ("hidden_size", "num_attention_heads"):
+                assert getattr(found, field) == getattr(raw, field)
+            wanted = {  # where a configuration has the word itself
+                "num_key_value_heads", "intermediate_size", "layer_norm_eps", "hidden_act", "is_gated_act",
+                "scale_embedding", "type_vocab_size", "relative_attention_num_buckets",
+                "relative_attention_max_distance", "sliding_window", "layer_types", "attention_dropout",
+                "activation_dropout", "encoder_layers", "decoder_layers",
+            }  # fmt: skip
+            compared = {
+                field for field in wanted if field in raw.to_dict() and raw.model_type not in ("t5", "llama", "gpt2")
+            }
+            if name == "llama":
+                compared = {"num_key_value_heads", "intermediate_size", "hidden_act", "attention_dropout"}
+                assert found.layer_norm_eps == raw.rms_norm_eps
+            for field in compared:
+                assert getattr(found, field) == getattr(raw, field), field
+            for field in ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"):
+                if getattr(raw, field, None) is not None:
+                    assert getattr(found.special_tokens, field) == getattr(raw, field), field
 
 
 # What people type from memory, and the word that the answer names.
@@ -212,19 +219,20 @@ NAMED_OTHERWISE = {
 }
 
 
-@pytest.mark.parametrize(("word", "ours"), NAMED_OTHERWISE.items())
-def test_a_constructor_says_which_word_is_meant(word, ours):
-    with pytest.raises(InputError, match=f"TransformerConfig has no argument `{word}`: .*{ours}.* is meant"):
-        TransformerConfig(vocab_size=10, encoder_layers=1, **{word: 1})
+def test_a_constructor_says_which_word_is_meant():
+    for case in sweep(NAMED_OTHERWISE.items()):
+        with case as (word, ours), pytest.raises(InputError, match=f"`{word}`: .*{ours}.* is meant"):
+            TransformerConfig(vocab_size=10, encoder_layers=1, **{word: 1})
 
 
-@pytest.mark.parametrize(
-    ("word", "ours"), {"position_ids": "documents", "output_attentions": "watch", "inputs_embeds": "input_ids"}.items()
-)
-def test_a_forward_says_which_word_is_meant(pairs, word, ours):
-    model = pairs("gpt2")[1]
-    with pytest.raises(InputError, match=f"Transformer.forward has no argument `{word}`: .*{ours}"):
-        model(torch.ones(1, 2, dtype=torch.long), **{word: 1})
+def test_a_forward_says_which_word_is_meant(pairs):
+    for case in sweep(
+        {"position_ids": "documents", "output_attentions": "watch", "inputs_embeds": "input_ids"}.items()
+    ):
+        with case as (word, ours):
+            model = pairs("gpt2")[1]
+            with pytest.raises(InputError, match=f"Transformer.forward has no argument `{word}`: .*{ours}"):
+                model(torch.ones(1, 2, dtype=torch.long), **{word: 1})
 
 
 def test_what_cannot_be_meant_is_refused(pairs):
@@ -265,21 +273,21 @@ GENERATED = {
 }
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama", "bart", "t5"])
-@pytest.mark.parametrize("case", GENERATED)
-def test_generate(pairs, name, case):
-    theirs, ours = pairs(name)
-    ids = torch.randint(3, 44, (3, 6), generator=torch.Generator().manual_seed(4))
-    options = {"max_new_tokens": 8, "do_sample": False, "pad_token_id": 1} | GENERATED[case]
-    torch.manual_seed(5)
-    expected = theirs.generate(ids, attention_mask=torch.ones_like(ids), **options)
-    torch.manual_seed(5)
-    found = ours.generate(ids, attention_mask=torch.ones_like(ids), **options)
-    assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
-    if options["do_sample"]:  # the same numbers are drawn where the kept tokens stand in the same order
-        assert (found[:, 0] == expected[:, 0]).all()
-    else:
-        assert torch.equal(found, expected)
+def test_generate(pairs):
+    for item in sweep(product(["gpt2", "llama", "bart", "t5"], GENERATED)):
+        with item as (name, case):
+            theirs, ours = pairs(name)
+            ids = torch.randint(3, 44, (3, 6), generator=torch.Generator().manual_seed(4))
+            options = {"max_new_tokens": 8, "do_sample": False, "pad_token_id": 1} | GENERATED[case]
+            torch.manual_seed(5)
+            expected = theirs.generate(ids, attention_mask=torch.ones_like(ids), **options)
+            torch.manual_seed(5)
+            found = ours.generate(ids, attention_mask=torch.ones_like(ids), **options)
+            assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
+            if options["do_sample"]:  # the same numbers are drawn where the kept tokens stand in the same order
+                assert (found[:, 0] == expected[:, 0]).all()
+            else:
+                assert torch.equal(found, expected)
 
 
 @pytest.mark.parametrize("name", ["bart", "t5"])

@@ -1,11 +1,14 @@
 """Several texts in a row are read as if each stood alone."""
 
+from itertools import product
+
 import pytest
 import torch
 
 from regard.errors import InputError
 from regard.models import Learned, Sinusoidal, SpecialTokens, Transformer, TransformerConfig, output_heads
 from regard.positions import DynamicNTK, RoPE
+from sweeps import sweep
 
 LENGTHS = [[5, 3, 4], [7, 2]]  # and padding behind, to 13
 
@@ -34,24 +37,25 @@ def model(positions, side, **more):
     return Transformer(TransformerConfig(**options)).eval()
 
 
-@pytest.mark.parametrize("side", ["encoder", "decoder"])
-@pytest.mark.parametrize(
-    "positions",
-    [Sinusoidal(), Learned(8), "t5", "alibi", "shaw", RoPE(4), None, RoPE(4, scaling=DynamicNTK(3.0, 2))],
-    ids=lambda one: str(one)[-9:],
-)
-def test_each_document_is_read_as_if_it_stood_alone(side, positions):
-    ids, documents = packed()
-    found = model(positions, side)
-    whole = found(ids, documents=documents).logits
-    for row, lengths in enumerate(LENGTHS):
-        first = 0
-        for length in lengths:
-            here = slice(first, first + length)
-            torch.testing.assert_close(
-                whole[row, here], found(ids[row : row + 1, here]).logits[0], atol=2e-6, rtol=1e-5
-            )
-            first += length
+def test_each_document_is_read_as_if_it_stood_alone():
+    for case in sweep(
+        product(
+            ["encoder", "decoder"],
+            [Sinusoidal(), Learned(8), "t5", "alibi", "shaw", RoPE(4), None, RoPE(4, scaling=DynamicNTK(3.0, 2))],
+        )
+    ):
+        with case as (side, positions):
+            ids, documents = packed()
+            found = model(positions, side)
+            whole = found(ids, documents=documents).logits
+            for row, lengths in enumerate(LENGTHS):
+                first = 0
+                for length in lengths:
+                    here = slice(first, first + length)
+                    torch.testing.assert_close(
+                        whole[row, here], found(ids[row : row + 1, here]).logits[0], atol=2e-6, rtol=1e-5
+                    )
+                    first += length
 
 
 def test_a_window_reaches_no_further_than_its_document():
@@ -102,19 +106,17 @@ def test_gradients_reach_no_other_document():
     assert reached.tolist() == [False] * 5 + [True] * 3 + [False] * 5
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
+def test_what_does_not_go_together_is_refused():
+    cases = [
         ({"attention_mask": torch.ones(2, 13, dtype=torch.bool)}, "leave `attention_mask`, `past_key_values` and"),
         ({"documents": torch.zeros(2, 12, dtype=torch.long)}, r"of the shape of `input_ids`, \(2, 13\)"),
         ({"documents": torch.zeros(2, 13)}, "must be integers"),
-    ],
-    ids=["real", "shape", "type"],
-)
-def test_what_does_not_go_together_is_refused(given, words):
-    ids, documents = packed()
-    with pytest.raises(InputError, match=words):
-        model(None, "decoder")(ids, **({"documents": documents} | given))
+    ]
+    for case in sweep(cases):
+        with case as (given, words):
+            ids, documents = packed()
+            with pytest.raises(InputError, match=words):
+                model(None, "decoder")(ids, **({"documents": documents} | given))
 
 
 def test_what_makes_one_thing_of_a_row_is_refused():

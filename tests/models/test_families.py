@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from itertools import product
 
 import pytest
 import torch
@@ -13,11 +14,10 @@ import regard
 from oracles import set_attention
 from regard.errors import InputError
 from regard.models import Transformer, decoding, output_heads
+from sweeps import sweep
 
 TOLERANCE = 1e-5
-names = pytest.mark.parametrize("name", checkpoints.FAMILIES)
 WRITERS = [name for name in checkpoints.FAMILIES if "bert" not in name]
-writers = pytest.mark.parametrize("name", WRITERS)
 
 
 @pytest.fixture(scope="module")
@@ -47,128 +47,137 @@ def close_stack(ours, theirs, real=None):
         close(one, other, real)
 
 
-@names
-@pytest.mark.parametrize("padded", [False, True])
 @torch.no_grad()
-def test_hidden_states_and_logits_of_every_layer(pairs, name, padded):
-    theirs, ours = pairs(name)
-    ids, real = checkpoints.texts(theirs.config, real=7 if padded else 11)
-    given = {"input_ids": ids, "attention_mask": real.long(), "output_hidden_states": True}
-    if theirs.config.is_encoder_decoder:
-        target, target_real = checkpoints.texts(theirs.config, n=6, real=4 if padded else 6, seed=2)
-        target[:, 0] = theirs.config.decoder_start_token_id
-        expected = theirs(**given, decoder_input_ids=target, decoder_attention_mask=target_real.long())
-        output = ours(
-            ids,
-            decoder_input_ids=target,
-            attention_mask=real,
-            decoder_attention_mask=target_real,
-            output_hidden_states=True,
-        )
-        close_stack(output.encoder_hidden_states, expected.encoder_hidden_states, real)
-        close_stack(output.hidden_states, expected.decoder_hidden_states, target_real)
-        close(output.encoder_last_hidden_state, expected.encoder_last_hidden_state, real)
-        close(output.logits, expected.logits, target_real)
-    else:
-        expected = theirs(**given)
-        output = ours(ids, attention_mask=real, output_hidden_states=True)
-        close_stack(output.hidden_states, expected.hidden_states, real)
-        if hasattr(expected, "logits"):
-            close(output.logits, expected.logits, real)
+def test_hidden_states_and_logits_of_every_layer(pairs):
+    for case in sweep(product(checkpoints.FAMILIES, [False, True])):
+        with case as (name, padded):
+            theirs, ours = pairs(name)
+            ids, real = checkpoints.texts(theirs.config, real=7 if padded else 11)
+            given = {"input_ids": ids, "attention_mask": real.long(), "output_hidden_states": True}
+            if theirs.config.is_encoder_decoder:
+                target, target_real = checkpoints.texts(theirs.config, n=6, real=4 if padded else 6, seed=2)
+                target[:, 0] = theirs.config.decoder_start_token_id
+                expected = theirs(**given, decoder_input_ids=target, decoder_attention_mask=target_real.long())
+                output = ours(
+                    ids,
+                    decoder_input_ids=target,
+                    attention_mask=real,
+                    decoder_attention_mask=target_real,
+                    output_hidden_states=True,
+                )
+                close_stack(output.encoder_hidden_states, expected.encoder_hidden_states, real)
+                close_stack(output.hidden_states, expected.decoder_hidden_states, target_real)
+                close(output.encoder_last_hidden_state, expected.encoder_last_hidden_state, real)
+                close(output.logits, expected.logits, target_real)
+            else:
+                expected = theirs(**given)
+                output = ours(ids, attention_mask=real, output_hidden_states=True)
+                close_stack(output.hidden_states, expected.hidden_states, real)
+                if hasattr(expected, "logits"):
+                    close(output.logits, expected.logits, real)
 
 
-@writers
-@pytest.mark.parametrize("steps", [[1] * 9, [4, 1, 3, 1]])
 @torch.no_grad()
-def test_with_a_cache_each_step_gives_what_transformers_gives_at_once(pairs, name, steps):
-    theirs, ours = pairs(name)
-    ids, _ = checkpoints.texts(theirs.config, n=9, real=9)
-    cache, logits, at = ours.cache(), [], 0
-    if theirs.config.is_encoder_decoder:
-        source, real = checkpoints.texts(theirs.config, seed=2)
-        expected = theirs(input_ids=source, attention_mask=real.long(), decoder_input_ids=ids).logits
-        memory = ours.encode(source, attention_mask=real)
-        for n in steps:
-            # Of a cache that holds the projected memory, the memory itself is not read again.
-            memory = memory if at == 0 else torch.full_like(memory, torch.nan)
-            logits.append(
-                ours.decode(ids[:, at : at + n], memory, encoder_attention_mask=real, past_key_values=cache).logits
+def test_with_a_cache_each_step_gives_what_transformers_gives_at_once(pairs):
+    for case in sweep(product(WRITERS, [[1] * 9, [4, 1, 3, 1]])):
+        with case as (name, steps):
+            theirs, ours = pairs(name)
+            ids, _ = checkpoints.texts(theirs.config, n=9, real=9)
+            cache, logits, at = ours.cache(), [], 0
+            if theirs.config.is_encoder_decoder:
+                source, real = checkpoints.texts(theirs.config, seed=2)
+                expected = theirs(input_ids=source, attention_mask=real.long(), decoder_input_ids=ids).logits
+                memory = ours.encode(source, attention_mask=real)
+                for n in steps:
+                    # Of a cache that holds the projected memory, the memory itself is not read again.
+                    memory = memory if at == 0 else torch.full_like(memory, torch.nan)
+                    logits.append(
+                        ours.decode(
+                            ids[:, at : at + n], memory, encoder_attention_mask=real, past_key_values=cache
+                        ).logits
+                    )
+                    at += n
+            else:
+                expected = theirs(input_ids=ids).logits
+                for n in steps:
+                    logits.append(ours(ids[:, at : at + n], past_key_values=cache).logits)
+                    at += n
+            close(torch.cat(logits, 1), expected)
+            assert cache.length == 9
+
+
+@torch.no_grad()
+def test_padding_on_the_left_changes_nothing_that_is_written(pairs):
+    for case in sweep(product(["gpt2", "llama", "mistral", "qwen2 with windows"], [True, False])):
+        with case as (name, cached):
+            theirs, ours = pairs(name)
+            prompts = [[5, 6, 7, 8, 9, 10], [11, 12], [13, 14, 15]]
+            expected = [
+                theirs.generate(
+                    torch.tensor([one]), max_new_tokens=9, do_sample=False, eos_token_id=None, pad_token_id=0
+                )[0, len(one) :]
+                for one in prompts
+            ]
+            assert ours.generate(
+                prompts, max_new_tokens=9, eos_token_id=(), use_cache=cached, return_dict_in_generate=True
+            ).new_tokens == [one.tolist() for one in expected]
+            assert len({tuple(one.tolist()) for one in expected}) > 1
+
+
+@torch.no_grad()
+def test_the_same_sequences_as_transformers_generate(pairs):
+    for case in sweep(product([name for name in WRITERS if name[:2] in ("t5", "ba", "ma")], [1, 4], [True, False])):
+        with case as (name, beams, cached), pytest.MonkeyPatch.context() as monkeypatch:
+            theirs, ours = pairs(name)
+            if (
+                name == "marian with two vocabularies"
+            ):  # whose first one the beams of transformers before 5.18 divide by
+                monkeypatch.setattr(theirs.config, "vocab_size", theirs.config.decoder_vocab_size)
+            if theirs.config.is_encoder_decoder:
+                sources, real = checkpoints.texts(theirs.config, batch=3, seed=3)
+                expected = theirs.generate(
+                    sources, attention_mask=real.long(), num_beams=beams, max_new_tokens=12, do_sample=False
+                )
+                how = decoding.Greedy() if beams == 1 else decoding.BeamSearch(beams)
+                lists = [one[kept].tolist() for one, kept in zip(sources, real, strict=True)]
+                found = ours.generate(
+                    lists, search_strategy=how, max_new_tokens=12, use_cache=cached, return_dict_in_generate=True
+                ).new_tokens
+                pad, stop = theirs.config.pad_token_id, theirs.config.eos_token_id
+                for one, row in zip(found, expected[:, 1:].tolist(), strict=True):
+                    assert one == row[: row.index(stop) + 1] if stop in row else one == row[: len(one)]
+                    assert row[len(one) :] == [pad] * (len(row) - len(one))
+
+
+@torch.no_grad()
+def test_beams_of_a_decoder_alone(pairs):
+    for case in sweep(product(["gpt2", "llama", "mistral"], [2, 4])):
+        with case as (name, beams):
+            theirs, ours = pairs(name)
+            prompts = torch.randint(3, 44, (3, 5), generator=torch.Generator().manual_seed(4))
+            options = {
+                "num_beams": beams,
+                "max_new_tokens": 10,
+                "do_sample": False,
+                "eos_token_id": None,
+                "pad_token_id": 0,
+            }
+            expected = theirs.generate(prompts, attention_mask=torch.ones_like(prompts), **options)[:, 5:]
+            assert (
+                ours.generate(
+                    prompts,
+                    search_strategy=decoding.BeamSearch(beams),
+                    max_new_tokens=10,
+                    eos_token_id=(),
+                    return_dict_in_generate=True,
+                ).new_tokens
+                == expected.tolist()
             )
-            at += n
-    else:
-        expected = theirs(input_ids=ids).logits
-        for n in steps:
-            logits.append(ours(ids[:, at : at + n], past_key_values=cache).logits)
-            at += n
-    close(torch.cat(logits, 1), expected)
-    assert cache.length == 9
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama", "mistral", "qwen2 with windows"])
-@pytest.mark.parametrize("cached", [True, False])
 @torch.no_grad()
-def test_padding_on_the_left_changes_nothing_that_is_written(pairs, name, cached):
-    theirs, ours = pairs(name)
-    prompts = [[5, 6, 7, 8, 9, 10], [11, 12], [13, 14, 15]]
-    expected = [
-        theirs.generate(torch.tensor([one]), max_new_tokens=9, do_sample=False, eos_token_id=None, pad_token_id=0)[
-            0, len(one) :
-        ]
-        for one in prompts
-    ]
-    assert ours.generate(
-        prompts, max_new_tokens=9, eos_token_id=(), use_cache=cached, return_dict_in_generate=True
-    ).new_tokens == [one.tolist() for one in expected]
-    assert len({tuple(one.tolist()) for one in expected}) > 1
-
-
-@pytest.mark.parametrize("name", [name for name in WRITERS if name[:2] in ("t5", "ba", "ma")])
-@pytest.mark.parametrize("beams", [1, 4])
-@pytest.mark.parametrize("cached", [True, False])
-@torch.no_grad()
-def test_the_same_sequences_as_transformers_generate(pairs, name, beams, cached, monkeypatch):
-    theirs, ours = pairs(name)
-    if name == "marian with two vocabularies":  # whose first one the beams of transformers before 5.18 divide by
-        monkeypatch.setattr(theirs.config, "vocab_size", theirs.config.decoder_vocab_size)
-    if theirs.config.is_encoder_decoder:
-        sources, real = checkpoints.texts(theirs.config, batch=3, seed=3)
-        expected = theirs.generate(
-            sources, attention_mask=real.long(), num_beams=beams, max_new_tokens=12, do_sample=False
-        )
-        how = decoding.Greedy() if beams == 1 else decoding.BeamSearch(beams)
-        lists = [one[kept].tolist() for one, kept in zip(sources, real, strict=True)]
-        found = ours.generate(
-            lists, search_strategy=how, max_new_tokens=12, use_cache=cached, return_dict_in_generate=True
-        ).new_tokens
-        pad, stop = theirs.config.pad_token_id, theirs.config.eos_token_id
-        for one, row in zip(found, expected[:, 1:].tolist(), strict=True):
-            assert one == row[: row.index(stop) + 1] if stop in row else one == row[: len(one)]
-            assert row[len(one) :] == [pad] * (len(row) - len(one))
-
-
-@pytest.mark.parametrize("name", ["gpt2", "llama", "mistral"])
-@pytest.mark.parametrize("beams", [2, 4])
-@torch.no_grad()
-def test_beams_of_a_decoder_alone(pairs, name, beams):
-    theirs, ours = pairs(name)
-    prompts = torch.randint(3, 44, (3, 5), generator=torch.Generator().manual_seed(4))
-    options = {"num_beams": beams, "max_new_tokens": 10, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
-    expected = theirs.generate(prompts, attention_mask=torch.ones_like(prompts), **options)[:, 5:]
-    assert (
-        ours.generate(
-            prompts,
-            search_strategy=decoding.BeamSearch(beams),
-            max_new_tokens=10,
-            eos_token_id=(),
-            return_dict_in_generate=True,
-        ).new_tokens
-        == expected.tolist()
-    )
-
-
-@pytest.mark.parametrize(
-    ("name", "kind", "head"),
-    [
+def test_heads_of_checkpoints(tmp_path_factory):
+    cases = [
         ("bert", hf.BertForSequenceClassification, output_heads.SequenceClassification(3)),
         ("bert", hf.BertForTokenClassification, output_heads.TokenClassification(3)),
         ("bert", hf.BertForPreTraining, output_heads.MaskedLanguageModel()),
@@ -192,34 +201,34 @@ def test_beams_of_a_decoder_alone(pairs, name, beams):
         ("t5", hf.T5Model, None),
         ("bart", hf.BartModel, None),
         ("bart", hf.BartForSequenceClassification, output_heads.SequenceClassification(3, pooling="last")),
-    ],
-)
+    ]
+    for case in sweep(cases):
+        with case as (name, kind, head):
+            tmp_path = tmp_path_factory.mktemp("case")
+            more = {} if head is None or not hasattr(head, "num_labels") else {"num_labels": 3}
+            theirs = checkpoints.checkpoint(name, tmp_path, kind=kind, pad_token_id=1, eos_token_id=2, **more)
+            ours = Transformer.from_pretrained(tmp_path)
+            assert ours.config.output_head == head
+            ids, real = checkpoints.texts(theirs.config)
+            ids[0, -1] = ids[1, 6] = 2  # BART's classifier reads the end token
+            given = {"input_ids": ids, "attention_mask": real.long()}
+            if ours.config.kind == "encoder-decoder":
+                expected = theirs(**given, decoder_input_ids=ids)
+                output = ours(ids, decoder_input_ids=ids, attention_mask=real, decoder_attention_mask=real)
+            else:
+                expected, output = theirs(**given), ours(ids, attention_mask=real)
+            if head is None:
+                assert output.logits is None
+                if hasattr(expected, "last_hidden_state"):
+                    close(output.last_hidden_state, expected.last_hidden_state, real)
+            else:
+                logits = expected.prediction_logits if kind is hf.BertForPreTraining else expected.logits
+                close(output.logits, logits, real if logits.ndim == 3 else None)
+
+
 @torch.no_grad()
-def test_heads_of_checkpoints(tmp_path, name, kind, head):
-    more = {} if head is None or not hasattr(head, "num_labels") else {"num_labels": 3}
-    theirs = checkpoints.checkpoint(name, tmp_path, kind=kind, pad_token_id=1, eos_token_id=2, **more)
-    ours = Transformer.from_pretrained(tmp_path)
-    assert ours.config.output_head == head
-    ids, real = checkpoints.texts(theirs.config)
-    ids[0, -1] = ids[1, 6] = 2  # BART's classifier reads the end token
-    given = {"input_ids": ids, "attention_mask": real.long()}
-    if ours.config.kind == "encoder-decoder":
-        expected = theirs(**given, decoder_input_ids=ids)
-        output = ours(ids, decoder_input_ids=ids, attention_mask=real, decoder_attention_mask=real)
-    else:
-        expected, output = theirs(**given), ours(ids, attention_mask=real)
-    if head is None:
-        assert output.logits is None
-        if hasattr(expected, "last_hidden_state"):
-            close(output.last_hidden_state, expected.last_hidden_state, real)
-    else:
-        logits = expected.prediction_logits if kind is hf.BertForPreTraining else expected.logits
-        close(output.logits, logits, real if logits.ndim == 3 else None)
-
-
-@pytest.mark.parametrize(
-    ("name", "more"),
-    [
+def test_variants_of_configurations(tmp_path_factory):
+    cases = [
         ("bert", {"hidden_act": "relu"}),
         ("bert", {"hidden_act": "gelu_new"}),
         ("bert", {"tie_word_embeddings": False}),
@@ -230,19 +239,20 @@ def test_heads_of_checkpoints(tmp_path, name, kind, head):
         ("llama", {"tie_word_embeddings": True, "num_key_value_heads": 1, "head_dim": 6}),
         ("bart", {"normalize_embedding": True}),
         ("marian", {"normalize_embedding": False}),
-    ],
-)
-@torch.no_grad()
-def test_variants_of_configurations(tmp_path, name, more):
-    theirs = checkpoints.checkpoint(name, tmp_path, **more)
-    ours, (ids, real) = Transformer.from_pretrained(tmp_path), checkpoints.texts(theirs.config)
-    given = {"input_ids": ids, "attention_mask": real.long()}
-    if theirs.config.is_encoder_decoder:
-        close(
-            ours(ids, decoder_input_ids=ids, attention_mask=real).logits, theirs(**given, decoder_input_ids=ids).logits
-        )
-    else:
-        close(ours(ids, attention_mask=real).logits, theirs(**given).logits, real)
+    ]
+    for case in sweep(cases):
+        with case as (name, more):
+            tmp_path = tmp_path_factory.mktemp("case")
+            theirs = checkpoints.checkpoint(name, tmp_path, **more)
+            ours, (ids, real) = Transformer.from_pretrained(tmp_path), checkpoints.texts(theirs.config)
+            given = {"input_ids": ids, "attention_mask": real.long()}
+            if theirs.config.is_encoder_decoder:
+                close(
+                    ours(ids, decoder_input_ids=ids, attention_mask=real).logits,
+                    theirs(**given, decoder_input_ids=ids).logits,
+                )
+            else:
+                close(ours(ids, attention_mask=real).logits, theirs(**given).logits, real)
 
 
 @pytest.mark.parametrize("name", ["bart", "marian"])
@@ -252,37 +262,39 @@ def test_embeddings_of_its_own_for_each_side_are_refused(tmp_path, name):
         Transformer.from_pretrained(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"), [("t5 1.1", None), ("t5 1.1", hf.MT5ForConditionalGeneration), ("llama", None)]
-)
 @torch.no_grad()
-def test_an_output_layer_that_is_there_holds_whatever_is_said_of_it(tmp_path, name, kind):
-    if kind is not None:
-        checkpoints.FAMILIES["mt5"] = (kind, hf.MT5Config, checkpoints.FAMILIES[name][2])
-        name = "mt5"
-    theirs = checkpoints.checkpoint(name, tmp_path)
-    checkpoints.FAMILIES.pop("mt5", None)
-    own = torch.randn(theirs.lm_head.weight.shape, generator=torch.Generator().manual_seed(9)) * 0.2
-    weights = load_file(tmp_path / "model.safetensors") | {"lm_head.weight": own}
-    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    config = json.loads((tmp_path / "config.json").read_text()) | {"tie_word_embeddings": True}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    ours, (ids, _) = Transformer.from_pretrained(tmp_path), checkpoints.texts(theirs.config, real=11)
-    output = ours(ids, decoder_input_ids=ids) if theirs.config.is_encoder_decoder else ours(ids)
-    close(output.logits, output.last_hidden_state @ own.T)
-    # A head that is asked for by its kind is the checkpoint's.
-    again = Transformer.from_pretrained(tmp_path, output_head=output_heads.LanguageModel())
-    close(again.logits(output.last_hidden_state), output.logits)
+def test_an_output_layer_that_is_there_holds_whatever_is_said_of_it(tmp_path_factory):
+    for case in sweep([("t5 1.1", None), ("t5 1.1", hf.MT5ForConditionalGeneration), ("llama", None)]):
+        with case as (name, kind):
+            tmp_path = tmp_path_factory.mktemp("case")
+            if kind is not None:
+                checkpoints.FAMILIES["mt5"] = (kind, hf.MT5Config, checkpoints.FAMILIES[name][2])
+                name = "mt5"
+            theirs = checkpoints.checkpoint(name, tmp_path)
+            checkpoints.FAMILIES.pop("mt5", None)
+            own = torch.randn(theirs.lm_head.weight.shape, generator=torch.Generator().manual_seed(9)) * 0.2
+            weights = load_file(tmp_path / "model.safetensors") | {"lm_head.weight": own}
+            save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+            config = json.loads((tmp_path / "config.json").read_text()) | {"tie_word_embeddings": True}
+            (tmp_path / "config.json").write_text(json.dumps(config))
+            ours, (ids, _) = Transformer.from_pretrained(tmp_path), checkpoints.texts(theirs.config, real=11)
+            output = ours(ids, decoder_input_ids=ids) if theirs.config.is_encoder_decoder else ours(ids)
+            close(output.logits, output.last_hidden_state @ own.T)
+            # A head that is asked for by its kind is the checkpoint's.
+            again = Transformer.from_pretrained(tmp_path, output_head=output_heads.LanguageModel())
+            close(again.logits(output.last_hidden_state), output.logits)
 
 
-@pytest.mark.parametrize("name", ["llama", "t5", "bart", "marian", "gpt2", "bert"])
 @torch.no_grad()
-def test_a_head_asked_for_by_its_kind_is_that_of_the_checkpoint(pairs, tmp_path, name):
-    theirs, ours = pairs(name)
-    theirs.save_pretrained(tmp_path)
-    kind = output_heads.MaskedLanguageModel if name == "bert" else output_heads.LanguageModel
-    again = Transformer.from_pretrained(tmp_path, output_head=kind())
-    assert again.config == ours.config
+def test_a_head_asked_for_by_its_kind_is_that_of_the_checkpoint(pairs, tmp_path_factory):
+    for case in sweep(["llama", "t5", "bart", "marian", "gpt2", "bert"]):
+        with case as name:
+            tmp_path = tmp_path_factory.mktemp("case")
+            theirs, ours = pairs(name)
+            theirs.save_pretrained(tmp_path)
+            kind = output_heads.MaskedLanguageModel if name == "bert" else output_heads.LanguageModel
+            again = Transformer.from_pretrained(tmp_path, output_head=kind())
+            assert again.config == ours.config
 
 
 @torch.no_grad()
@@ -332,15 +344,17 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("case", HOSTILE)
-def test_foreign_configurations_give_one_sentence(tmp_path, case):
-    checkpoints.checkpoint("llama", tmp_path)
-    (tmp_path / "generation_config.json").unlink()  # it would say the tokens
-    raw = json.loads((tmp_path / "config.json").read_text()) | HOSTILE[case]
-    (tmp_path / "config.json").write_text(json.dumps(raw))
-    with pytest.raises(InputError) as caught:
-        Transformer.from_pretrained(tmp_path)
-    assert "\n" not in str(caught.value)
+def test_foreign_configurations_give_one_sentence(tmp_path_factory):
+    for item in sweep(HOSTILE):
+        with item as case:
+            tmp_path = tmp_path_factory.mktemp("case")
+            checkpoints.checkpoint("llama", tmp_path)
+            (tmp_path / "generation_config.json").unlink()  # it would say the tokens
+            raw = json.loads((tmp_path / "config.json").read_text()) | HOSTILE[case]
+            (tmp_path / "config.json").write_text(json.dumps(raw))
+            with pytest.raises(InputError) as caught:
+                Transformer.from_pretrained(tmp_path)
+            assert "\n" not in str(caught.value)
 
 
 def test_what_is_said_of_writing_changes_no_architecture(tmp_path):
@@ -391,32 +405,33 @@ def test_what_is_said_of_writing_moves_no_positions(tmp_path, pad):
     assert (ours.logits - expected.logits).abs().max() < 1e-4
 
 
-@pytest.mark.parametrize("name", ["bert", "gpt2", "qwen2 with windows", "t5", "marian"])
 @torch.no_grad()
-def test_watched_weights_are_those_that_transformers_returns(pairs, name):
-    theirs, ours = pairs(name)
-    set_attention(theirs, "eager")
-    ids, real = checkpoints.texts(theirs.config)
-    given = {"input_ids": ids, "attention_mask": real.long(), "output_attentions": True}
-    if theirs.config.is_encoder_decoder:
-        target, _ = checkpoints.texts(theirs.config, n=6, real=6, seed=2)
-        output = theirs(**given, decoder_input_ids=target)
-        expected = [*output.encoder_attentions]
-        for own, cross in zip(output.decoder_attentions, output.cross_attentions, strict=True):
-            expected += [own, cross]
-        with regard.watch(ours, keep="weights") as seen:
-            ours(ids, decoder_input_ids=target, attention_mask=real)
-    else:
-        expected = theirs(**given).attentions
-        with regard.watch(ours, keep="weights") as seen:
-            ours(ids, attention_mask=real)
-    set_attention(theirs, "sdpa")
-    assert len(seen.record.layers) == len(expected)
-    for layer, weights in zip(seen.record.layers, expected, strict=True):
-        for head in range(weights.shape[1]):
-            found = torch.from_numpy(layer.exact[:, head].astype("float32"))
-            rows = real if found.shape[1] == 11 else torch.ones(found.shape[:2], dtype=torch.bool)
-            torch.testing.assert_close(found[rows], weights[:, head][rows], rtol=0, atol=TOLERANCE)
+def test_watched_weights_are_those_that_transformers_returns(pairs):
+    for case in sweep(["bert", "gpt2", "qwen2 with windows", "t5", "marian"]):
+        with case as name:
+            theirs, ours = pairs(name)
+            set_attention(theirs, "eager")
+            ids, real = checkpoints.texts(theirs.config)
+            given = {"input_ids": ids, "attention_mask": real.long(), "output_attentions": True}
+            if theirs.config.is_encoder_decoder:
+                target, _ = checkpoints.texts(theirs.config, n=6, real=6, seed=2)
+                output = theirs(**given, decoder_input_ids=target)
+                expected = [*output.encoder_attentions]
+                for own, cross in zip(output.decoder_attentions, output.cross_attentions, strict=True):
+                    expected += [own, cross]
+                with regard.watch(ours, keep="weights") as seen:
+                    ours(ids, decoder_input_ids=target, attention_mask=real)
+            else:
+                expected = theirs(**given).attentions
+                with regard.watch(ours, keep="weights") as seen:
+                    ours(ids, attention_mask=real)
+            set_attention(theirs, "sdpa")
+            assert len(seen.record.layers) == len(expected)
+            for layer, weights in zip(seen.record.layers, expected, strict=True):
+                for head in range(weights.shape[1]):
+                    found = torch.from_numpy(layer.exact[:, head].astype("float32"))
+                    rows = real if found.shape[1] == 11 else torch.ones(found.shape[:2], dtype=torch.bool)
+                    torch.testing.assert_close(found[rows], weights[:, head][rows], rtol=0, atol=TOLERANCE)
 
 
 @pytest.mark.models

@@ -1,10 +1,13 @@
 """The recurrent encoder–decoder against its formulas: one text at a time, without padding, gates and all."""
 
+from itertools import product
+
 import pytest
 import torch
 from torch import nn
 
 from regard.models.recurrent import RecurrentConfig, RecurrentSeq2Seq
+from sweeps import sweep
 
 
 def gates(kind, w_x, w_h, b_x, b_h, x, h, c):
@@ -174,19 +177,19 @@ KINDS = [
 ]
 
 
-@pytest.mark.parametrize("more", [{}, {"num_layers": 2, "cell": "lstm"}, {"bidirectional": False}], ids=str)
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: "-".join(map(str, kind.values())))
-def test_a_padded_batch_is_each_text_by_hand(kind, more):
-    model = made(**kind | more)
-    found = model(IDS, decoder_input_ids=TARGET, return_weights=kind["attention"] is not None)
-    assert (found.weights is None) == (kind["attention"] is None)
-    for b, length in enumerate(LENGTHS):
-        logits, states, weights = by_hand(model.config, model.state_dict(), IDS[b, :length], TARGET[b])
-        torch.testing.assert_close(found.logits[b], logits)
-        torch.testing.assert_close(found.last_hidden_state[b], states)
-        if weights is not None:
-            torch.testing.assert_close(found.weights[b, :, :length], weights)
-            assert (found.weights[b, :, length:] == 0).all()
+def test_a_padded_batch_is_each_text_by_hand():
+    for case in sweep(product([{}, {"num_layers": 2, "cell": "lstm"}, {"bidirectional": False}], KINDS)):
+        with case as (more, kind):
+            model = made(**kind | more)
+            found = model(IDS, decoder_input_ids=TARGET, return_weights=kind["attention"] is not None)
+            assert (found.weights is None) == (kind["attention"] is None)
+            for b, length in enumerate(LENGTHS):
+                logits, states, weights = by_hand(model.config, model.state_dict(), IDS[b, :length], TARGET[b])
+                torch.testing.assert_close(found.logits[b], logits)
+                torch.testing.assert_close(found.last_hidden_state[b], states)
+                if weights is not None:
+                    torch.testing.assert_close(found.weights[b, :, :length], weights)
+                    assert (found.weights[b, :, length:] == 0).all()
 
 
 @pytest.mark.parametrize("cell", ["gru", "lstm"])

@@ -15,6 +15,7 @@ import regard
 from regard.errors import InputError
 from regard.models.decoding import BeamSearch, GenerationLimits, Greedy
 from regard.models.recurrent import RecurrentConfig, RecurrentSeq2Seq
+from sweeps import sweep
 
 SIZES = {"src_vocab_size": 11, "tgt_vocab_size": 9, "embedding_dim": 6, "hidden_size": 6}
 IDS = torch.tensor([[3, 4, 5, 6, 7, 8], [5, 9, 10, 0, 0, 0], [8, 7, 6, 5, 4, 0]])
@@ -41,31 +42,31 @@ def one_thread():
     torch.set_num_threads(before)
 
 
-each_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: "-".join(map(str, kind.values())))
-
-
 def made(**more):
     torch.manual_seed(0)
     return RecurrentSeq2Seq(RecurrentConfig(**SIZES | more)).eval()
 
 
-@each_kind
-def test_padding_has_no_influence_and_no_gradient(kind):
-    model = made(**kind)
-    embedded = []
-    model.encoder.embedding.register_forward_hook(lambda _, __, out: embedded.append(out) or out.retain_grad())
-    found = model(IDS, decoder_input_ids=TARGET)
-    found.logits.square().sum().backward()
-    real = IDS != 0
-    assert (embedded[0].grad[~real] == 0).all()
-    assert (embedded[0].grad[real] != 0).any(-1).all()
-    assert (model.encoder.embedding.weight.grad[0] == 0).all()
-    other = model(torch.where(real, IDS, 7), decoder_input_ids=TARGET, attention_mask=real).logits
-    assert torch.equal(other, found.logits)
-    for b, length in enumerate(real.sum(1)):
-        torch.testing.assert_close(
-            model(IDS[b : b + 1, :length], decoder_input_ids=TARGET[b : b + 1]).logits[0], found.logits[b]
-        )
+def test_padding_has_no_influence_and_no_gradient():
+    for case in sweep(KINDS, lambda kind: "-".join(map(str, kind.values()))):
+        with case as kind:
+            model = made(**kind)
+            embedded = []
+            model.encoder.embedding.register_forward_hook(
+                lambda _, __, out, embedded=embedded: embedded.append(out) or out.retain_grad()
+            )
+            found = model(IDS, decoder_input_ids=TARGET)
+            found.logits.square().sum().backward()
+            real = IDS != 0
+            assert (embedded[0].grad[~real] == 0).all()
+            assert (embedded[0].grad[real] != 0).any(-1).all()
+            assert (model.encoder.embedding.weight.grad[0] == 0).all()
+            other = model(torch.where(real, IDS, 7), decoder_input_ids=TARGET, attention_mask=real).logits
+            assert torch.equal(other, found.logits)
+            for b, length in enumerate(real.sum(1)):
+                torch.testing.assert_close(
+                    model(IDS[b : b + 1, :length], decoder_input_ids=TARGET[b : b + 1]).logits[0], found.logits[b]
+                )
 
 
 def test_padding_is_the_pad_token_unless_something_else_is_said():
@@ -81,124 +82,132 @@ def test_padding_is_the_pad_token_unless_something_else_is_said():
     assert torch.equal(without(IDS, decoder_input_ids=TARGET).logits, said)
 
 
-@each_kind
-def test_step_by_step_is_teacher_forcing(kind):
-    model = made(**kind)
-    whole = model(IDS, decoder_input_ids=TARGET).logits
-    steps, twice = model.writing(IDS), model.writing(IDS)
-    for t in range(TARGET.shape[1]):
-        torch.testing.assert_close(steps.step(TARGET[:, t : t + 1]), whole[:, t])
-    torch.testing.assert_close(twice.step(TARGET[:, :3]), whole[:, 2])
-    torch.testing.assert_close(twice.step(TARGET[:, 3:]), whole[:, 4])
-    assert (steps.bos_token_id, steps.eos_token_id) == (1, 2)
-    assert steps.state.steps.tolist() == [5, 5, 5]
+def test_step_by_step_is_teacher_forcing():
+    for case in sweep(KINDS, lambda kind: "-".join(map(str, kind.values()))):
+        with case as kind:
+            model = made(**kind)
+            whole = model(IDS, decoder_input_ids=TARGET).logits
+            steps, twice = model.writing(IDS), model.writing(IDS)
+            for t in range(TARGET.shape[1]):
+                torch.testing.assert_close(steps.step(TARGET[:, t : t + 1]), whole[:, t])
+            torch.testing.assert_close(twice.step(TARGET[:, :3]), whole[:, 2])
+            torch.testing.assert_close(twice.step(TARGET[:, 3:]), whole[:, 4])
+            assert (steps.bos_token_id, steps.eos_token_id) == (1, 2)
+            assert steps.state.steps.tolist() == [5, 5, 5]
 
 
-@each_kind
-def test_rows_are_repeated_reordered_and_left_out(kind):
-    model = made(**kind)
-    steps, rows = model.writing(IDS), torch.tensor([2, 0, 2, 2])
-    steps.step(TARGET[:, :2])
-    steps.reorder(rows)
-    after = torch.tensor([[3], [4], [5], [6]])
-    text = torch.cat([TARGET[rows, :2], after], 1)
-    wanted = model(IDS[rows], decoder_input_ids=text).logits[:, -1]
-    torch.testing.assert_close(steps.step(after), wanted)
-    steps.reorder(torch.tensor([3, 1]))
-    nothing = steps.step(torch.tensor([[5], [5]]), torch.tensor([[False], [False]]))
-    torch.testing.assert_close(nothing, wanted[[3, 1]])
+def test_rows_are_repeated_reordered_and_left_out():
+    for case in sweep(KINDS, lambda kind: "-".join(map(str, kind.values()))):
+        with case as kind:
+            model = made(**kind)
+            steps, rows = model.writing(IDS), torch.tensor([2, 0, 2, 2])
+            steps.step(TARGET[:, :2])
+            steps.reorder(rows)
+            after = torch.tensor([[3], [4], [5], [6]])
+            text = torch.cat([TARGET[rows, :2], after], 1)
+            wanted = model(IDS[rows], decoder_input_ids=text).logits[:, -1]
+            torch.testing.assert_close(steps.step(after), wanted)
+            steps.reorder(torch.tensor([3, 1]))
+            nothing = steps.step(torch.tensor([[5], [5]]), torch.tensor([[False], [False]]))
+            torch.testing.assert_close(nothing, wanted[[3, 1]])
 
 
-@each_kind
-def test_greedy_and_beams_write_what_teacher_forcing_reads(kind):
-    model = made(**kind)
-    limits, start = GenerationLimits(max_new_tokens=6, eos_token_id=(2,)), torch.ones(3, 1, dtype=torch.long)
-    with torch.no_grad():
-        model.output.weight.mul_(6)  # texts that differ
-        greedy = Greedy().search(model.writing(IDS), start, limits)
-        beams = BeamSearch(num_beams=3, length_penalty=0.0).search(model.writing(IDS), start, limits)
-        for written in (greedy, beams):
-            for b, one in enumerate(written):
-                text = torch.tensor([1, *one.tokens])
-                logits = model(IDS[b : b + 1], decoder_input_ids=text[None, :-1]).logits[0].double()
-                if written is greedy:
-                    assert logits.argmax(-1).tolist() == list(one.tokens)
-                log_probs = logits.log_softmax(-1)[range(len(one.tokens)), text[1:]]
-                assert one.score == pytest.approx(log_probs.sum().item(), abs=1e-4)
+def test_greedy_and_beams_write_what_teacher_forcing_reads():
+    for case in sweep(KINDS, lambda kind: "-".join(map(str, kind.values()))):
+        with case as kind:
+            model = made(**kind)
+            limits, start = GenerationLimits(max_new_tokens=6, eos_token_id=(2,)), torch.ones(3, 1, dtype=torch.long)
+            with torch.no_grad():
+                model.output.weight.mul_(6)  # texts that differ
+                greedy = Greedy().search(model.writing(IDS), start, limits)
+                beams = BeamSearch(num_beams=3, length_penalty=0.0).search(model.writing(IDS), start, limits)
+                for written in (greedy, beams):
+                    for b, one in enumerate(written):
+                        text = torch.tensor([1, *one.tokens])
+                        logits = model(IDS[b : b + 1], decoder_input_ids=text[None, :-1]).logits[0].double()
+                        if written is greedy:
+                            assert logits.argmax(-1).tolist() == list(one.tokens)
+                        log_probs = logits.log_softmax(-1)[range(len(one.tokens)), text[1:]]
+                        assert one.score == pytest.approx(log_probs.sum().item(), abs=1e-4)
 
 
-@each_kind
-def test_a_row_without_a_token_stays_as_it_is(kind):
-    model = made(**kind)
-    steps = model.writing(IDS)
-    real = torch.tensor([[True, True, True], [True, True, False], [False, True, True]])
-    steps.step(TARGET[:, :3], real)
-    ends = [TARGET[0, :3], TARGET[1, :2], TARGET[2, 1:3]]
-    found = steps.step(torch.tensor([[7], [7], [7]]), torch.tensor([[True], [True], [False]]))
-    for b, read in enumerate(ends):
-        text = read if b == 2 else torch.cat([read, torch.tensor([7])])
-        torch.testing.assert_close(found[b], model(IDS[b : b + 1], decoder_input_ids=text[None]).logits[0, -1])
-    assert steps.state.steps.tolist() == [4, 3, 2]
-    with pytest.raises(
-        InputError, match=r"`attention_mask` must have a token in each row .* begin with the start token \(1\)"
-    ):
-        model.writing(IDS).step(TARGET[:, :1], real[:, :1])
+def test_a_row_without_a_token_stays_as_it_is():
+    for case in sweep(KINDS, lambda kind: "-".join(map(str, kind.values()))):
+        with case as kind:
+            model = made(**kind)
+            steps = model.writing(IDS)
+            real = torch.tensor([[True, True, True], [True, True, False], [False, True, True]])
+            steps.step(TARGET[:, :3], real)
+            ends = [TARGET[0, :3], TARGET[1, :2], TARGET[2, 1:3]]
+            found = steps.step(torch.tensor([[7], [7], [7]]), torch.tensor([[True], [True], [False]]))
+            for b, read in enumerate(ends):
+                text = read if b == 2 else torch.cat([read, torch.tensor([7])])
+                torch.testing.assert_close(found[b], model(IDS[b : b + 1], decoder_input_ids=text[None]).logits[0, -1])
+            assert steps.state.steps.tolist() == [4, 3, 2]
+            with pytest.raises(
+                InputError, match=r"`attention_mask` must have a token in each row .* begin with the start token \(1\)"
+            ):
+                model.writing(IDS).step(TARGET[:, :1], real[:, :1])
 
 
-@pytest.mark.parametrize("kind", KINDS[2:], ids=lambda kind: "-".join(map(str, kind.values())))
-def test_decoding_is_watched_as_one_cross_attention(kind):
-    model = made(**kind)
-    wanted = model(IDS, decoder_input_ids=TARGET, return_weights=True)
-    with regard.watch(model, keep="weights") as seen, torch.no_grad():
-        steps = model.writing(IDS)
-        for t in range(TARGET.shape[1]):
-            torch.testing.assert_close(steps.step(TARGET[:, t : t + 1]), wanted.logits[:, t])
-    (record,) = seen.records
-    (layer,) = record.layers
-    assert layer.kind == "cross"
-    assert layer.name.startswith("decoder.cross_attention")
-    np.testing.assert_allclose(seen.weights(layer=0, head=0), wanted.weights.detach(), atol=1e-5)
+def test_decoding_is_watched_as_one_cross_attention():
+    for case in sweep(KINDS[2:], lambda kind: "-".join(map(str, kind.values()))):
+        with case as kind:
+            model = made(**kind)
+            wanted = model(IDS, decoder_input_ids=TARGET, return_weights=True)
+            with regard.watch(model, keep="weights") as seen, torch.no_grad():
+                steps = model.writing(IDS)
+                for t in range(TARGET.shape[1]):
+                    torch.testing.assert_close(steps.step(TARGET[:, t : t + 1]), wanted.logits[:, t])
+            (record,) = seen.records
+            (layer,) = record.layers
+            assert layer.kind == "cross"
+            assert layer.name.startswith("decoder.cross_attention")
+            np.testing.assert_allclose(seen.weights(layer=0, head=0), wanted.weights.detach(), atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", KINDS[2:], ids=lambda kind: "-".join(map(str, kind.values())))
-def test_teacher_forcing_is_watched_as_one_cross_attention(kind):
-    model = made(**kind)
-    with torch.no_grad():
-        plain = model(IDS, decoder_input_ids=TARGET, return_weights=True)
-    with regard.watch(model, keep="weights") as seen, torch.no_grad():
-        assert torch.equal(model(IDS, decoder_input_ids=TARGET).logits, plain.logits)
-    (layer,) = seen.records[0].layers
-    assert layer.kind == "cross"
-    np.testing.assert_allclose(seen.weights(layer=0, head=0), plain.weights, atol=1e-5)
+def test_teacher_forcing_is_watched_as_one_cross_attention():
+    for case in sweep(KINDS[2:], lambda kind: "-".join(map(str, kind.values()))):
+        with case as kind:
+            model = made(**kind)
+            with torch.no_grad():
+                plain = model(IDS, decoder_input_ids=TARGET, return_weights=True)
+            with regard.watch(model, keep="weights") as seen, torch.no_grad():
+                assert torch.equal(model(IDS, decoder_input_ids=TARGET).logits, plain.logits)
+            (layer,) = seen.records[0].layers
+            assert layer.kind == "cross"
+            np.testing.assert_allclose(seen.weights(layer=0, head=0), plain.weights, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", KINDS[2:], ids=lambda kind: "-".join(map(str, kind.values())))
-def test_teacher_forcing_is_watched_and_every_step_is_seen(kind):
-    model = made(**kind)
-    with torch.no_grad():
-        plain = model(IDS, decoder_input_ids=TARGET, return_weights=True)
-    with regard.watch(model, keep="weights") as seen, torch.no_grad():
-        assert torch.equal(model(IDS, decoder_input_ids=TARGET).logits, plain.logits)
-    layers = range(len(seen.records[0].layers))
-    rows = np.concatenate([seen.weights(layer=layer, head=0) for layer in layers], 1)
-    np.testing.assert_allclose(rows, plain.weights, atol=1e-5)
+def test_teacher_forcing_is_watched_and_every_step_is_seen():
+    for case in sweep(KINDS[2:], lambda kind: "-".join(map(str, kind.values()))):
+        with case as kind:
+            model = made(**kind)
+            with torch.no_grad():
+                plain = model(IDS, decoder_input_ids=TARGET, return_weights=True)
+            with regard.watch(model, keep="weights") as seen, torch.no_grad():
+                assert torch.equal(model(IDS, decoder_input_ids=TARGET).logits, plain.logits)
+            layers = range(len(seen.records[0].layers))
+            rows = np.concatenate([seen.weights(layer=layer, head=0) for layer in layers], 1)
+            np.testing.assert_allclose(rows, plain.weights, atol=1e-5)
 
 
-@each_kind
-def test_a_model_is_copied_saved_and_moved(kind):
-    model = made(**kind, tie_word_embeddings=True)
-    plain, file = model(IDS, decoder_input_ids=TARGET).logits, io.BytesIO()
-    # To the last bit or two: the LSTM's kernel depends on where in memory its weights lie.
-    torch.testing.assert_close(copy.deepcopy(model)(IDS, decoder_input_ids=TARGET).logits, plain)
-    torch.save(model.state_dict(), file)
-    file.seek(0)
-    other = RecurrentSeq2Seq(RecurrentConfig(**json.loads(json.dumps(dataclasses.asdict(model.config))))).eval()
-    other.load_state_dict(torch.load(file, weights_only=True))
-    torch.testing.assert_close(other(IDS, decoder_input_ids=TARGET).logits, plain)
-    torch.testing.assert_close(
-        other.double()(IDS, decoder_input_ids=TARGET).logits, plain.double(), atol=1e-5, rtol=1e-5
-    )
-    assert len({one.data_ptr() for one in model.state_dict().values()}) == len(model.state_dict())
+def test_a_model_is_copied_saved_and_moved():
+    for case in sweep(KINDS, lambda kind: "-".join(map(str, kind.values()))):
+        with case as kind:
+            model = made(**kind, tie_word_embeddings=True)
+            plain, file = model(IDS, decoder_input_ids=TARGET).logits, io.BytesIO()
+            # To the last bit or two: the LSTM's kernel depends on where in memory its weights lie.
+            torch.testing.assert_close(copy.deepcopy(model)(IDS, decoder_input_ids=TARGET).logits, plain)
+            torch.save(model.state_dict(), file)
+            file.seek(0)
+            other = RecurrentSeq2Seq(RecurrentConfig(**json.loads(json.dumps(dataclasses.asdict(model.config))))).eval()
+            other.load_state_dict(torch.load(file, weights_only=True))
+            torch.testing.assert_close(other(IDS, decoder_input_ids=TARGET).logits, plain)
+            torch.testing.assert_close(
+                other.double()(IDS, decoder_input_ids=TARGET).logits, plain.double(), atol=1e-5, rtol=1e-5
+            )
+            assert len({one.data_ptr() for one in model.state_dict().values()}) == len(model.state_dict())
 
 
 def test_dropout_is_in_training_alone_and_in_each_place():
@@ -246,9 +255,8 @@ def test_attention_learns_to_copy():
     assert (torch.cat(written, 1) == ids).double().mean() > 0.9
 
 
-@pytest.mark.parametrize(
-    ("asked", "words"),
-    [
+def test_configs_without_a_meaning_are_refused():
+    cases = [
         ({"src_vocab_size": 0}, "`src_vocab_size` counts the source tokens"),
         ({"hidden_size": True}, "`hidden_size` is that of the states"),
         ({"num_layers": 0}, "`num_layers` counts"),
@@ -268,28 +276,24 @@ def test_attention_learns_to_copy():
         ({"eos_token_id": 9}, r"`eos_token_id` must be a token from 0 to 8, got 9: .*`tgt_vocab_size`"),
         ({"bos_token_id": None}, "`bos_token_id` must be a token from 0 to 8, got None"),
         ({"pad_token_id": 11}, "`pad_token_id` must be a token from 0 to 10, got 11: .*`src_vocab_size`"),
-    ],
-    ids=lambda it: str(it) if isinstance(it, dict) else "",
-)
-def test_configs_without_a_meaning_are_refused(asked, words):
-    with pytest.raises(InputError, match=words):
-        RecurrentConfig(**SIZES | asked)
+    ]
+    for case in sweep(cases):
+        with case as (asked, words), pytest.raises(InputError, match=words):
+            RecurrentConfig(**SIZES | asked)
 
 
-@pytest.mark.parametrize(
-    ("word", "ours"),
-    {
+def test_a_standard_name_is_refused_with_ours():
+    cases = {
         "num_hidden_layers": "num_layers",
         "vocab_size": "src_vocab_size and tgt_vocab_size",
         "embed_dim": "embedding_dim",
         "decoder_start_token_id": "bos_token_id",
         "layers": "num_layers",
         "tied": "tie_word_embeddings",
-    }.items(),
-)
-def test_a_standard_name_is_refused_with_ours(word, ours):
-    with pytest.raises(InputError, match=f"RecurrentConfig has no argument `{word}`: {ours}.* is meant"):
-        RecurrentConfig(**SIZES | {word: 1})
+    }.items()
+    for case in sweep(cases):
+        with case as (word, ours), pytest.raises(InputError, match=f"`{word}`: {ours}.* is meant"):
+            RecurrentConfig(**SIZES | {word: 1})
 
 
 def test_masks_of_zeros_and_ones_and_a_start_token_are_taken():

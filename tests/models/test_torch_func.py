@@ -7,6 +7,7 @@ from torch.func import functional_call, grad, stack_module_state, vmap
 from regard.errors import InputError
 from regard.models import Learned, SpecialTokens, Transformer, TransformerConfig, output_heads
 from regard.positions import RoPE
+from sweeps import sweep
 
 TOKENS = torch.randint(5, 50, (3, 1, 8), generator=torch.Generator().manual_seed(0))
 SEEN = torch.ones_like(TOKENS)
@@ -32,35 +33,39 @@ def made(name: str, seed: int = 0, special: SpecialTokens = SPECIAL) -> Transfor
     return Transformer(TransformerConfig(**sizes, **CONFIGS[name], output_head=head, special_tokens=special))
 
 
-@pytest.mark.parametrize("name", CONFIGS)
-def test_gradients_of_each_example_are_those_of_examples_alone(name):
-    model = made(name)
-    values = {key: one.detach() for key, one in model.named_parameters()}
+def test_gradients_of_each_example_are_those_of_examples_alone():
+    for case in sweep(CONFIGS):
+        with case as name:
+            model = made(name)
+            values = {key: one.detach() for key, one in model.named_parameters()}
 
-    def loss(values, ids, seen, labels):
-        return functional_call(model, values, (ids,), {"attention_mask": seen, "labels": labels}).loss
+            def loss(values, ids, seen, labels, model=model):
+                return functional_call(model, values, (ids,), {"attention_mask": seen, "labels": labels}).loss
 
-    found = vmap(grad(loss), (None, 0, 0, 0))(values, TOKENS, SEEN, LABELS)
-    for at in range(3):
-        model.zero_grad()
-        model(TOKENS[at], attention_mask=SEEN[at], labels=LABELS[at]).loss.backward()
-        for key, one in model.named_parameters():
-            torch.testing.assert_close(found[key][at], one.grad, msg=lambda text, key=key: f"{key}: {text}")
+            found = vmap(grad(loss), (None, 0, 0, 0))(values, TOKENS, SEEN, LABELS)
+            for at in range(3):
+                model.zero_grad()
+                model(TOKENS[at], attention_mask=SEEN[at], labels=LABELS[at]).loss.backward()
+                for key, one in model.named_parameters():
+                    torch.testing.assert_close(found[key][at], one.grad, msg=lambda text, key=key: f"{key}: {text}")
 
 
-@pytest.mark.parametrize("name", CONFIGS)
-def test_an_ensemble_trains_as_its_models_do(name):
-    models = [made(name, seed) for seed in range(2)]
-    values, buffers = stack_module_state(models)
+def test_an_ensemble_trains_as_its_models_do():
+    for case in sweep(CONFIGS):
+        with case as name:
+            models = [made(name, seed) for seed in range(2)]
+            values, buffers = stack_module_state(models)
 
-    def loss(values, buffers):
-        return functional_call(models[0], (values, buffers), (TOKENS[:, 0],), {"labels": TOKENS[:, 0]}).loss
+            def loss(values, buffers, model=models[0]):
+                return functional_call(model, (values, buffers), (TOKENS[:, 0],), {"labels": TOKENS[:, 0]}).loss
 
-    vmap(loss)(values, buffers).sum().backward()
-    for at, model in enumerate(models):
-        model(TOKENS[:, 0], labels=TOKENS[:, 0]).loss.backward()
-        for key, one in model.named_parameters():
-            torch.testing.assert_close(values[key].grad[at], one.grad, msg=lambda text, key=key: f"{key}: {text}")
+            vmap(loss)(values, buffers).sum().backward()
+            for at, model in enumerate(models):
+                model(TOKENS[:, 0], labels=TOKENS[:, 0]).loss.backward()
+                for key, one in model.named_parameters():
+                    torch.testing.assert_close(
+                        values[key].grad[at], one.grad, msg=lambda text, key=key: f"{key}: {text}"
+                    )
 
 
 def test_what_is_wrong_in_one_example_is_said():

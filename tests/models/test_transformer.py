@@ -4,6 +4,7 @@ import copy
 import io
 import json
 import random
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -24,6 +25,7 @@ from regard.models import (
     decoding,
     output_heads,
 )
+from sweeps import sweep
 
 SIZES = {"vocab_size": 30, "hidden_size": 16, "num_attention_heads": 4, "intermediate_size": 24}
 KINDS = {
@@ -64,105 +66,110 @@ def call(model, one, other=None, **given):
     return model(one, **given).logits
 
 
-@kinds
-@shapes
-@pytest.mark.parametrize("side", ["left", "right"])
-def test_padding_on_either_side_changes_nothing(kind, shape, side):
-    model, one = made(shape, kind), ids(1, 5)
-    fill = torch.zeros(1, 3, dtype=torch.long)
-    padded = torch.cat([fill, one] if side == "left" else [one, fill], 1)
-    real = torch.cat([fill.bool(), one > 0] if side == "left" else [one > 0, fill.bool()], 1)
-    found, alone = call(model, padded, attention_mask=real), call(model, one)
-    if shape != "encoder-decoder":
-        found = found[real][None]
-    torch.testing.assert_close(found, alone, rtol=0, atol=1e-5)
-    if shape == "encoder-decoder":
-        found = model(ids(1, 4, 3), decoder_input_ids=padded, decoder_attention_mask=real).logits[real]
-        torch.testing.assert_close(found, model(ids(1, 4, 3), decoder_input_ids=one).logits[0], rtol=0, atol=1e-5)
+def test_padding_on_either_side_changes_nothing():
+    for case in sweep(product(KINDS, SHAPES, ["left", "right"])):
+        with case as (kind, shape, side):
+            model, one = made(shape, kind), ids(1, 5)
+            fill = torch.zeros(1, 3, dtype=torch.long)
+            padded = torch.cat([fill, one] if side == "left" else [one, fill], 1)
+            real = torch.cat([fill.bool(), one > 0] if side == "left" else [one > 0, fill.bool()], 1)
+            found, alone = call(model, padded, attention_mask=real), call(model, one)
+            if shape != "encoder-decoder":
+                found = found[real][None]
+            torch.testing.assert_close(found, alone, rtol=0, atol=1e-5)
+            if shape == "encoder-decoder":
+                found = model(ids(1, 4, 3), decoder_input_ids=padded, decoder_attention_mask=real).logits[real]
+                torch.testing.assert_close(
+                    found, model(ids(1, 4, 3), decoder_input_ids=one).logits[0], rtol=0, atol=1e-5
+                )
 
 
-@shapes
-@pytest.mark.parametrize("side", ["left", "right"])
-def test_angles_that_depend_on_a_length_depend_on_that_of_the_text(shape, side):
+def test_angles_that_depend_on_a_length_depend_on_that_of_the_text():
     """Of the texts beside it in the batch and of padding nothing is seen: lengths around the 4 of training."""
-    dynamic = positions.RoPE(4, scaling=positions.DynamicNTK(3.0, 4))
-    model = made(shape, "rotary", positions=dynamic).double()
-    texts = [ids(1, length, length) for length in (3, 6, 9)]
-    fill = [torch.zeros(1, 12 - text.shape[1], dtype=torch.long) for text in texts]
-    rows = torch.cat([torch.cat(p if side == "left" else p[::-1], 1) for p in zip(fill, texts, strict=True)])
-    real = rows > 0
-    given = {"attention_mask": real}
-    given |= {"decoder_attention_mask": real, "other": rows} if shape == "encoder-decoder" else {}
-    found = call(model, rows, **given)
-    for row, text in enumerate(texts):
-        alone = call(model, text, text)[0] if shape == "encoder-decoder" else call(model, text)[0]
-        torch.testing.assert_close(found[row][real[row]], alone, rtol=0, atol=1e-12)
+    for case in sweep(product(SHAPES, ["left", "right"])):
+        with case as (shape, side):
+            dynamic = positions.RoPE(4, scaling=positions.DynamicNTK(3.0, 4))
+            model = made(shape, "rotary", positions=dynamic).double()
+            texts = [ids(1, length, length) for length in (3, 6, 9)]
+            fill = [torch.zeros(1, 12 - text.shape[1], dtype=torch.long) for text in texts]
+            rows = torch.cat([torch.cat(p if side == "left" else p[::-1], 1) for p in zip(fill, texts, strict=True)])
+            real = rows > 0
+            given = {"attention_mask": real}
+            given |= {"decoder_attention_mask": real, "other": rows} if shape == "encoder-decoder" else {}
+            found = call(model, rows, **given)
+            for row, text in enumerate(texts):
+                alone = call(model, text, text)[0] if shape == "encoder-decoder" else call(model, text)[0]
+                torch.testing.assert_close(found[row][real[row]], alone, rtol=0, atol=1e-12)
 
 
-@kinds
-@pytest.mark.parametrize("window", [None, 3])
-def test_a_decoder_sees_nothing_later_and_with_a_cache_the_same(kind, window):
-    model, text = made("decoder", kind, sliding_window=window), ids()
-    at_once = model(text).logits
-    torch.testing.assert_close(model(text[:, :4]).logits, at_once[:, :4], rtol=0, atol=1e-5)
-    with torch.no_grad():
-        cache = model.cache()
-        steps = torch.cat([model(one, past_key_values=cache).logits for one in text.split([3, 1, 1, 2], 1)], 1)
-    torch.testing.assert_close(steps, at_once, rtol=0, atol=1e-5)
-    if window:
-        changed = text.clone()
-        changed[:, 0] = 29 - changed[:, 0] + 3
-        # Two layers of a window of 3 reach four positions back, and no further.
-        torch.testing.assert_close(model(changed).logits[:, 5:], at_once[:, 5:], rtol=0, atol=1e-5)
-        assert (model(changed).logits[:, 4] - at_once[:, 4]).abs().max() > 1e-4
+def test_a_decoder_sees_nothing_later_and_with_a_cache_the_same():
+    for case in sweep(product(KINDS, [None, 3])):
+        with case as (kind, window):
+            model, text = made("decoder", kind, sliding_window=window), ids()
+            at_once = model(text).logits
+            torch.testing.assert_close(model(text[:, :4]).logits, at_once[:, :4], rtol=0, atol=1e-5)
+            with torch.no_grad():
+                cache = model.cache()
+                steps = torch.cat([model(one, past_key_values=cache).logits for one in text.split([3, 1, 1, 2], 1)], 1)
+            torch.testing.assert_close(steps, at_once, rtol=0, atol=1e-5)
+            if window:
+                changed = text.clone()
+                changed[:, 0] = 29 - changed[:, 0] + 3
+                # Two layers of a window of 3 reach four positions back, and no further.
+                torch.testing.assert_close(model(changed).logits[:, 5:], at_once[:, 5:], rtol=0, atol=1e-5)
+                assert (model(changed).logits[:, 4] - at_once[:, 4]).abs().max() > 1e-4
 
 
-@pytest.mark.parametrize(
-    "given", [{}, {"num_beams": 2}, {"do_sample": True, "top_k": 1, "num_return_sequences": 2}, {"use_cache": False}]
-)
-def test_prompts_of_one_token_keep_their_padding(given):
-    model, prompts = made("decoder", "rotary"), torch.tensor([[0, 0, 0, 5], [0, 0, 0, 6]])
-    given = {"max_new_tokens": 3, "eos_token_id": []} | given
-    found, alone = model.generate(prompts, **given), model.generate(prompts[:, 3:], **given)
-    copies = len(found) // 2
-    assert torch.equal(found, torch.cat([prompts[:, :3].repeat_interleave(copies, 0), alone], 1))
-    assert alone.shape == (2 * copies, 4)
+def test_prompts_of_one_token_keep_their_padding():
+    for case in sweep(
+        [{}, {"num_beams": 2}, {"do_sample": True, "top_k": 1, "num_return_sequences": 2}, {"use_cache": False}]
+    ):
+        with case as given:
+            model, prompts = made("decoder", "rotary"), torch.tensor([[0, 0, 0, 5], [0, 0, 0, 6]])
+            given = {"max_new_tokens": 3, "eos_token_id": []} | given
+            found, alone = model.generate(prompts, **given), model.generate(prompts[:, 3:], **given)
+            copies = len(found) // 2
+            assert torch.equal(found, torch.cat([prompts[:, :3].repeat_interleave(copies, 0), alone], 1))
+            assert alone.shape == (2 * copies, 4)
 
 
-@kinds
-def test_positions_are_seen(kind):
-    model, text, order = made("encoder", kind), ids(1, 6), [1, 0, 2, 5, 4, 3]
-    moved = (model(text[:, order]).logits - model(text).logits[:, order]).abs().max()
-    assert moved < 1e-5 if kind == "none" else moved > 1e-3
+def test_positions_are_seen():
+    for case in sweep(KINDS):
+        with case as kind:
+            model, text, order = made("encoder", kind), ids(1, 6), [1, 0, 2, 5, 4, 3]
+            moved = (model(text[:, order]).logits - model(text).logits[:, order]).abs().max()
+            assert moved < 1e-5 if kind == "none" else moved > 1e-3
 
 
-@kinds
-@shapes
-def test_a_saved_model_is_loaded_as_it_was(tmp_path, kind, shape):
-    model = made(shape, kind)
-    model.save_pretrained(tmp_path)
-    loaded = Transformer.from_pretrained(tmp_path)
-    assert loaded.config == model.config
-    assert not loaded.training
-    torch.testing.assert_close(call(loaded, ids()), call(model, ids()), rtol=0, atol=0)
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["config.json", "model.safetensors"]
+def test_a_saved_model_is_loaded_as_it_was(tmp_path_factory):
+    for case in sweep(product(KINDS, SHAPES)):
+        with case as (kind, shape):
+            tmp_path = tmp_path_factory.mktemp("case")
+            model = made(shape, kind)
+            model.save_pretrained(tmp_path)
+            loaded = Transformer.from_pretrained(tmp_path)
+            assert loaded.config == model.config
+            assert not loaded.training
+            torch.testing.assert_close(call(loaded, ids()), call(model, ids()), rtol=0, atol=0)
+            assert sorted(one.name for one in tmp_path.iterdir()) == ["config.json", "model.safetensors"]
 
 
-@shapes
-def test_copies_types_and_files_of_the_state(shape):
-    model = made(shape, "T5")
-    expected = call(model, ids())
-    torch.testing.assert_close(call(copy.deepcopy(model), ids()), expected, rtol=0, atol=0)
-    file = io.BytesIO()
-    torch.save(model.state_dict(), file)
-    file.seek(0)
-    other = made(shape, "T5")
-    for one in other.parameters():
-        torch.nn.init.zeros_(one)
-    other.load_state_dict(torch.load(file, weights_only=True))
-    torch.testing.assert_close(call(other, ids()), expected, rtol=0, atol=0)
-    torch.testing.assert_close(call(model.double(), ids()).float(), expected, rtol=0, atol=1e-4)
-    assert call(model.bfloat16(), ids()).dtype == torch.bfloat16
+def test_copies_types_and_files_of_the_state():
+    for case in sweep(SHAPES):
+        with case as shape:
+            model = made(shape, "T5")
+            expected = call(model, ids())
+            torch.testing.assert_close(call(copy.deepcopy(model), ids()), expected, rtol=0, atol=0)
+            file = io.BytesIO()
+            torch.save(model.state_dict(), file)
+            file.seek(0)
+            other = made(shape, "T5")
+            for one in other.parameters():
+                torch.nn.init.zeros_(one)
+            other.load_state_dict(torch.load(file, weights_only=True))
+            torch.testing.assert_close(call(other, ids()), expected, rtol=0, atol=0)
+            torch.testing.assert_close(call(model.double(), ids()).float(), expected, rtol=0, atol=1e-4)
+            assert call(model.bfloat16(), ids()).dtype == torch.bfloat16
 
 
 @pytest.mark.slow
@@ -218,24 +225,25 @@ def test_every_parameter_gets_a_gradient():
             assert not lacking, (shape, kind, lacking)
 
 
-@shapes
-def test_watch_sees_every_layer(shape):
-    model = made(shape)
-    with regard.watch(model, keep="weights") as seen:
-        call(model, ids())
-    expected = {"encoder": 2, "decoder": 2, "encoder-decoder": 5}[shape]
-    assert len(seen.record.layers) == expected
-    if shape == "decoder":
-        # Written out from the module's own projections.
-        layer = model.decoder.layers[0]
-        x = layer.norms[0](model.decoder.inputs(model.embedding(ids()) * 4.0, torch.arange(7), None))
-        q, k = (
-            project(x).unflatten(-1, (4, 4)).transpose(1, 2)
-            for project in (layer.attention.q_proj, layer.attention.k_proj)
-        )
-        scores = (q @ k.mT / 2.0).masked_fill(~torch.ones(7, 7).tril().bool(), -torch.inf)
-        found = torch.stack([torch.from_numpy(seen.weights(layer=0, head=head)) for head in range(4)], 1)
-        torch.testing.assert_close(found.float(), scores.softmax(-1), rtol=0, atol=1e-5)
+def test_watch_sees_every_layer():
+    for case in sweep(SHAPES):
+        with case as shape:
+            model = made(shape)
+            with regard.watch(model, keep="weights") as seen:
+                call(model, ids())
+            expected = {"encoder": 2, "decoder": 2, "encoder-decoder": 5}[shape]
+            assert len(seen.record.layers) == expected
+            if shape == "decoder":
+                # Written out from the module's own projections.
+                layer = model.decoder.layers[0]
+                x = layer.norms[0](model.decoder.inputs(model.embedding(ids()) * 4.0, torch.arange(7), None))
+                q, k = (
+                    project(x).unflatten(-1, (4, 4)).transpose(1, 2)
+                    for project in (layer.attention.q_proj, layer.attention.k_proj)
+                )
+                scores = (q @ k.mT / 2.0).masked_fill(~torch.ones(7, 7).tril().bool(), -torch.inf)
+                found = torch.stack([torch.from_numpy(seen.weights(layer=0, head=head)) for head in range(4)], 1)
+                torch.testing.assert_close(found.float(), scores.softmax(-1), rtol=0, atol=1e-5)
 
 
 def test_generate_is_watched_as_one_text_that_grows():
@@ -534,14 +542,16 @@ def test_a_change_that_is_meant_needs_no_checksums(tmp_path):
     assert Transformer.from_pretrained(tmp_path).config.dropout == 0.5
 
 
-@pytest.mark.parametrize("case", BROKEN)
-def test_broken_folders_give_one_sentence(tmp_path, case):
-    made("encoder").save_pretrained(tmp_path)
-    spoil, words = BROKEN[case]
-    spoil(tmp_path)
-    with pytest.raises(InputError, match=words) as caught:
-        Transformer.from_pretrained(tmp_path)
-    assert "\n" not in str(caught.value)
+def test_broken_folders_give_one_sentence(tmp_path_factory):
+    for item in sweep(BROKEN):
+        with item as case:
+            tmp_path = tmp_path_factory.mktemp("case")
+            made("encoder").save_pretrained(tmp_path)
+            spoil, words = BROKEN[case]
+            spoil(tmp_path)
+            with pytest.raises(InputError, match=words) as caught:
+                Transformer.from_pretrained(tmp_path)
+            assert "\n" not in str(caught.value)
 
 
 REFUSED = {
@@ -719,11 +729,12 @@ def _behind_padding():
         model(ids(n=1), past_key_values=cache)
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_does_not_fit_is_refused_with_the_way_out(case):
-    make, words = REFUSED[case]
-    with pytest.raises(InputError, match=words):
-        make()
+def test_what_does_not_fit_is_refused_with_the_way_out():
+    for item in sweep(REFUSED):
+        with item as case:
+            make, words = REFUSED[case]
+            with pytest.raises(InputError, match=words):
+                make()
 
 
 def test_a_table_of_masks_is_what_a_decoder_layer_has():
@@ -734,9 +745,8 @@ def test_a_table_of_masks_is_what_a_decoder_layer_has():
     assert [entry.window for entry, _ in model.cache().layers] == [None, 3]
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "words"),
-    [
+def test_an_edited_configuration_is_never_read_as_another(tmp_path_factory):
+    cases = [
         ('"num_attention_heads": 2,', "", "TransformerConfig has no 'num_attention_heads'"),
         ('"norm_first": false,', "", "TransformerConfig has no 'norm_first'"),
         ('"dropout": 0.1,', '"dropout": 0.1, "dropout": 0.2,', "an object names 'dropout' twice"),
@@ -750,33 +760,37 @@ def test_a_table_of_masks_is_what_a_decoder_layer_has():
         ('"format_version": 2', '"format_version": 2.0', r"is of format version 2\.0, and this regard loads version 2"),
         ('"format_version": 2', '"format_version": "2"', r"is of format version '2', and this regard"),
         ('"format_version": 2', '"format_version": true', r"is of format version True, and this regard"),
-    ],
-)
-def test_an_edited_configuration_is_never_read_as_another(tmp_path, old, new, words):
-    config = TransformerConfig(
-        vocab_size=3,
-        hidden_size=2,
-        num_attention_heads=2,
-        intermediate_size=1,
-        decoder_layers=1,
-        output_head=output_heads.LanguageModel(),
-    )
-    Transformer(config).save_pretrained(tmp_path)
-    raw = json.loads((tmp_path / "config.json").read_text())
-    del raw["crc"]
-    text = json.dumps(raw)
-    assert old in text
-    (tmp_path / "config.json").write_text(text.replace(old, new))
-    with pytest.raises(InputError, match=words):
-        Transformer.from_pretrained(tmp_path)
+    ]
+    for case in sweep(cases):
+        with case as (old, new, words):
+            tmp_path = tmp_path_factory.mktemp("case")
+            config = TransformerConfig(
+                vocab_size=3,
+                hidden_size=2,
+                num_attention_heads=2,
+                intermediate_size=1,
+                decoder_layers=1,
+                output_head=output_heads.LanguageModel(),
+            )
+            Transformer(config).save_pretrained(tmp_path)
+            raw = json.loads((tmp_path / "config.json").read_text())
+            del raw["crc"]
+            text = json.dumps(raw)
+            assert old in text
+            (tmp_path / "config.json").write_text(text.replace(old, new))
+            with pytest.raises(InputError, match=words):
+                Transformer.from_pretrained(tmp_path)
 
 
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32])
-def test_ids_of_every_integer_type_are_those_tokens(dtype):
-    torch.manual_seed(0)
-    model = Transformer(TransformerConfig(decoder_layers=1, output_head=output_heads.LanguageModel(), **SIZES)).eval()
-    ids = torch.tensor([[3, 1, 29, 0]])
-    assert torch.equal(model(ids.to(dtype)).logits, model(ids).logits)
+def test_ids_of_every_integer_type_are_those_tokens():
+    for case in sweep([torch.uint8, torch.int8, torch.int16, torch.int32]):
+        with case as dtype:
+            torch.manual_seed(0)
+            model = Transformer(
+                TransformerConfig(decoder_layers=1, output_head=output_heads.LanguageModel(), **SIZES)
+            ).eval()
+            ids = torch.tensor([[3, 1, 29, 0]])
+            assert torch.equal(model(ids.to(dtype)).logits, model(ids).logits)
 
 
 @pytest.mark.parametrize("kind", [Sinusoidal(20), Sinusoidal(20, variant="marian")])

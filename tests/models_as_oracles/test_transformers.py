@@ -7,6 +7,7 @@ to 1e-5 instead of 1e-10.
 
 import contextlib
 import math
+from itertools import product
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ import regard
 from regard import masks, positions
 from regard.normalizers import Softmax
 from regard.scores import ScaledDot
+from sweeps import sweep
 
 transformers = pytest.importorskip("transformers")
 
@@ -79,29 +81,28 @@ def _padded():
     return real
 
 
-@every_backend
-@pytest.mark.parametrize("padded", [False, True])
-@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-def test_bert(backend, implementation, padded):
-    config = transformers.BertConfig(**SIZES, **SHORT, intermediate_size=64)
-    model = _built("BertModel", config, implementation)
-    module, real = model.encoder.layer[0].attention.self, _padded()
-    x, theirs = _heard(model, module, **({"attention_mask": real} if padded else {}))
-    q, k, v = (_split(one(x), HEADS) for one in (module.query, module.key, module.value))
-    mask = masks.from_attention_mask(real) if padded else None
-    _agree(_joined(regard.attention(q, k, v, mask=mask, backend=backend)), theirs, 1e-10)
+def test_bert():
+    for case in sweep(product(["auto", "blockwise"], [False, True], ["eager", "sdpa"])):
+        with case as (backend, padded, implementation):
+            config = transformers.BertConfig(**SIZES, **SHORT, intermediate_size=64)
+            model = _built("BertModel", config, implementation)
+            module, real = model.encoder.layer[0].attention.self, _padded()
+            x, theirs = _heard(model, module, **({"attention_mask": real} if padded else {}))
+            q, k, v = (_split(one(x), HEADS) for one in (module.query, module.key, module.value))
+            mask = masks.from_attention_mask(real) if padded else None
+            _agree(_joined(regard.attention(q, k, v, mask=mask, backend=backend)), theirs, 1e-10)
 
 
-@every_backend
-@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-def test_gpt2(backend, implementation):
-    config = transformers.GPT2Config(n_embd=WIDTH, n_head=HEADS, n_layer=2, n_positions=256, vocab_size=50)
-    model = _built("GPT2Model", config, implementation)
-    module = model.h[1].attn
-    x, theirs = _heard(model, module)
-    q, k, v = (_split(one, HEADS) for one in module.c_attn(x).chunk(3, -1))
-    ours = regard.attention(q, k, v, mask=masks.Causal(), backend=backend)
-    _agree(module.c_proj(_joined(ours)), theirs, 1e-10)
+def test_gpt2():
+    for case in sweep(product(["auto", "blockwise"], ["eager", "sdpa"])):
+        with case as (backend, implementation):
+            config = transformers.GPT2Config(n_embd=WIDTH, n_head=HEADS, n_layer=2, n_positions=256, vocab_size=50)
+            model = _built("GPT2Model", config, implementation)
+            module = model.h[1].attn
+            x, theirs = _heard(model, module)
+            q, k, v = (_split(one, HEADS) for one in module.c_attn(x).chunk(3, -1))
+            ours = regard.attention(q, k, v, mask=masks.Causal(), backend=backend)
+            _agree(module.c_proj(_joined(ours)), theirs, 1e-10)
 
 
 def _llama_like(model, layer, backend, **options):
@@ -128,27 +129,35 @@ def test_mistral(backend):
     _llama_like(model, 1, backend, mask=masks.Causal() & masks.Window(20))
 
 
-@every_backend
-@pytest.mark.parametrize("layer", [0, 1])
-def test_gemma2(backend, layer):
-    config = transformers.Gemma2Config(
-        **GROUPED, sliding_window=20, attn_logit_softcapping=2.0, query_pre_attn_scalar=30
-    )
-    model = _built("Gemma2Model", config)
-    seen = masks.Causal() & masks.Window(20) if config.layer_types[layer] == "sliding_attention" else masks.Causal()
-    assert model.layers[layer].self_attn.scaling == 30**-0.5
-    _llama_like(model, layer, backend, mask=seen, score=ScaledDot(softcap=2.0))
+def test_gemma2():
+    for case in sweep(product(["auto", "blockwise"], [0, 1])):
+        with case as (backend, layer):
+            config = transformers.Gemma2Config(
+                **GROUPED, sliding_window=20, attn_logit_softcapping=2.0, query_pre_attn_scalar=30
+            )
+            model = _built("Gemma2Model", config)
+            seen = (
+                masks.Causal() & masks.Window(20)
+                if config.layer_types[layer] == "sliding_attention"
+                else masks.Causal()
+            )
+            assert model.layers[layer].self_attn.scaling == 30**-0.5
+            _llama_like(model, layer, backend, mask=seen, score=ScaledDot(softcap=2.0))
 
 
-@every_backend
-@pytest.mark.parametrize("layer", [0, 1])
-def test_gpt_oss(backend, layer):
-    config = transformers.GptOssConfig(**GROUPED, sliding_window=20, num_local_experts=2, num_experts_per_tok=1)
-    model = _built("GptOssModel", config).float()  # its experts' product knows no float64
-    seen = masks.Causal() & masks.Window(20) if config.layer_types[layer] == "sliding_attention" else masks.Causal()
-    sinks = model.layers[layer].self_attn.sinks
-    assert sinks.abs().min() > 0
-    _llama_like(model, layer, backend, mask=seen, normalizer=Softmax(sinks))
+def test_gpt_oss():
+    for case in sweep(product(["auto", "blockwise"], [0, 1])):
+        with case as (backend, layer):
+            config = transformers.GptOssConfig(**GROUPED, sliding_window=20, num_local_experts=2, num_experts_per_tok=1)
+            model = _built("GptOssModel", config).float()  # its experts' product knows no float64
+            seen = (
+                masks.Causal() & masks.Window(20)
+                if config.layer_types[layer] == "sliding_attention"
+                else masks.Causal()
+            )
+            sinks = model.layers[layer].self_attn.sinks
+            assert sinks.abs().min() > 0
+            _llama_like(model, layer, backend, mask=seen, normalizer=Softmax(sinks))
 
 
 @every_backend
@@ -180,57 +189,65 @@ def test_bloom(backend, heads):
     _agree(_joined(ours), heard["out"])
 
 
-@every_backend
-@pytest.mark.parametrize("decoder", [False, True])
-def test_t5(backend, decoder):
-    config = transformers.T5Config(
-        d_model=WIDTH,
-        d_kv=8,
-        d_ff=64,
-        num_heads=HEADS,
-        num_layers=1,
-        vocab_size=50,
-        relative_attention_num_buckets=16,
-        relative_attention_max_distance=60,
-    )
-    model = _built("T5Model", config)
-    stack = model.decoder if decoder else model.encoder
-    module = stack.block[0].layer[0].SelfAttention
-    ids = torch.randint(1, 50, (2, N), generator=torch.Generator().manual_seed(1))
-    x, theirs = _heard(model, module, decoder_input_ids=ids)
-    q, k, v = (_split(one(x), HEADS) for one in (module.q, module.k, module.v))
-    bias = positions.T5Bias(module.relative_attention_bias.weight, bidirectional=not decoder, max_distance=60)
-    mask = masks.Causal() if decoder else None
-    ours = regard.attention(q, k, v, bias=bias, mask=mask, scale=1.0, backend=backend)
-    _agree(module.o(_joined(ours)), theirs)
+def test_t5():
+    for case in sweep(product(["auto", "blockwise"], [False, True])):
+        with case as (backend, decoder):
+            config = transformers.T5Config(
+                d_model=WIDTH,
+                d_kv=8,
+                d_ff=64,
+                num_heads=HEADS,
+                num_layers=1,
+                vocab_size=50,
+                relative_attention_num_buckets=16,
+                relative_attention_max_distance=60,
+            )
+            model = _built("T5Model", config)
+            stack = model.decoder if decoder else model.encoder
+            module = stack.block[0].layer[0].SelfAttention
+            ids = torch.randint(1, 50, (2, N), generator=torch.Generator().manual_seed(1))
+            x, theirs = _heard(model, module, decoder_input_ids=ids)
+            q, k, v = (_split(one(x), HEADS) for one in (module.q, module.k, module.v))
+            bias = positions.T5Bias(module.relative_attention_bias.weight, bidirectional=not decoder, max_distance=60)
+            mask = masks.Causal() if decoder else None
+            ours = regard.attention(q, k, v, bias=bias, mask=mask, scale=1.0, backend=backend)
+            _agree(module.o(_joined(ours)), theirs)
 
 
-@every_backend
-@pytest.mark.parametrize("global_tokens", [(), (0, 5, 80)])
-@pytest.mark.parametrize("padded", [False, True])
-def test_longformer(backend, global_tokens, padded):
-    window = 16
-    config = transformers.LongformerConfig(
-        **SIZES, intermediate_size=64, attention_window=window, max_position_embeddings=256
-    )
-    model = _built("LongformerModel", config)
-    module, real = model.encoder.layer[0].attention.self, _padded() if padded else torch.ones(2, N, dtype=torch.long)
-    flags = torch.zeros(2, N, dtype=torch.long)
-    flags[:, list(global_tokens)] = 1
-    x, theirs = _heard(model, module, attention_mask=real, global_attention_mask=flags)
-    x, theirs = x[:, :N], theirs[:, :N]  # the model fills up to a multiple of the window
-    seen = masks.Padding(real.bool())
-    q, k, v = (_split(one(x), HEADS) for one in (module.query, module.key, module.value))
-    local = masks.longformer(window, global_positions=global_tokens) if global_tokens else masks.Window(left=8, right=8)
-    ours = _joined(regard.attention(q, k, v, mask=local & seen, backend=backend)).clone()
-    if global_tokens:
-        # The rows of global tokens have projections of their own.
-        q, k, v = (_split(one(x), HEADS) for one in (module.query_global, module.key_global, module.value_global))
-        rows = list(global_tokens)
-        everywhere = _joined(regard.attention(q[:, :, rows], k, v, mask=seen, backend=backend))
-        ours[:, rows] = everywhere
-    _agree(ours, theirs, rows=real.bool())
-    assert (theirs[~real.bool()] == 0).all()  # theirs gives 0 for padded queries, ours what they see
+def test_longformer():
+    for case in sweep(product(["auto", "blockwise"], [(), (0, 5, 80)], [False, True])):
+        with case as (backend, global_tokens, padded):
+            window = 16
+            config = transformers.LongformerConfig(
+                **SIZES, intermediate_size=64, attention_window=window, max_position_embeddings=256
+            )
+            model = _built("LongformerModel", config)
+            module, real = (
+                model.encoder.layer[0].attention.self,
+                _padded() if padded else torch.ones(2, N, dtype=torch.long),
+            )
+            flags = torch.zeros(2, N, dtype=torch.long)
+            flags[:, list(global_tokens)] = 1
+            x, theirs = _heard(model, module, attention_mask=real, global_attention_mask=flags)
+            x, theirs = x[:, :N], theirs[:, :N]  # the model fills up to a multiple of the window
+            seen = masks.Padding(real.bool())
+            q, k, v = (_split(one(x), HEADS) for one in (module.query, module.key, module.value))
+            local = (
+                masks.longformer(window, global_positions=global_tokens)
+                if global_tokens
+                else masks.Window(left=8, right=8)
+            )
+            ours = _joined(regard.attention(q, k, v, mask=local & seen, backend=backend)).clone()
+            if global_tokens:
+                # The rows of global tokens have projections of their own.
+                q, k, v = (
+                    _split(one(x), HEADS) for one in (module.query_global, module.key_global, module.value_global)
+                )
+                rows = list(global_tokens)
+                everywhere = _joined(regard.attention(q[:, :, rows], k, v, mask=seen, backend=backend))
+                ours[:, rows] = everywhere
+            _agree(ours, theirs, rows=real.bool())
+            assert (theirs[~real.bool()] == 0).all()  # theirs gives 0 for padded queries, ours what they see
 
 
 def _bigbird(training, attention_type="block_sparse"):

@@ -1,6 +1,7 @@
 """What holds for every attention module: copies, files, dtypes, gradients, and being watched."""
 
 import copy
+from itertools import product
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ import torch
 import regard
 from regard import nn
 from regard.errors import InputError
+from sweeps import sweep
 
 FLAGS = torch.arange(12)[None] == 3
 CASES = {
@@ -37,65 +39,73 @@ CASES = {
 }
 
 
-@pytest.fixture(params=CASES)
-def case(request):
-    make, inputs, options = CASES[request.param]
+def made(name):
+    make, inputs, options = CASES[name]
     torch.manual_seed(0)
     return make, inputs(), options
 
 
-def test_survives_copies_and_files(case, tmp_path):
-    make, inputs, options = case
-    module, other = make(), make()
-    expected = module(*inputs, **options)
-    torch.save(module.state_dict(), tmp_path / "state.pt")
-    assert not torch.equal(other(*inputs, **options), expected)
-    other.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
-    for one in (other, copy.deepcopy(module)):
-        assert torch.equal(one(*inputs, **options), expected)
+def test_survives_copies_and_files(tmp_path_factory):
+    for case in sweep(CASES):
+        with case as name:
+            tmp_path = tmp_path_factory.mktemp("case")
+            make, inputs, options = made(name)
+            module, other = make(), make()
+            expected = module(*inputs, **options)
+            torch.save(module.state_dict(), tmp_path / "state.pt")
+            assert not torch.equal(other(*inputs, **options), expected)
+            other.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+            for one in (other, copy.deepcopy(module)):
+                assert torch.equal(one(*inputs, **options), expected)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_follows_a_change_of_dtype(case, dtype):
-    make, inputs, options = case
-    module = make()
-    expected = module(*inputs, **options)
-    output = module.to(dtype)(*(one.to(dtype) for one in inputs), **options)
-    assert output.dtype == dtype
-    tolerance = 1e-5 if dtype == torch.float64 else 0.2  # ⌊p⌋ of local-p may be another in bfloat16
-    assert float((output.float() - expected).detach().abs().mean()) < tolerance
+def test_follows_a_change_of_dtype():
+    for case in sweep(product(CASES, [torch.float64, torch.bfloat16])):
+        with case as (name, dtype):
+            make, inputs, options = made(name)
+            module = make()
+            expected = module(*inputs, **options)
+            output = module.to(dtype)(*(one.to(dtype) for one in inputs), **options)
+            assert output.dtype == dtype
+            tolerance = 1e-5 if dtype == torch.float64 else 0.2  # ⌊p⌋ of local-p may be another in bfloat16
+            assert float((output.float() - expected).detach().abs().mean()) < tolerance
 
 
-def test_every_parameter_gets_a_gradient(case):
-    make, inputs, options = case
-    module = make()
-    module(*inputs, **options).square().sum().backward()
-    for name, one in module.named_parameters():
-        # The bias of keys adds the same to all scores of a row.
-        assert (one.grad.abs() > (0 if "k_" not in name or "bias" not in name else -1)).any(), name
+def test_every_parameter_gets_a_gradient():
+    for case in sweep(CASES):
+        with case as name:
+            make, inputs, options = made(name)
+            module = make()
+            module(*inputs, **options).square().sum().backward()
+            for key, one in module.named_parameters():
+                # The bias of keys adds the same to all scores of a row.
+                assert (one.grad.abs() > (0 if "k_" not in key or "bias" not in key else -1)).any(), key
 
 
 WITH_WEIGHTS = ["additive", "bilinear", "sliding window", "longformer", "bigbird", "axial", "neighborhood"]
 
 
-@pytest.mark.parametrize("name", WITH_WEIGHTS)
-def test_weights_beyond_the_budget_are_refused_and_the_budget_can_be_raised(name):
-    make, inputs, options = CASES[name]
-    module, given = make(), inputs()
-    with pytest.raises(InputError, match=r"more than the limit of 8 B: raise `max_bytes`"):
-        module(*given, need_weights=True, max_bytes=8, **options)
-    assert len(module(*given, need_weights=True, max_bytes=10**6, **options)) == 2
+def test_weights_beyond_the_budget_are_refused_and_the_budget_can_be_raised():
+    for case in sweep(WITH_WEIGHTS):
+        with case as name:
+            make, inputs, options = CASES[name]
+            module, given = make(), inputs()
+            with pytest.raises(InputError, match=r"more than the limit of 8 B: raise `max_bytes`"):
+                module(*given, need_weights=True, max_bytes=8, **options)
+            assert len(module(*given, need_weights=True, max_bytes=10**6, **options)) == 2
 
 
-def test_is_watched(case):
-    make, inputs, options = case
-    module = make().eval()
-    plain = module(*inputs, **options)
-    with regard.watch(module, keep="weights") as seen:
-        watched = module(*inputs, **options)
-    assert torch.equal(plain, watched)
-    calls = {nn.LongformerAttention: 2, nn.AxialAttention: 2}.get(type(module), 1)
-    assert len(seen.layers) == calls
+def test_is_watched():
+    for case in sweep(CASES):
+        with case as name:
+            make, inputs, options = made(name)
+            module = make().eval()
+            plain = module(*inputs, **options)
+            with regard.watch(module, keep="weights") as seen:
+                watched = module(*inputs, **options)
+            assert torch.equal(plain, watched)
+            calls = {nn.LongformerAttention: 2, nn.AxialAttention: 2}.get(type(module), 1)
+            assert len(seen.layers) == calls
 
 
 def test_watched_weights_are_the_modules_own():

@@ -1,6 +1,6 @@
 """Axial attention: an explicit loop over every line of the grid, in numpy."""
 
-import itertools
+from itertools import product
 
 import numpy as np
 import pytest
@@ -11,6 +11,7 @@ from oracles import dense, f64
 from regard import scores
 from regard.errors import InputError
 from regard.nn import AxialAttention
+from sweeps import sweep
 
 
 def line(attend, x):
@@ -30,32 +31,32 @@ def along(attend, x, axis):
     out, side = np.empty_like(x), x.shape[axis]
     others = tuple(size for at, size in enumerate(x.shape[:-1]) if at != axis)
     weights = np.empty((*others, attend.num_heads, side, side))
-    for cell in itertools.product(*(range(size) for size in x.shape[:-1])):
+    for cell in product(*(range(size) for size in x.shape[:-1])):
         if cell[axis] == 0:
             at = (*cell[:axis], slice(None), *cell[axis + 1 :])
             out[at], weights[cell[:axis] + cell[axis + 1 :]] = line(attend, x[at])
     return out, weights
 
 
-@pytest.mark.parametrize("grid", [(5,), (3, 4), (2, 3, 4), (2, 1, 3, 2)], ids=str)
-@pytest.mark.parametrize("merge_mode", ["sum", "sequential"])
-def test_equals_loops_over_all_lines(merge_mode, grid):
-    torch.manual_seed(0)
-    module = AxialAttention(8, 2, num_axes=len(grid), merge_mode=merge_mode).double()
-    x = torch.randn(2, *grid, 8, dtype=torch.float64)
-    expected, total, seen = f64(x), 0, []
-    for axis, attend in enumerate(module.along, start=1):
-        found, weights = along(attend, expected if merge_mode == "sequential" else f64(x), axis)
-        expected = found if merge_mode == "sequential" else expected
-        total = total + found
-        seen.append(weights)
-    wanted = expected if merge_mode == "sequential" else total
-    np.testing.assert_allclose(f64(module(x)), wanted, atol=1e-12)
-    output, weights = module(x, need_weights=True)
-    np.testing.assert_allclose(f64(output), wanted, atol=1e-12)
-    assert len(weights) == len(grid)
-    for ours, theirs in zip(weights, seen, strict=True):
-        np.testing.assert_allclose(f64(ours), theirs, atol=1e-12)
+def test_equals_loops_over_all_lines():
+    for case in sweep(product([(5,), (3, 4), (2, 3, 4), (2, 1, 3, 2)], ["sum", "sequential"])):
+        with case as (grid, merge_mode):
+            torch.manual_seed(0)
+            module = AxialAttention(8, 2, num_axes=len(grid), merge_mode=merge_mode).double()
+            x = torch.randn(2, *grid, 8, dtype=torch.float64)
+            expected, total, seen = f64(x), 0, []
+            for axis, attend in enumerate(module.along, start=1):
+                found, weights = along(attend, expected if merge_mode == "sequential" else f64(x), axis)
+                expected = found if merge_mode == "sequential" else expected
+                total = total + found
+                seen.append(weights)
+            wanted = expected if merge_mode == "sequential" else total
+            np.testing.assert_allclose(f64(module(x)), wanted, atol=1e-12)
+            output, weights = module(x, need_weights=True)
+            np.testing.assert_allclose(f64(output), wanted, atol=1e-12)
+            assert len(weights) == len(grid)
+            for ours, theirs in zip(weights, seen, strict=True):
+                np.testing.assert_allclose(f64(ours), theirs, atol=1e-12)
 
 
 def test_each_axis_has_weights_of_its_own():

@@ -1,5 +1,7 @@
 """Encoder and decoder blocks against PyTorch's layers with the same tensors, and their own formula."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,7 @@ import regard
 from regard import masks, positions
 from regard.errors import InputError
 from regard.nn import DecoderBlock, EncoderBlock, FeedForward, MultiHeadAttention, SlidingWindowAttention
+from sweeps import sweep
 
 B, N, M, W = 2, 6, 9, 16
 
@@ -71,30 +74,32 @@ MADE = {
 }
 
 
-@pytest.mark.parametrize("said", ENCODER_SAID)
-@pytest.mark.parametrize("made", MADE)
-@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
-def test_an_encoder_block_agrees_with_pytorch_s_layer(training, made, said):
-    theirs = shaken(nn.TransformerEncoderLayer(W, 4, 24, dropout=0.0, batch_first=True, **MADE[made])).train(training)
-    ours, x = EncoderBlock.from_torch(theirs), randn(B, N, W)
-    assert ours.training is training
-    theirs_said, ours_said = ENCODER_SAID[said]
-    real = slice(None) if "padding" not in said else ~PADDING  # PyTorch's fast path gives 0 for padding
-    close(ours(x, **ours_said)[real], theirs(x, **theirs_said)[real])
-    if said != "numbers":  # PyTorch's fast path takes any number for "hidden" there, and gives NaN
-        with torch.no_grad():
+def test_an_encoder_block_agrees_with_pytorch_s_layer():
+    for case in sweep(product(ENCODER_SAID, MADE, [True, False])):
+        with case as (said, made, training):
+            theirs = shaken(nn.TransformerEncoderLayer(W, 4, 24, dropout=0.0, batch_first=True, **MADE[made])).train(
+                training
+            )
+            ours, x = EncoderBlock.from_torch(theirs), randn(B, N, W)
+            assert ours.training is training
+            theirs_said, ours_said = ENCODER_SAID[said]
+            real = slice(None) if "padding" not in said else ~PADDING  # PyTorch's fast path gives 0 for padding
             close(ours(x, **ours_said)[real], theirs(x, **theirs_said)[real])
+            if said != "numbers":  # PyTorch's fast path takes any number for "hidden" there, and gives NaN
+                with torch.no_grad():
+                    close(ours(x, **ours_said)[real], theirs(x, **theirs_said)[real])
 
 
-@pytest.mark.parametrize("said", DECODER_SAID)
-@pytest.mark.parametrize("made", MADE)
-@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
-def test_a_decoder_block_agrees_with_pytorch_s_layer(training, made, said):
-    theirs = shaken(nn.TransformerDecoderLayer(W, 4, 24, dropout=0.0, batch_first=True, **MADE[made])).train(training)
-    ours, x, memory = DecoderBlock.from_torch(theirs), randn(B, N, W), randn(B, M, W, seed=1)
-    theirs_said, ours_said = DECODER_SAID[said]
-    close(ours(x, memory, **ours_said), theirs(x, memory, **theirs_said))
-    close(ours(x, memory, need_weights=True, **ours_said)[0], theirs(x, memory, **theirs_said))
+def test_a_decoder_block_agrees_with_pytorch_s_layer():
+    for case in sweep(product(DECODER_SAID, MADE, [True, False])):
+        with case as (said, made, training):
+            theirs = shaken(nn.TransformerDecoderLayer(W, 4, 24, dropout=0.0, batch_first=True, **MADE[made])).train(
+                training
+            )
+            ours, x, memory = DecoderBlock.from_torch(theirs), randn(B, N, W), randn(B, M, W, seed=1)
+            theirs_said, ours_said = DECODER_SAID[said]
+            close(ours(x, memory, **ours_said), theirs(x, memory, **theirs_said))
+            close(ours(x, memory, need_weights=True, **ours_said)[0], theirs(x, memory, **theirs_said))
 
 
 def test_from_torch_keeps_dropout_and_type_and_refuses_what_it_cannot_keep():
@@ -192,17 +197,18 @@ FUNCTIONS = {
 GATES = {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_tanh", "reglu": "relu"}
 
 
-@pytest.mark.parametrize("activation", [*FUNCTIONS, *GATES])
-def test_feed_forward_is_its_formula(activation):
-    torch.manual_seed(0)
-    layer, x = FeedForward(5, 7, activation=activation).double(), randn(2, 3, 5).double()
-    up = x @ layer.up_proj.weight.T + layer.up_proj.bias
-    if activation in GATES:
-        gate = x @ layer.gate_proj.weight.T + layer.gate_proj.bias
-        up = FUNCTIONS[GATES[activation]](gate) * up
-    else:
-        up = FUNCTIONS[activation](up)
-    torch.testing.assert_close(layer(x), up @ layer.down_proj.weight.T + layer.down_proj.bias)
+def test_feed_forward_is_its_formula():
+    for case in sweep([*FUNCTIONS, *GATES]):
+        with case as activation:
+            torch.manual_seed(0)
+            layer, x = FeedForward(5, 7, activation=activation).double(), randn(2, 3, 5).double()
+            up = x @ layer.up_proj.weight.T + layer.up_proj.bias
+            if activation in GATES:
+                gate = x @ layer.gate_proj.weight.T + layer.gate_proj.bias
+                up = FUNCTIONS[GATES[activation]](gate) * up
+            else:
+                up = FUNCTIONS[activation](up)
+            torch.testing.assert_close(layer(x), up @ layer.down_proj.weight.T + layer.down_proj.bias)
 
 
 def test_errors_of_blocks_say_the_way_out():

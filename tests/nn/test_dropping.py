@@ -2,21 +2,25 @@
 
 import math
 from functools import partial
+from itertools import product
 
 import pytest
 import torch
 
 from regard.nn.feed_forward import FUNCTIONS, FeedForward, dropped
+from sweeps import sweep
 
 
-@pytest.mark.parametrize("p", [0.1, 0.3, 0.5, 0.9])
-@pytest.mark.parametrize("shape", [(40, 1000), (4, 50, 200), (64, 1024)])
-def test_the_share_is_p_in_the_whole_in_rows_and_in_columns(p, shape):
-    torch.manual_seed(0)
-    gone = (dropped(torch.ones(shape), p) == 0).flatten(0, -2).double()
-    for found, count in ((gone.mean(), gone.numel()), (gone.mean(0), len(gone)), (gone.mean(1), gone.shape[1])):
-        far = 5.5 * math.sqrt(p * (1 - p) / count)  # one in twenty-six million, of thousands of rows and columns
-        assert float((found - p).abs().max()) < far
+def test_the_share_is_p_in_the_whole_in_rows_and_in_columns():
+    for case in sweep(product([0.1, 0.3, 0.5, 0.9], [(40, 1000), (4, 50, 200), (64, 1024)])):
+        with case as (p, shape):
+            torch.manual_seed(0)
+            gone = (dropped(torch.ones(shape), p) == 0).flatten(0, -2).double()
+            for found, count in ((gone.mean(), gone.numel()), (gone.mean(0), len(gone)), (gone.mean(1), gone.shape[1])):
+                far = 5.5 * math.sqrt(
+                    p * (1 - p) / count
+                )  # one in twenty-six million, of thousands of rows and columns
+                assert float((found - p).abs().max()) < far
 
 
 def test_neighbours_and_lines_know_nothing_of_each_other():
@@ -28,16 +32,17 @@ def test_neighbours_and_lines_know_nothing_of_each_other():
     assert float(between.abs().max()) < 6 / math.sqrt(300)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
-def test_what_is_kept_is_divided_by_what_is_left(dtype):
-    torch.manual_seed(2)
-    x = torch.randn(200, 100, dtype=dtype)
-    found = dropped(x, 0.25)
-    assert found.dtype == dtype
-    kept = found != 0
-    torch.testing.assert_close(
-        found[kept], (x.double() / 0.75).to(dtype)[kept], rtol=2 * torch.finfo(dtype).eps, atol=0
-    )
+def test_what_is_kept_is_divided_by_what_is_left():
+    for case in sweep([torch.float64, torch.float32, torch.bfloat16, torch.float16]):
+        with case as dtype:
+            torch.manual_seed(2)
+            x = torch.randn(200, 100, dtype=dtype)
+            found = dropped(x, 0.25)
+            assert found.dtype == dtype
+            kept = found != 0
+            torch.testing.assert_close(
+                found[kept], (x.double() / 0.75).to(dtype)[kept], rtol=2 * torch.finfo(dtype).eps, atol=0
+            )
 
 
 def test_the_gradient_is_that_of_what_was_kept():

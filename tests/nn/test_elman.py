@@ -5,6 +5,7 @@ import torch
 
 from regard.errors import InputError
 from regard.nn import Elman, ElmanCell
+from sweeps import sweep
 
 
 def randn(*shape, seed=0):
@@ -24,12 +25,15 @@ def test_one_sequence_and_more_dimensions_give_what_a_batch_gives():
     assert state.shape == (8,)
 
 
-@pytest.mark.parametrize("shape", [(2, 8), (1, 1, 8), (8,)], ids=str)
-def test_a_state_of_another_batch_is_refused(shape):
-    with pytest.raises(InputError, match=r"`hidden_state` must be \(1, 8\) for x .* take hx\[0\] of an nn\.RNN"):
-        Elman(4, 8)(randn(1, 5, 4), torch.zeros(shape))
-    with pytest.raises(InputError, match=r"`hx` must be \(1, 8\) for x"):
-        ElmanCell(4, 8)(randn(1, 4), torch.zeros(shape))
+def test_a_state_of_another_batch_is_refused():
+    for case in sweep([(2, 8), (1, 1, 8), (8,)]):
+        with case as shape:
+            with pytest.raises(
+                InputError, match=r"`hidden_state` must be \(1, 8\) for x .* take hx\[0\] of an nn\.RNN"
+            ):
+                Elman(4, 8)(randn(1, 5, 4), torch.zeros(shape))
+            with pytest.raises(InputError, match=r"`hx` must be \(1, 8\) for x"):
+                ElmanCell(4, 8)(randn(1, 4), torch.zeros(shape))
 
 
 def test_a_step_of_another_width_and_a_sequence_without_steps_are_refused():

@@ -1,38 +1,45 @@
 """Arguments with names that mean something else in other libraries, and masks that might be read as their reverse."""
 
 import inspect
+from itertools import product
 
 import pytest
 import torch
 
 from regard import approximations, masks, nn, positions, scores
 from regard.errors import InputError
+from sweeps import sweep
 
 X = torch.zeros(2, 4, 8)
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda wrong: nn.MultiHeadAttention(8, 2, bias=wrong),
-        lambda wrong: nn.MultiHeadAttention(8, 2, out_bias=wrong),
-        lambda wrong: nn.FeedForward(8, 16, bias=wrong),
-        lambda wrong: nn.LongformerAttention(8, 2, 2, bias=wrong),
-        lambda wrong: nn.EncoderBlock(8, 2, 16, norm_first=wrong),
-        lambda wrong: nn.EncoderBlock(8, 2, 16, bias=wrong),
-        lambda wrong: nn.DecoderBlock(8, 2, 16, norm_first=wrong),
-        lambda wrong: approximations.LinformerAttention(8, 2, approximations.Compression(4, 2), bias=wrong),
-        lambda wrong: approximations.PerformerAttention(8, 2, bias=wrong),
-        lambda wrong: approximations.PerformerAttention(8, 2, causal=wrong),
-        lambda wrong: approximations.NystromformerAttention(8, 2, bias=wrong),
-        lambda wrong: approximations.NystromformerAttention(8, 2, inv_coeff_init_option=wrong),
-        lambda wrong: approximations.nystromformer_attention(X, X, X, 2, inv_coeff_init_option=wrong),
-    ],
-)
-@pytest.mark.parametrize("wrong", [0.1, 512, "no"])
-def test_a_flag_is_no_number(make, wrong):
-    with pytest.raises(InputError, match=r"`(bias|out_bias|norm_first|causal|inv_\w+)` must be True or False, got"):
-        make(wrong)
+FLAGS = {
+    ("MultiHeadAttention", "bias"): lambda wrong: nn.MultiHeadAttention(8, 2, bias=wrong),
+    ("MultiHeadAttention", "out_bias"): lambda wrong: nn.MultiHeadAttention(8, 2, out_bias=wrong),
+    ("FeedForward", "bias"): lambda wrong: nn.FeedForward(8, 16, bias=wrong),
+    ("LongformerAttention", "bias"): lambda wrong: nn.LongformerAttention(8, 2, 2, bias=wrong),
+    ("EncoderBlock", "norm_first"): lambda wrong: nn.EncoderBlock(8, 2, 16, norm_first=wrong),
+    ("EncoderBlock", "bias"): lambda wrong: nn.EncoderBlock(8, 2, 16, bias=wrong),
+    ("DecoderBlock", "norm_first"): lambda wrong: nn.DecoderBlock(8, 2, 16, norm_first=wrong),
+    ("LinformerAttention", "bias"): lambda wrong: approximations.LinformerAttention(
+        8, 2, approximations.Compression(4, 2), bias=wrong
+    ),
+    ("PerformerAttention", "bias"): lambda wrong: approximations.PerformerAttention(8, 2, bias=wrong),
+    ("PerformerAttention", "causal"): lambda wrong: approximations.PerformerAttention(8, 2, causal=wrong),
+    ("NystromformerAttention", "bias"): lambda wrong: approximations.NystromformerAttention(8, 2, bias=wrong),
+    ("NystromformerAttention", "inv_coeff_init_option"): lambda wrong: approximations.NystromformerAttention(
+        8, 2, inv_coeff_init_option=wrong
+    ),
+    ("nystromformer_attention", "inv_coeff_init_option"): lambda wrong: approximations.nystromformer_attention(
+        X, X, X, 2, inv_coeff_init_option=wrong
+    ),
+}
+
+
+def test_a_flag_is_no_number():
+    for case in sweep(product(FLAGS, [0.1, 512, "no"])):
+        with case as ((module, flag), wrong), pytest.raises(InputError, match=f"`{flag}` must be True or False"):
+            FLAGS[module, flag](wrong)
 
 
 @pytest.mark.parametrize("wrong", [True, False])
@@ -41,20 +48,18 @@ def test_a_bias_of_the_scores_is_no_flag_for_those_of_the_projections(wrong):
         nn.MultiHeadAttention(8, 2, attn_bias=wrong)
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
+def test_a_module_holds_values():
+    cases = [
         ({"mask": masks.Causal}, r"got the class Causal: write Causal\(...\)"),
         ({"score": scores.ScaledDot}, r"got the class ScaledDot: write ScaledDot\(...\)"),
         ({"attn_bias": positions.ALiBi}, r"got the class ALiBi: write ALiBi\(...\)"),
         ({"mask": True}, "or a module that gives one, got True"),
         ({"rotary": 64}, "or a module that gives one, got 64"),
         ({"normalizer": "softmax"}, "or a module that gives one, got 'softmax'"),
-    ],
-)
-def test_a_module_holds_values(options, words):
-    with pytest.raises(InputError, match=words):
-        nn.MultiHeadAttention(8, 2, **options)
+    ]
+    for case in sweep(cases):
+        with case as (options, words), pytest.raises(InputError, match=words):
+            nn.MultiHeadAttention(8, 2, **options)
 
 
 def test_masks_are_given_by_name_alone():

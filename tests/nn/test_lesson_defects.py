@@ -1,6 +1,7 @@
 """Where the lessons' own classes break, or are wrong without a word, and these do not."""
 
 import math
+from itertools import product
 
 import pytest
 import torch
@@ -9,13 +10,13 @@ from lessons import encoder, multi_head
 from regard import masks
 from regard.errors import InputError
 from regard.nn import tutorials
+from sweeps import sweep
 
 MODULES = {
     "multi_head": lambda: tutorials.multi_head.MultiHeadAttention(16, 4, dropout=0.5),
     "encoder": lambda: tutorials.encoder.MultiHeadAttention(16, 4),
     "cross_attention": lambda: tutorials.cross_attention.MultiHeadAttention(16, 4, 0.5),
 }
-every = pytest.mark.parametrize("name", MODULES)
 
 
 def randn(*shape, seed=0):
@@ -37,23 +38,23 @@ def last_bias(layer):
     return torch.zeros(16) if bias is None else bias
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
-@every
-def test_a_row_that_sees_nothing_is_0_in_every_type(name, dtype):
-    layer, x, memory = made(name).to(dtype).eval(), randn(2, 5, 16).to(dtype), randn(2, 9, 16, seed=1).to(dtype)
-    mask = torch.ones(2, 1, 5, 9)
-    mask[1, :, 2] = 0
-    found = layer(x, memory, memory, mask)
-    assert output(found).dtype == dtype
-    assert output(found).isfinite().all()
-    assert torch.equal(output(found)[1, 2], last_bias(layer).to(dtype))
-    weights = found[1] if isinstance(found, tuple) else getattr(layer, "attention_weights", None)
-    if weights is not None:
-        assert weights.shape == (2, 4, 5, 9)
-        assert (weights[1, :, 2] == 0).all()
-        expected = torch.ones(2, 4, 5)
-        expected[1, :, 2] = 0
-        torch.testing.assert_close(weights.float().sum(-1), expected, atol=1e-2, rtol=0)
+def test_a_row_that_sees_nothing_is_0_in_every_type():
+    for case in sweep(product([torch.float32, torch.float16, torch.bfloat16], MODULES)):
+        with case as (dtype, name):
+            layer, x, memory = made(name).to(dtype).eval(), randn(2, 5, 16).to(dtype), randn(2, 9, 16, seed=1).to(dtype)
+            mask = torch.ones(2, 1, 5, 9)
+            mask[1, :, 2] = 0
+            found = layer(x, memory, memory, mask)
+            assert output(found).dtype == dtype
+            assert output(found).isfinite().all()
+            assert torch.equal(output(found)[1, 2], last_bias(layer).to(dtype))
+            weights = found[1] if isinstance(found, tuple) else getattr(layer, "attention_weights", None)
+            if weights is not None:
+                assert weights.shape == (2, 4, 5, 9)
+                assert (weights[1, :, 2] == 0).all()
+                expected = torch.ones(2, 4, 5)
+                expected[1, :, 2] = 0
+                torch.testing.assert_close(weights.float().sum(-1), expected, atol=1e-2, rtol=0)
 
 
 def test_the_lessons_mask_overflows_in_half_precision():
@@ -102,16 +103,17 @@ def test_positions_keep_the_type_of_what_they_are_added_to(dtype):
     assert tutorials.PositionalEncoding(8)(torch.zeros(1, 3, 8, dtype=dtype)).dtype == dtype
 
 
-@pytest.mark.parametrize("width", [1, 7, 33])
-def test_an_odd_width_has_positions(width):
-    found = tutorials.PositionalEncoding(width, 20, 0.0)(torch.zeros(1, 20, width))
-    assert found.shape == (1, 20, width)
-    angles = torch.arange(20)[:, None] * torch.exp(torch.arange(0, width, 2) * (-math.log(10000.0) / width))
-    torch.testing.assert_close(found[0, :, ::2], angles.sin(), atol=1e-5, rtol=0)
-    torch.testing.assert_close(found[0, :, 1::2], angles[:, : width // 2].cos(), atol=1e-5, rtol=0)
-    if width > 1:
-        with pytest.raises(RuntimeError):
-            encoder.PositionalEncoding(width, 20)
+def test_an_odd_width_has_positions():
+    for case in sweep([1, 7, 33]):
+        with case as width:
+            found = tutorials.PositionalEncoding(width, 20, 0.0)(torch.zeros(1, 20, width))
+            assert found.shape == (1, 20, width)
+            angles = torch.arange(20)[:, None] * torch.exp(torch.arange(0, width, 2) * (-math.log(10000.0) / width))
+            torch.testing.assert_close(found[0, :, ::2], angles.sin(), atol=1e-5, rtol=0)
+            torch.testing.assert_close(found[0, :, 1::2], angles[:, : width // 2].cos(), atol=1e-5, rtol=0)
+            if width > 1:
+                with pytest.raises(RuntimeError):
+                    encoder.PositionalEncoding(width, 20)
 
 
 def test_a_text_longer_than_the_table_is_refused_with_the_way_out():
@@ -120,18 +122,21 @@ def test_a_text_longer_than_the_table_is_refused_with_the_way_out():
         model(torch.zeros(1, 6, dtype=torch.int64))
 
 
-@every
-def test_a_mask_of_three_dimensions_is_refused_as_its_batch_would_broadcast_over_heads(name):
-    layer, x = made(name).eval(), randn(4, 5, 16)  # 4 sequences and 4 heads: the lesson takes it, and errs
-    mask = torch.ones(4, 5, 5).tril()
-    message = r"would broadcast its batch over the heads: write mask\[:, None\] for one a sequence, mask\[None\] for"
-    with pytest.raises(InputError, match=message):
-        layer(x, x, x, mask)
-    one = output(layer(x, x, x, mask[0]))
-    assert torch.equal(output(layer(x, x, x, mask[:1])), one)
-    assert torch.equal(output(layer(x, x, x, mask[:, None])), one)
-    assert torch.equal(output(layer(x, x, x, mask[None])), one)
-    assert torch.equal(output(layer(x, x, x, masks.Causal())), one)
+def test_a_mask_of_three_dimensions_is_refused_as_its_batch_would_broadcast_over_heads():
+    for case in sweep(MODULES):
+        with case as name:
+            layer, x = made(name).eval(), randn(4, 5, 16)  # 4 sequences and 4 heads: the lesson takes it, and errs
+            mask = torch.ones(4, 5, 5).tril()
+            message = (
+                r"would broadcast its batch over the heads: write mask\[:, None\] for one a sequence, mask\[None\] for"
+            )
+            with pytest.raises(InputError, match=message):
+                layer(x, x, x, mask)
+            one = output(layer(x, x, x, mask[0]))
+            assert torch.equal(output(layer(x, x, x, mask[:1])), one)
+            assert torch.equal(output(layer(x, x, x, mask[:, None])), one)
+            assert torch.equal(output(layer(x, x, x, mask[None])), one)
+            assert torch.equal(output(layer(x, x, x, masks.Causal())), one)
 
 
 def test_a_mask_of_three_dimensions_is_one_a_sequence_where_there_are_no_heads():
@@ -157,14 +162,15 @@ def test_masks_that_do_not_fit_are_refused_with_the_way_out():
         layer(x, x, x, torch.zeros(5, 5).masked_fill(torch.ones(5, 5).triu(1).bool(), -math.inf))
 
 
-@every
-def test_inputs_that_do_not_fit_are_refused(name):
-    layer, x = made(name), randn(2, 5, 16)
-    width = "hid_dim" if name == "cross_attention" else "d_model"
-    with pytest.raises(InputError, match=rf"`key` must be \(\.\.\., length, 16\), .*`{width}=8`"):
-        layer(x, randn(2, 5, 8), x)
-    with pytest.raises(InputError, match=rf"`query` must be \(batch, n, {width}\), .*: write query\[None\]"):
-        layer(x[0], x, x)
+def test_inputs_that_do_not_fit_are_refused():
+    for case in sweep(MODULES):
+        with case as name:
+            layer, x = made(name), randn(2, 5, 16)
+            width = "hid_dim" if name == "cross_attention" else "d_model"
+            with pytest.raises(InputError, match=rf"`key` must be \(\.\.\., length, 16\), .*`{width}=8`"):
+                layer(x, randn(2, 5, 8), x)
+            with pytest.raises(InputError, match=rf"`query` must be \(batch, n, {width}\), .*: write query\[None\]"):
+                layer(x[0], x, x)
 
 
 def test_sizes_that_do_not_fit_are_refused_in_the_words_of_the_lesson():

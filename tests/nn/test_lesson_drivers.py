@@ -3,6 +3,8 @@
 import matplotlib.pyplot as plt
 import pytest
 
+from sweeps import sweep
+
 DRIVERS = {
     "single_head": """
 import torch
@@ -145,18 +147,19 @@ SIZES = {"multi_head": "64, 4, dropout=0.1", "encoder": "64, 4", "cross_attentio
 DRIVERS |= {f"{name}, by keyword": KEYWORDS.format(lesson=name, sizes=sizes) for name, sizes in SIZES.items()}
 
 
-@pytest.mark.parametrize("name", DRIVERS)
-def test_a_driver_prints_the_same_when_its_import_is_changed(name, capsys, monkeypatch):
-    monkeypatch.setattr(plt, "show", lambda: plt.close("all"))
-    printed = []
-    for place in ("lessons.", "regard.nn.tutorials."):
-        code = DRIVERS[name].replace("from lessons.", f"from {place}")
-        exec(compile(code, name, "exec"), {"__name__": "__main__"})
-        printed.append(capsys.readouterr().out)
-    plt.close("all")
-    theirs, ours = printed
-    assert ours == theirs
-    assert "torch.Size" in ours
+def test_a_driver_prints_the_same_when_its_import_is_changed(capsys):
+    for case in sweep(DRIVERS):
+        with case as name, pytest.MonkeyPatch.context() as monkeypatch:
+            monkeypatch.setattr(plt, "show", lambda: plt.close("all"))
+            printed = []
+            for place in ("lessons.", "regard.nn.tutorials."):
+                code = DRIVERS[name].replace("from lessons.", f"from {place}")
+                exec(compile(code, name, "exec"), {"__name__": "__main__"})
+                printed.append(capsys.readouterr().out)
+            plt.close("all")
+            theirs, ours = printed
+            assert ours == theirs
+            assert "torch.Size" in ours
 
 
 def test_shapes_and_numbers_that_the_lessons_name(capsys, monkeypatch):

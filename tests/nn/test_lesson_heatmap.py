@@ -11,6 +11,7 @@ import torch
 from regard.errors import InputError
 from regard.nn.tutorials import TransformerEncoder
 from regard.nn.tutorials.encoder import visualize_attention
+from sweeps import sweep
 
 TOKENS = ["jane", "visits", "africa"]
 
@@ -40,16 +41,17 @@ GIVEN = {
 }
 
 
-@pytest.mark.parametrize("kind", GIVEN)
-def test_queries_go_down_and_keys_across(kind):
-    w = weights()
-    axes = visualize_attention(GIVEN[kind](w), TOKENS, layer=1, head=2)
-    np.testing.assert_allclose(axes.images[0].get_array(), w[1, 0, 2].numpy())
-    assert axes.images[0].get_extent() == [0, 3, 3, 0]  # the first query on top, the first key on the left
-    assert names(axes) == [TOKENS, TOKENS]
-    assert (axes.get_xlabel(), axes.get_ylabel()) == ("keys", "queries")
-    assert axes.get_title() == "Attention weights: layer 1, head 2"
-    assert plt.gcf() is axes.figure  # so that a driver's plt.savefig writes it
+def test_queries_go_down_and_keys_across():
+    for case in sweep(GIVEN):
+        with case as kind:
+            w = weights()
+            axes = visualize_attention(GIVEN[kind](w), TOKENS, layer=1, head=2)
+            np.testing.assert_allclose(axes.images[0].get_array(), w[1, 0, 2].numpy())
+            assert axes.images[0].get_extent() == [0, 3, 3, 0]  # the first query on top, the first key on the left
+            assert names(axes) == [TOKENS, TOKENS]
+            assert (axes.get_xlabel(), axes.get_ylabel()) == ("keys", "queries")
+            assert axes.get_title() == "Attention weights: layer 1, head 2"
+            assert plt.gcf() is axes.figure  # so that a driver's plt.savefig writes it
 
 
 def test_one_matrix_half_precision_and_a_layer_that_sees_nothing():

@@ -2,6 +2,7 @@
 
 import copy
 import io
+from itertools import product
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from torch import nn
 
 from lessons import cross_attention, encoder, multi_head
 from regard.nn import tutorials
+from sweeps import sweep
 
 LESSONS = {"multi_head": multi_head, "encoder": encoder, "cross_attention": cross_attention}
 
@@ -67,46 +69,48 @@ def assert_close(ours, theirs, atol=1e-6):
         torch.testing.assert_close(one, other, atol=atol, rtol=0)
 
 
-@pytest.mark.parametrize("way", ["theirs into ours", "ours into theirs"])
-@pytest.mark.parametrize("name", CLASSES)
-def test_a_strict_state_dict_gives_the_same_output_and_weights(name, way):
-    ours, theirs, inputs, masks = pair(name)
-    source, target = (theirs, ours) if way == "theirs into ours" else (ours, theirs)
-    assert list(source.state_dict()) == list(target.state_dict())
-    target.load_state_dict(source.state_dict(), strict=True)
-    for mask in masks:
-        with torch.no_grad():
-            assert_close(outputs(ours, (*inputs, *mask)), outputs(theirs, (*inputs, *mask)))
+def test_a_strict_state_dict_gives_the_same_output_and_weights():
+    for case in sweep(product(["theirs into ours", "ours into theirs"], CLASSES)):
+        with case as (way, name):
+            ours, theirs, inputs, masks = pair(name)
+            source, target = (theirs, ours) if way == "theirs into ours" else (ours, theirs)
+            assert list(source.state_dict()) == list(target.state_dict())
+            target.load_state_dict(source.state_dict(), strict=True)
+            for mask in masks:
+                with torch.no_grad():
+                    assert_close(outputs(ours, (*inputs, *mask)), outputs(theirs, (*inputs, *mask)))
 
 
-@pytest.mark.parametrize("name", [name for name in CLASSES if "Positional" not in name])
-def test_gradients_are_the_same(name):
-    ours, theirs, inputs, masks = pair(name)
-    ours.load_state_dict(theirs.state_dict(), strict=True)
-    ours, theirs = ours.double(), theirs.double()
-    if hasattr(theirs, "scale"):
-        theirs.scale = 6**0.5  # no buffer, so that `.double()` leaves it rounded
-    for mask in masks:
-        gradients = []
-        for module in (ours, theirs):
-            given = [x.double().requires_grad_() if x.is_floating_point() else x for x in inputs]
-            found = outputs(module, (*given, *mask))  # through the weights too, which a driver may regularize
-            loss = sum((one * torch.arange(one.numel()).reshape(one.shape).sin()).sum() for one in found)
-            wanted = [*(x for x in given if x.requires_grad), *module.parameters()]
-            gradients.append(torch.autograd.grad(loss, wanted))
-        assert_close(*gradients, atol=1e-9)
+def test_gradients_are_the_same():
+    for case in sweep([name for name in CLASSES if "Positional" not in name]):
+        with case as name:
+            ours, theirs, inputs, masks = pair(name)
+            ours.load_state_dict(theirs.state_dict(), strict=True)
+            ours, theirs = ours.double(), theirs.double()
+            if hasattr(theirs, "scale"):
+                theirs.scale = 6**0.5  # no buffer, so that `.double()` leaves it rounded
+            for mask in masks:
+                gradients = []
+                for module in (ours, theirs):
+                    given = [x.double().requires_grad_() if x.is_floating_point() else x for x in inputs]
+                    found = outputs(module, (*given, *mask))  # through the weights too, which a driver may regularize
+                    loss = sum((one * torch.arange(one.numel()).reshape(one.shape).sin()).sum() for one in found)
+                    wanted = [*(x for x in given if x.requires_grad), *module.parameters()]
+                    gradients.append(torch.autograd.grad(loss, wanted))
+                assert_close(*gradients, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", [name for name in CLASSES if "Positional" not in name])
-def test_the_same_seed_begins_with_the_same_parameters(name):
-    lesson, _, kind = name.partition(",")[0].partition(".")
-    made = []
-    for place in (LESSONS[lesson], getattr(tutorials, lesson)):
-        torch.manual_seed(3)
-        made.append(getattr(place, kind)(*CLASSES[name][0]))
-    for (one, x), (other, y) in zip(*(module.named_parameters() for module in made), strict=True):
-        assert one == other
-        assert torch.equal(x, y)
+def test_the_same_seed_begins_with_the_same_parameters():
+    for case in sweep([name for name in CLASSES if "Positional" not in name]):
+        with case as name:
+            lesson, _, kind = name.partition(",")[0].partition(".")
+            made = []
+            for place in (LESSONS[lesson], getattr(tutorials, lesson)):
+                torch.manual_seed(3)
+                made.append(getattr(place, kind)(*CLASSES[name][0]))
+            for (one, x), (other, y) in zip(*(module.named_parameters() for module in made), strict=True):
+                assert one == other
+                assert torch.equal(x, y)
 
 
 def test_the_table_of_positions_is_a_buffer_of_the_lessons_shape():

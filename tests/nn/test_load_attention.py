@@ -7,6 +7,7 @@ from torch import nn as torch_nn
 from regard import masks, positions, scores
 from regard.errors import InputError
 from regard.nn import LongformerAttention, MultiHeadAttention, load_attention_state_dict
+from sweeps import sweep
 
 transformers = pytest.importorskip("transformers")
 
@@ -116,14 +117,17 @@ def pytorch_apart():
 FAMILIES = [bert, t5, llama, qwen3, gpt2, gpt_neox, bart, pytorch, pytorch_apart]
 
 
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda one: one.__name__)
-def test_the_output_is_theirs(family):
-    theirs, expected, ours, options, unexpected = family()
-    state = {f"layer.0.{name}": one for name, one in theirs.state_dict().items()} | {"layer.1.other": torch.zeros(1)}
-    ours = ours.double().eval()
-    found = load_attention_state_dict(ours, state, "layer.0.", strict=not unexpected)
-    assert found == ([], [f"layer.0.{name}" for name in unexpected])
-    torch.testing.assert_close(ours(X, **options), expected, atol=1e-6, rtol=1e-6)  # their angles are float32
+def test_the_output_is_theirs():
+    for case in sweep(FAMILIES, lambda one: one.__name__):
+        with case as family:
+            theirs, expected, ours, options, unexpected = family()
+            state = {f"layer.0.{name}": one for name, one in theirs.state_dict().items()} | {
+                "layer.1.other": torch.zeros(1)
+            }
+            ours = ours.double().eval()
+            found = load_attention_state_dict(ours, state, "layer.0.", strict=not unexpected)
+            assert found == ([], [f"layer.0.{name}" for name in unexpected])
+            torch.testing.assert_close(ours(X, **options), expected, atol=1e-6, rtol=1e-6)  # their angles are float32
 
 
 def test_buffers_are_passed_over():
@@ -167,9 +171,8 @@ def names(**more):
     return {f"{layer}.weight": torch.ones(8, 8) for layer in layers} | more
 
 
-@pytest.mark.parametrize(
-    ("state", "prefix", "words"),
-    [
+def test_what_has_no_place_is_refused_and_the_module_is_left_alone():
+    cases = [
         (names(), "", r"lacks q_proj\.bias, .*build the module with what the checkpoint has"),
         (names(**{"LayerNorm.bias": torch.ones(8)}), "", r"no place for LayerNorm\.bias: .* strict=False"),
         (names(**{"self.query.weight": torch.ones(8, 8)}), "", r"no place for self\.query\.weight"),
@@ -180,14 +183,14 @@ def names(**more):
         ),
         ({"Wqkv.weight": torch.ones(20, 8)}, "", "must hold 8 rows of queries, 8 of keys and 8 of values"),
         (names(), "layer.0.", r"begins with `prefix` 'layer\.0\.': they are such as q_proj\.weight"),
-    ],
-)
-def test_what_has_no_place_is_refused_and_the_module_is_left_alone(state, prefix, words):
-    module = MultiHeadAttention(8, 2)
-    before = {name: one.clone() for name, one in module.state_dict().items()}
-    with pytest.raises(InputError, match=words):
-        load_attention_state_dict(module, state, prefix)
-    torch.testing.assert_close(module.state_dict(), before, rtol=0, atol=0)
+    ]
+    for case in sweep(cases):
+        with case as (state, prefix, words):
+            module = MultiHeadAttention(8, 2)
+            before = {name: one.clone() for name, one in module.state_dict().items()}
+            with pytest.raises(InputError, match=words):
+                load_attention_state_dict(module, state, prefix)
+            torch.testing.assert_close(module.state_dict(), before, rtol=0, atol=0)
 
 
 def test_without_strict_what_is_missing_is_listed():

@@ -1,5 +1,7 @@
 """Luong's local attention, monotonic and predictive, on a page of numpy."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,7 @@ import torch
 from oracles import f64, softmax
 from regard.errors import InputError
 from regard.nn import LocalAttention
+from sweeps import sweep
 
 
 def randn(*shape, seed=0):
@@ -37,26 +40,26 @@ def page(module, query, source, lengths, first=0):
     return weights, weights @ source
 
 
-@pytest.mark.parametrize("padded", [False, True])
-@pytest.mark.parametrize("alignment", ["monotonic", "predictive"])
-def test_equals_the_page(alignment, padded):
-    module, query, source = made(alignment), 3 * randn(2, 12, 5), randn(2, 9, 6, seed=1)
-    lengths = [9, 6] if padded else [9, 9]
-    padding = torch.arange(9)[None] >= torch.tensor(lengths)[:, None] if padded else None
-    output, weights = module(query, source, key_padding_mask=padding, need_weights=True)
-    wanted_weights, wanted = page(module, query, source, lengths)
-    # p is computed in float64 here, so that ⌊p⌋ is the same on both sides.
-    np.testing.assert_allclose(f64(weights), wanted_weights, atol=1e-12)
-    np.testing.assert_allclose(f64(output), wanted, atol=1e-12)
+def test_equals_the_page():
+    for case in sweep(product([False, True], ["monotonic", "predictive"])):
+        with case as (padded, alignment):
+            module, query, source = made(alignment), 3 * randn(2, 12, 5), randn(2, 9, 6, seed=1)
+            lengths = [9, 6] if padded else [9, 9]
+            padding = torch.arange(9)[None] >= torch.tensor(lengths)[:, None] if padded else None
+            output, weights = module(query, source, key_padding_mask=padding, need_weights=True)
+            wanted_weights, wanted = page(module, query, source, lengths)
+            # p is computed in float64 here, so that ⌊p⌋ is the same on both sides.
+            np.testing.assert_allclose(f64(weights), wanted_weights, atol=1e-12)
+            np.testing.assert_allclose(f64(output), wanted, atol=1e-12)
 
 
-@pytest.mark.parametrize("padded", [False, True])
-@pytest.mark.parametrize("alignment", ["monotonic", "predictive"])
-def test_one_step_at_a_time_is_the_same(alignment, padded):
-    module, query, source = made(alignment), randn(2, 12, 5), randn(2, 9, 6, seed=1)
-    padding = torch.arange(9)[None] >= torch.tensor([[9], [6]]) if padded else None
-    steps = [module(query[:, t : t + 1], source, key_padding_mask=padding, q_offset=t) for t in range(12)]
-    torch.testing.assert_close(torch.cat(steps, 1), module(query, source, key_padding_mask=padding))
+def test_one_step_at_a_time_is_the_same():
+    for case in sweep(product([False, True], ["monotonic", "predictive"])):
+        with case as (padded, alignment):
+            module, query, source = made(alignment), randn(2, 12, 5), randn(2, 9, 6, seed=1)
+            padding = torch.arange(9)[None] >= torch.tensor([[9], [6]]) if padded else None
+            steps = [module(query[:, t : t + 1], source, key_padding_mask=padding, q_offset=t) for t in range(12)]
+            torch.testing.assert_close(torch.cat(steps, 1), module(query, source, key_padding_mask=padding))
 
 
 def test_the_place_is_learned_through_the_gaussian():

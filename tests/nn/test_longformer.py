@@ -1,5 +1,7 @@
 """Longformer: transformers' LongformerSelfAttention with copied weights, outputs and gradients, and a dense formula."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,7 @@ import torch
 from oracles import dense, f64
 from regard.errors import InputError
 from regard.nn import LongformerAttention
+from sweeps import sweep
 
 PAIRS = {
     "q_proj": "query",
@@ -60,24 +63,24 @@ def both(flags, padded):
     return theirs, ours, seeing_all, real, told
 
 
-@pytest.mark.parametrize("flags", PLACES)
-@pytest.mark.parametrize("padded", [False, True])
-def test_equals_transformers_with_gradients(flags, padded):
-    theirs, ours, seeing_all, real, told = both(flags, padded)
-    x = randn(2, 32, 24).requires_grad_()
-    up = randn(2, 32, 24, seed=1) * real[..., None]
-    expected = theirs(x, **told)[0]
-    output = ours(x, global_attention_mask=seeing_all, key_padding_mask=~real)
-    torch.testing.assert_close(output, expected, atol=1e-5, rtol=0)
-    assert (output[~real] == 0).all()
+def test_equals_transformers_with_gradients():
+    for case in sweep(product(PLACES, [False, True])):
+        with case as (flags, padded):
+            theirs, ours, seeing_all, real, told = both(flags, padded)
+            x = randn(2, 32, 24).requires_grad_()
+            up = randn(2, 32, 24, seed=1) * real[..., None]
+            expected = theirs(x, **told)[0]
+            output = ours(x, global_attention_mask=seeing_all, key_padding_mask=~real)
+            torch.testing.assert_close(output, expected, atol=1e-5, rtol=0)
+            assert (output[~real] == 0).all()
 
-    names = [name for name in PAIRS if flags != "none" or "proj" in name]
-    mine = [p for name in names for p in getattr(ours, name).parameters()]
-    other = [p for name in names for p in getattr(theirs, PAIRS[name]).parameters()]
-    for got, wanted in zip(
-        torch.autograd.grad(output, [x, *mine], up), torch.autograd.grad(expected, [x, *other], up), strict=True
-    ):
-        torch.testing.assert_close(got, wanted, atol=1e-5, rtol=1e-5)
+            names = [name for name in PAIRS if flags != "none" or "proj" in name]
+            mine = [p for name in names for p in getattr(ours, name).parameters()]
+            other = [p for name in names for p in getattr(theirs, PAIRS[name]).parameters()]
+            for got, wanted in zip(
+                torch.autograd.grad(output, [x, *mine], up), torch.autograd.grad(expected, [x, *other], up), strict=True
+            ):
+                torch.testing.assert_close(got, wanted, atol=1e-5, rtol=1e-5)
 
 
 def spread(local, rows, flags):
@@ -98,19 +101,19 @@ def spread(local, rows, flags):
     return out
 
 
-@pytest.mark.parametrize("flags", PLACES)
-@pytest.mark.parametrize("padded", [False, True])
-def test_weights_are_those_of_transformers_spread_out(flags, padded):
-    theirs, ours, seeing_all, real, told = both(flags, padded)
-    x = randn(2, 32, 24)
-    output, weights = ours(x, global_attention_mask=seeing_all, key_padding_mask=~real, need_weights=True)
-    _, local, *rows = theirs.eval()(x, **told, output_attentions=True)
-    expected = spread(local, rows[0] if rows else None, seeing_all)
-    torch.testing.assert_close(weights, expected, atol=1e-6, rtol=0)
-    torch.testing.assert_close(weights.sum(-1), real[:, None].expand(2, 3, 32).float())
-    torch.testing.assert_close(
-        output, ours(x, global_attention_mask=seeing_all, key_padding_mask=~real), atol=1e-6, rtol=0
-    )
+def test_weights_are_those_of_transformers_spread_out():
+    for case in sweep(product(PLACES, [False, True])):
+        with case as (flags, padded):
+            theirs, ours, seeing_all, real, told = both(flags, padded)
+            x = randn(2, 32, 24)
+            output, weights = ours(x, global_attention_mask=seeing_all, key_padding_mask=~real, need_weights=True)
+            _, local, *rows = theirs.eval()(x, **told, output_attentions=True)
+            expected = spread(local, rows[0] if rows else None, seeing_all)
+            torch.testing.assert_close(weights, expected, atol=1e-6, rtol=0)
+            torch.testing.assert_close(weights.sum(-1), real[:, None].expand(2, 3, 32).float())
+            torch.testing.assert_close(
+                output, ours(x, global_attention_mask=seeing_all, key_padding_mask=~real), atol=1e-6, rtol=0
+            )
 
 
 def test_weights_are_those_before_dropout_and_refused_beyond_max_bytes():

@@ -1,5 +1,7 @@
 """MultiHeadAttention against nn.MultiheadAttention with the same tensors, and against the formula written out."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,7 @@ from oracles import dense
 from regard import masks, normalizers, positions, scores
 from regard.errors import InputError
 from regard.nn import MultiHeadAttention
+from sweeps import sweep
 
 B, H, Q, K, W = 2, 4, 5, 7, 24
 INF = float("inf")
@@ -84,20 +87,19 @@ def inputs(theirs):
     return randn(B, Q, W), randn(B, K, theirs.kdim, seed=1), randn(B, K, theirs.vdim, seed=2)
 
 
-@pytest.mark.parametrize("said", SAID)
-@pytest.mark.parametrize("made", MADE)
-@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
-def test_copied_weights_agree_with_pytorch_whatever_is_hidden(training, made, said):
-    theirs, ours = pair(made, training)
-    theirs_said, ours_said = SAID[said]
-    x = inputs(theirs)
-    output, weights = ours(*x, need_weights=True, **ours_said)
-    expected, expected_weights = theirs(*x, average_attn_weights=False, **theirs_said)
-    close(output, expected)
-    close(weights, expected_weights)
-    close(ours(*x, **ours_said), expected)
-    with torch.no_grad():  # PyTorch's fast path
-        close(ours(*x, **ours_said), theirs(*x, need_weights=False, **theirs_said)[0])
+def test_copied_weights_agree_with_pytorch_whatever_is_hidden():
+    for case in sweep(product(SAID, MADE, [True, False])):
+        with case as (said, made, training):
+            theirs, ours = pair(made, training)
+            theirs_said, ours_said = SAID[said]
+            x = inputs(theirs)
+            output, weights = ours(*x, need_weights=True, **ours_said)
+            expected, expected_weights = theirs(*x, average_attn_weights=False, **theirs_said)
+            close(output, expected)
+            close(weights, expected_weights)
+            close(ours(*x, **ours_said), expected)
+            with torch.no_grad():  # PyTorch's fast path
+                close(ours(*x, **ours_said), theirs(*x, need_weights=False, **theirs_said)[0])
 
 
 def test_gradients_agree_with_pytorch():
@@ -116,19 +118,20 @@ def test_gradients_agree_with_pytorch():
     close(ours.out_proj.weight.grad, theirs.out_proj.weight.grad, 1e-5)
 
 
-@pytest.mark.parametrize("made", MADE)
-def test_to_torch_is_the_inverse_of_from_torch(made):
-    theirs, ours = pair(made, False, batch_first=False)
-    back = ours.to_torch()
-    assert back.batch_first
-    assert not back.training
-    assert {name: one.shape for name, one in back.state_dict().items()} == {
-        name: one.shape for name, one in theirs.state_dict().items()
-    }
-    for name, one in theirs.state_dict().items():
-        assert torch.equal(back.state_dict()[name], one), name
-    x = inputs(theirs)
-    close(ours(*x), theirs(*(one.transpose(0, 1) for one in x))[0].transpose(0, 1))
+def test_to_torch_is_the_inverse_of_from_torch():
+    for case in sweep(MADE):
+        with case as made:
+            theirs, ours = pair(made, False, batch_first=False)
+            back = ours.to_torch()
+            assert back.batch_first
+            assert not back.training
+            assert {name: one.shape for name, one in back.state_dict().items()} == {
+                name: one.shape for name, one in theirs.state_dict().items()
+            }
+            for name, one in theirs.state_dict().items():
+                assert torch.equal(back.state_dict()[name], one), name
+            x = inputs(theirs)
+            close(ours(*x), theirs(*(one.transpose(0, 1) for one in x))[0].transpose(0, 1))
 
 
 def test_a_copy_shares_nothing_and_keeps_type_dropout_and_mode():
@@ -141,17 +144,8 @@ def test_a_copy_shares_nothing_and_keeps_type_dropout_and_mode():
     assert (back.dropout, back.in_proj_weight.dtype) == (0.3, torch.float64)
 
 
-@pytest.mark.parametrize("more", [{"add_bias_kv": True}, {"add_zero_attn": True}], ids=str)
-def test_keys_that_pytorch_appends_are_refused(more):
-    with pytest.raises(InputError, match=r"appends keys of its own .*Softmax\(sink\)"):
-        MultiHeadAttention.from_torch(nn.MultiheadAttention(8, 2, **more))
-    with pytest.raises(InputError, match=r"must be an nn\.MultiheadAttention, got Linear"):
-        MultiHeadAttention.from_torch(nn.Linear(2, 2))
-
-
-@pytest.mark.parametrize(
-    ("more", "name"),
-    [
+def test_to_torch_refuses_what_pytorch_has_not():
+    cases = [
         ({"num_kv_heads": 1}, "num_kv_heads"),
         ({"head_dim": 5}, "head_dim"),
         ({"v_head_dim": 5}, "v_head_dim"),
@@ -165,12 +159,13 @@ def test_keys_that_pytorch_appends_are_refused(more):
         ({"scale": 1.0}, "scale"),
         ({"q_norm": nn.RMSNorm(4)}, "q_norm"),
         ({"k_norm": nn.RMSNorm(4)}, "k_norm"),
-    ],
-    ids=str,
-)
-def test_to_torch_refuses_what_pytorch_has_not(more, name):
-    with pytest.raises(InputError, match=f"nn.MultiheadAttention has no `{name}` as given here: keep this module"):
-        MultiHeadAttention(8, 2, **more).to_torch()
+    ]
+    for case in sweep(cases):
+        with (
+            case as (more, name),
+            pytest.raises(InputError, match=f"nn.MultiheadAttention has no `{name}` as given here: keep this module"),
+        ):
+            MultiHeadAttention(8, 2, **more).to_torch()
 
 
 def test_every_part_is_where_the_formula_has_it():
@@ -213,43 +208,31 @@ def test_one_sequence_and_more_leading_dimensions_give_what_a_batch_gives():
         close(few[2], one)
 
 
-@pytest.mark.parametrize("kind", [torch.bool, torch.int64, torch.float32], ids=str)
-def test_zeros_and_ones_in_four_dimensions_are_a_mask(kind):
-    layer, x, seen = MultiHeadAttention(8, 2), randn(B, Q, 8), ~hidden(B, 1, 1, Q)
-    _, weights = layer(x, mask=seen.to(kind), need_weights=True)
-    assert (weights.masked_select(~seen.expand(weights.shape)) == 0).all()
-    close(weights.sum(-1), torch.ones(B, 2, Q))
+def test_zeros_and_ones_in_four_dimensions_are_a_mask():
+    for case in sweep([torch.bool, torch.int64, torch.float32]):
+        with case as kind:
+            layer, x, seen = MultiHeadAttention(8, 2), randn(B, Q, 8), ~hidden(B, 1, 1, Q)
+            _, weights = layer(x, mask=seen.to(kind), need_weights=True)
+            assert (weights.masked_select(~seen.expand(weights.shape)) == 0).all()
+            close(weights.sum(-1), torch.ones(B, 2, Q))
 
 
-@pytest.mark.parametrize(
-    ("mask", "way"),
-    [
-        (torch.ones(B, Q, dtype=torch.int64), r"masks.Padding\(mask\) if it is \(batch, keys\)"),
-        (torch.zeros(Q, Q), "`attn_bias=`"),
-        (torch.ones(B, Q, Q).bool(), r"mask\[:, None\] if it is \(batch, queries, keys\)"),
-    ],
-    ids=["tokens", "floats", "three"],
-)
-def test_a_mask_that_may_mean_two_things_is_refused(mask, way):
-    with pytest.raises(InputError, match=way):
-        MultiHeadAttention(8, 2)(randn(B, Q, 8), mask=mask)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
-def test_a_query_that_sees_nothing_gets_the_output_bias_alone_and_no_nan(dtype):
-    layer, seen = MultiHeadAttention(8, 2, dtype=dtype), torch.ones(Q, Q).bool()
-    seen[2] = False
-    x = randn(B, Q, 8).to(dtype).requires_grad_()
-    output, weights = layer(x, mask=seen, need_weights=True)
-    assert (weights[:, :, 2] == 0).all()
-    close(
-        weights.sum(-1)[:, :, [0, 1, 3, 4]],
-        torch.ones(B, 2, 4, dtype=dtype),
-        atol=1e-2 if dtype != torch.float32 else 1e-6,
-    )
-    assert torch.equal(output[:, 2], layer.out_proj.bias.expand(B, 8))
-    output.float().sum().backward()
-    assert all(one.grad.isfinite().all() for one in (x, *layer.parameters()))
+def test_a_query_that_sees_nothing_gets_the_output_bias_alone_and_no_nan():
+    for case in sweep([torch.float32, torch.float16, torch.bfloat16]):
+        with case as dtype:
+            layer, seen = MultiHeadAttention(8, 2, dtype=dtype), torch.ones(Q, Q).bool()
+            seen[2] = False
+            x = randn(B, Q, 8).to(dtype).requires_grad_()
+            output, weights = layer(x, mask=seen, need_weights=True)
+            assert (weights[:, :, 2] == 0).all()
+            close(
+                weights.sum(-1)[:, :, [0, 1, 3, 4]],
+                torch.ones(B, 2, 4, dtype=dtype),
+                atol=1e-2 if dtype != torch.float32 else 1e-6,
+            )
+            assert torch.equal(output[:, 2], layer.out_proj.bias.expand(B, 8))
+            output.float().sum().backward()
+            assert all(one.grad.isfinite().all() for one in (x, *layer.parameters()))
 
 
 def test_the_module_s_mask_and_that_of_the_call_both_hide():
@@ -279,14 +262,8 @@ def test_dropout_is_for_training_and_weights_are_those_before_it():
     assert (many - output).abs().max() < 0.3 * (trained - output).abs().max()
 
 
-def test_weights_beyond_the_budget_are_refused_with_the_way_out():
-    with pytest.raises(InputError, match=r"more than the limit of 64 B.*use regard\.watch"):
-        MultiHeadAttention(8, 2)(randn(B, Q, 8), need_weights=True, max_bytes=64)
-
-
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [
+def test_errors_say_the_way_out():
+    cases = [
         (lambda: MultiHeadAttention(10, 4), r"multiple of `num_heads`, got 10 and 4: .* head_dim=3"),
         (lambda: MultiHeadAttention(8, 4, num_kv_heads=3), "multiple of `num_kv_heads`, got 4 and 3"),
         (lambda: MultiHeadAttention(8, 0), "`num_heads` counts heads and must be an integer of at least 1, got 0"),
@@ -299,11 +276,36 @@ def test_weights_beyond_the_budget_are_refused_with_the_way_out():
             lambda: MultiHeadAttention(8, 2, attn_bias=randn(Q, Q))(randn(B, Q, 8), attn_bias=randn(Q, Q)),
             "`attn_bias` is given, but the module has one of its own",
         ),
-    ],
-)  # fmt: skip
-def test_errors_say_the_way_out(call, words):
-    with pytest.raises(InputError, match=words):
-        call()
+        (
+            lambda: MultiHeadAttention(8, 2, score=scores.Bilinear(torch.eye(4).requires_grad_())),
+            r"`weight` of Bilinear requires gradients .* nn.Parameter\(...\)",
+        ),
+        (
+            lambda: MultiHeadAttention(8, 2)(randn(B, Q, 8), need_weights=True, max_bytes=64),
+            r"more than the limit of 64 B.*use regard\.watch",
+        ),
+        (
+            lambda: MultiHeadAttention(8, 2)(randn(B, Q, 8), mask=torch.ones(B, Q, dtype=torch.int64)),
+            r"masks.Padding\(mask\) if it is \(batch, keys\)",
+        ),
+        (lambda: MultiHeadAttention(8, 2)(randn(B, Q, 8), mask=torch.zeros(Q, Q)), "`attn_bias=`"),
+        (
+            lambda: MultiHeadAttention(8, 2)(randn(B, Q, 8), mask=torch.ones(B, Q, Q).bool()),
+            r"mask\[:, None\] if it is \(batch, queries, keys\)",
+        ),
+        (
+            lambda: MultiHeadAttention.from_torch(nn.MultiheadAttention(8, 2, add_bias_kv=True)),
+            r"appends keys of its own .*Softmax\(sink\)",
+        ),
+        (
+            lambda: MultiHeadAttention.from_torch(nn.MultiheadAttention(8, 2, add_zero_attn=True)),
+            r"appends keys of its own .*Softmax\(sink\)",
+        ),
+        (lambda: MultiHeadAttention.from_torch(nn.Linear(2, 2)), r"must be an nn\.MultiheadAttention, got Linear"),
+    ]
+    for case in sweep(cases):
+        with case as (call, words), pytest.raises(InputError, match=words):
+            call()
 
 
 def test_a_learned_score_is_trained_moved_and_saved_with_the_module():
@@ -334,11 +336,6 @@ def test_a_module_that_gives_a_score_serves_as_one():
     held = MultiHeadAttention(8, 2, score=scores.Bilinear(nn.Parameter(randn(4, 4).mT)))
     held.load_state_dict(dict(layer.state_dict()) | {"score.weight": layer.score.weight.mT})
     close(layer(x), held(x))
-
-
-def test_a_tensor_that_wants_gradients_must_be_a_parameter():
-    with pytest.raises(InputError, match=r"`weight` of Bilinear requires gradients .* nn.Parameter\(...\)"):
-        MultiHeadAttention(8, 2, score=scores.Bilinear(torch.eye(4).requires_grad_()))
 
 
 def test_tensors_that_are_no_parameters_are_buffers():

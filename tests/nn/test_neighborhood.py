@@ -1,6 +1,6 @@
 """Neighborhood attention: every cell gathers its neighbours one by one, in numpy."""
 
-import itertools
+from itertools import product
 
 import numpy as np
 import pytest
@@ -9,6 +9,7 @@ import torch
 from oracles import f64, softmax
 from regard.errors import InputError
 from regard.nn import NeighborhoodAttention
+from sweeps import sweep
 
 
 def neighbours(cell, grid, sizes, boundary):
@@ -19,29 +20,29 @@ def neighbours(cell, grid, sizes, boundary):
         if boundary == "shift":
             first = min(max(first, 0), side - size)
         ranges.append([one for one in range(first, first + size) if 0 <= one < side])
-    return list(itertools.product(*ranges))
+    return list(product(*ranges))
 
 
-@pytest.mark.parametrize("boundary", ["shift", "crop"])
-@pytest.mark.parametrize(("grid", "size"), [((7,), 3), ((5, 6), 3), ((4, 5), (3, 5)), ((3, 4, 5), (1, 3, 3))], ids=str)
-def test_equals_an_explicit_gather(grid, size, boundary):
-    torch.manual_seed(0)
-    size = size if isinstance(size, tuple) or len(grid) == 1 else (size,) * len(grid)
-    module = NeighborhoodAttention(8, 2, size, boundary=boundary).double()
-    x, attend = torch.randn(2, *grid, 8, dtype=torch.float64), module.attention
-    q, k, v = (f64(layer(x)).reshape(2, *grid, 2, 4) for layer in (attend.q_proj, attend.k_proj, attend.v_proj))
-    rows = np.empty_like(q)
-    sizes = (size,) if isinstance(size, int) else size
-    for b, h in itertools.product(range(2), range(2)):
-        for cell in itertools.product(*(range(side) for side in grid)):
-            near = neighbours(cell, grid, sizes, boundary)
-            keys, values = (np.stack([y[(b, *one, h)] for one in near]) for y in (k, v))
-            rows[(b, *cell, h)] = softmax((keys @ q[(b, *cell, h)] / 2)[None])[0][0] @ values
-    expected = attend.out_proj(torch.from_numpy(rows.reshape(2, *grid, 8)))
-    np.testing.assert_allclose(f64(module(x)), f64(expected), atol=1e-12)
-    output, weights = module(x, need_weights=True)
-    assert weights.shape == (2, 2, np.prod(grid), np.prod(grid))
-    torch.testing.assert_close(output, expected)
+def test_equals_an_explicit_gather():
+    for case in sweep(product(["shift", "crop"], [((7,), 3), ((5, 6), 3), ((4, 5), (3, 5)), ((3, 4, 5), (1, 3, 3))])):
+        with case as (boundary, (grid, size)):
+            torch.manual_seed(0)
+            size = size if isinstance(size, tuple) or len(grid) == 1 else (size,) * len(grid)
+            module = NeighborhoodAttention(8, 2, size, boundary=boundary).double()
+            x, attend = torch.randn(2, *grid, 8, dtype=torch.float64), module.attention
+            q, k, v = (f64(layer(x)).reshape(2, *grid, 2, 4) for layer in (attend.q_proj, attend.k_proj, attend.v_proj))
+            rows = np.empty_like(q)
+            sizes = (size,) if isinstance(size, int) else size
+            for b, h in product(range(2), range(2)):
+                for cell in product(*(range(side) for side in grid)):
+                    near = neighbours(cell, grid, sizes, boundary)
+                    keys, values = (np.stack([y[(b, *one, h)] for one in near]) for y in (k, v))
+                    rows[(b, *cell, h)] = softmax((keys @ q[(b, *cell, h)] / 2)[None])[0][0] @ values
+            expected = attend.out_proj(torch.from_numpy(rows.reshape(2, *grid, 8)))
+            np.testing.assert_allclose(f64(module(x)), f64(expected), atol=1e-12)
+            output, weights = module(x, need_weights=True)
+            assert weights.shape == (2, 2, np.prod(grid), np.prod(grid))
+            torch.testing.assert_close(output, expected)
 
 
 def test_one_number_serves_any_number_of_axes():

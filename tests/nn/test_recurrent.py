@@ -1,6 +1,7 @@
 """The Elman recurrence against nn.RNN, and decoder cells with attention against their formulas."""
 
 import copy
+from itertools import product
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import regard
 from regard import masks, scores
 from regard.errors import InputError
 from regard.nn import AdditiveAttention, AttentionDecoderCell, DecoderState, Elman, ElmanCell, LocalAttention
+from sweeps import sweep
 
 
 def randn(*shape, seed=0):
@@ -60,40 +62,42 @@ def weights_by_hand(cell, name, hidden, memory, seen):
     return energies.masked_fill(~seen, -torch.inf).softmax(-1)
 
 
-@pytest.mark.parametrize("kind", ["gru", "lstm"])
-@pytest.mark.parametrize(("order", "name"), [("bahdanau", "additive"), ("luong", "general"), ("luong", "dot")])
-def test_three_steps_are_the_formula(order, name, kind):
-    torch.manual_seed(0)
-    width = 5 if name == "dot" else 6
-    attention = scores.Dot() if name == "dot" else None
-    cell = AttentionDecoderCell(3, 5, width, attention_architecture=order, cell=kind, attention=attention).double()
-    memory, x = randn(4, 7, width), randn(3, 4, 3, seed=1)
-    seen = torch.arange(7) < torch.tensor([7, 3, 5, 1])[:, None]
-    hidden = kept = fed = torch.zeros(4, 5, dtype=torch.float64)
-    state = None
-    for given in x:
-        output, state, weights = cell(given, memory, state, mask=masks.Padding(seen), need_weights=True)
+def test_three_steps_are_the_formula():
+    for case in sweep(product(["gru", "lstm"], [("bahdanau", "additive"), ("luong", "general"), ("luong", "dot")])):
+        with case as (kind, (order, name)):
+            torch.manual_seed(0)
+            width = 5 if name == "dot" else 6
+            attention = scores.Dot() if name == "dot" else None
+            cell = AttentionDecoderCell(
+                3, 5, width, attention_architecture=order, cell=kind, attention=attention
+            ).double()
+            memory, x = randn(4, 7, width), randn(3, 4, 3, seed=1)
+            seen = torch.arange(7) < torch.tensor([7, 3, 5, 1])[:, None]
+            hidden = kept = fed = torch.zeros(4, 5, dtype=torch.float64)
+            state = None
+            for given in x:
+                output, state, weights = cell(given, memory, state, mask=masks.Padding(seen), need_weights=True)
 
-        def renew(more, given=given, hidden=hidden, kept=kept):
-            whole = torch.cat([given, more], 1)
-            return cell.cell(whole, (hidden, kept)) if kind == "lstm" else (cell.cell(whole, hidden), kept)
+                def renew(more, given=given, hidden=hidden, kept=kept, cell=cell):
+                    whole = torch.cat([given, more], 1)
+                    return cell.cell(whole, (hidden, kept)) if kind == "lstm" else (cell.cell(whole, hidden), kept)
 
-        if order == "bahdanau":
-            expected_weights = weights_by_hand(cell, name, hidden, memory, seen)
-            hidden, kept = renew((expected_weights[..., None] * memory).sum(1))
-            expected = hidden
-        else:
-            hidden, kept = renew(fed)
-            expected_weights = weights_by_hand(cell, name, hidden, memory, seen)
-            context = (expected_weights[..., None] * memory).sum(1)
-            expected = fed = torch.tanh(torch.cat([context, hidden], 1) @ cell.combine.weight.T)
-        torch.testing.assert_close(weights, expected_weights)
-        torch.testing.assert_close(output, expected)
-        torch.testing.assert_close(state.hidden_state, hidden)
-    assert (state.cell_state is not None) == (kind == "lstm")
-    assert (state.attentional_hidden is not None) == (order == "luong")
-    if order == "luong":
-        assert cell.combine.bias is None
+                if order == "bahdanau":
+                    expected_weights = weights_by_hand(cell, name, hidden, memory, seen)
+                    hidden, kept = renew((expected_weights[..., None] * memory).sum(1))
+                    expected = hidden
+                else:
+                    hidden, kept = renew(fed)
+                    expected_weights = weights_by_hand(cell, name, hidden, memory, seen)
+                    context = (expected_weights[..., None] * memory).sum(1)
+                    expected = fed = torch.tanh(torch.cat([context, hidden], 1) @ cell.combine.weight.T)
+                torch.testing.assert_close(weights, expected_weights)
+                torch.testing.assert_close(output, expected)
+                torch.testing.assert_close(state.hidden_state, hidden)
+            assert (state.cell_state is not None) == (kind == "lstm")
+            assert (state.attentional_hidden is not None) == (order == "luong")
+            if order == "luong":
+                assert cell.combine.bias is None
 
 
 def test_a_first_state_can_be_given_and_must_be_whole():
@@ -123,25 +127,26 @@ def additive(kind):
     return AttentionDecoderCell(3, 5, 6, attention=score).double(), score
 
 
-@pytest.mark.parametrize("kind", ["module", "additive", "concat", "keys alone"])
-def test_a_prepared_memory_gives_the_same_and_is_projected_once(kind):
-    cell, score = additive(kind)
-    memory, x, hidden = randn(2, 4, 6, seed=4).requires_grad_(), randn(2, 3, seed=5), randn(2, 5, seed=6)
-    mask = masks.Padding(torch.tensor([[True] * 4, [True, True, False, False]]))
-    once = cell.prepare(memory)
-    found = cell(x, once, cell.start(hidden), mask=mask, need_weights=True)
-    _, wanted = regard.attention(hidden[:, None], memory, memory, score=score, mask=mask, return_weights=True)
-    torch.testing.assert_close(found[2], wanted[:, 0])
-    plain = cell(x, memory, cell.start(hidden), mask=mask)[0]
-    assert torch.equal(found[0], plain)
-    wanted_grad, grad = (
-        torch.autograd.grad(one.sin().sum(), memory, retain_graph=True)[0] for one in (plain, found[0])
-    )
-    torch.testing.assert_close(grad, wanted_grad)
-    assert (once.keys is memory) == (kind == "keys alone")
-    # What was prepared is what the score compares: other keys, other weights.
-    other = cell(x, once._replace(keys=once.keys.flip(1)), cell.start(hidden), need_weights=True)[2]
-    torch.testing.assert_close(other, cell(x, memory, cell.start(hidden), need_weights=True)[2].flip(1))
+def test_a_prepared_memory_gives_the_same_and_is_projected_once():
+    for case in sweep(["module", "additive", "concat", "keys alone"]):
+        with case as kind:
+            cell, score = additive(kind)
+            memory, x, hidden = randn(2, 4, 6, seed=4).requires_grad_(), randn(2, 3, seed=5), randn(2, 5, seed=6)
+            mask = masks.Padding(torch.tensor([[True] * 4, [True, True, False, False]]))
+            once = cell.prepare(memory)
+            found = cell(x, once, cell.start(hidden), mask=mask, need_weights=True)
+            _, wanted = regard.attention(hidden[:, None], memory, memory, score=score, mask=mask, return_weights=True)
+            torch.testing.assert_close(found[2], wanted[:, 0])
+            plain = cell(x, memory, cell.start(hidden), mask=mask)[0]
+            assert torch.equal(found[0], plain)
+            wanted_grad, grad = (
+                torch.autograd.grad(one.sin().sum(), memory, retain_graph=True)[0] for one in (plain, found[0])
+            )
+            torch.testing.assert_close(grad, wanted_grad)
+            assert (once.keys is memory) == (kind == "keys alone")
+            # What was prepared is what the score compares: other keys, other weights.
+            other = cell(x, once._replace(keys=once.keys.flip(1)), cell.start(hidden), need_weights=True)[2]
+            torch.testing.assert_close(other, cell(x, memory, cell.start(hidden), need_weights=True)[2].flip(1))
 
 
 def test_a_score_of_another_width_is_refused_in_its_own_words():

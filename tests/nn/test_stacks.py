@@ -1,5 +1,7 @@
 """Encoder, Decoder and EncoderDecoder compute what PyTorch's TransformerEncoder, TransformerDecoder, Transformer do."""
 
+from itertools import product
+
 import pytest
 import torch
 from torch import nn as torch_nn
@@ -7,6 +9,7 @@ from torch import nn as torch_nn
 from regard import masks
 from regard.errors import InputError
 from regard.nn import Decoder, DecoderBlock, Encoder, EncoderBlock, EncoderDecoder, PositionalEncoding
+from sweeps import sweep
 
 N, M, W = 5, 7, 8
 PADDING = torch.arange(N)[None] >= torch.tensor([[N], [3]])
@@ -49,21 +52,23 @@ SAID = {
 }
 
 
-@pytest.mark.parametrize("norm_first", [False, True])
-@pytest.mark.parametrize("said", SAID)
-def test_an_encoder_is_pytorch_s(said, norm_first):
-    theirs_said, ours_said = SAID[said]
-    theirs = encoder(norm_first, activation="gelu", bias=not norm_first).train()  # whose fast path would add zeros
-    for one in theirs.modules():
-        if isinstance(one, torch_nn.Dropout | torch_nn.MultiheadAttention):
-            setattr(one, "p" if isinstance(one, torch_nn.Dropout) else "dropout", 0.0)
-    ours = Encoder.from_torch(theirs)
-    expected = theirs(X, **theirs_said)
-    torch.testing.assert_close(ours(X, **ours_said), expected)
-    output, weights = ours(X, need_weights=True, **ours_said)
-    torch.testing.assert_close(output, expected)
-    assert [tuple(one.shape) for one in weights] == [(2, 2, N, N)] * 2
-    torch.testing.assert_close(ours.to_torch()(X, **theirs_said), expected)
+def test_an_encoder_is_pytorch_s():
+    for case in sweep(product([False, True], SAID)):
+        with case as (norm_first, said):
+            theirs_said, ours_said = SAID[said]
+            theirs = encoder(
+                norm_first, activation="gelu", bias=not norm_first
+            ).train()  # whose fast path would add zeros
+            for one in theirs.modules():
+                if isinstance(one, torch_nn.Dropout | torch_nn.MultiheadAttention):
+                    setattr(one, "p" if isinstance(one, torch_nn.Dropout) else "dropout", 0.0)
+            ours = Encoder.from_torch(theirs)
+            expected = theirs(X, **theirs_said)
+            torch.testing.assert_close(ours(X, **ours_said), expected)
+            output, weights = ours(X, need_weights=True, **ours_said)
+            torch.testing.assert_close(output, expected)
+            assert [tuple(one.shape) for one in weights] == [(2, 2, N, N)] * 2
+            torch.testing.assert_close(ours.to_torch()(X, **theirs_said), expected)
 
 
 def test_an_encoder_with_the_length_first_is_turned_round():
@@ -81,17 +86,17 @@ DECODED = {
 }
 
 
-@pytest.mark.parametrize("norm_first", [False, True])
-@pytest.mark.parametrize("said", DECODED)
-def test_a_decoder_is_pytorch_s(said, norm_first):
-    theirs_said, ours_said = DECODED[said]
-    theirs = decoder(norm_first)
-    ours, expected = Decoder.from_torch(theirs), theirs(X, MEMORY, **theirs_said)
-    torch.testing.assert_close(ours(X, MEMORY, **ours_said), expected)
-    output, own, cross = ours(X, MEMORY, need_weights=True, **ours_said)
-    torch.testing.assert_close(output, expected)
-    assert [tuple(one.shape) for one in (*own, *cross)] == [(2, 2, N, N)] * 2 + [(2, 2, N, M)] * 2
-    torch.testing.assert_close(ours.to_torch()(X, MEMORY, **theirs_said), expected)
+def test_a_decoder_is_pytorch_s():
+    for case in sweep(product([False, True], DECODED)):
+        with case as (norm_first, said):
+            theirs_said, ours_said = DECODED[said]
+            theirs = decoder(norm_first)
+            ours, expected = Decoder.from_torch(theirs), theirs(X, MEMORY, **theirs_said)
+            torch.testing.assert_close(ours(X, MEMORY, **ours_said), expected)
+            output, own, cross = ours(X, MEMORY, need_weights=True, **ours_said)
+            torch.testing.assert_close(output, expected)
+            assert [tuple(one.shape) for one in (*own, *cross)] == [(2, 2, N, N)] * 2 + [(2, 2, N, M)] * 2
+            torch.testing.assert_close(ours.to_torch()(X, MEMORY, **theirs_said), expected)
 
 
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor is True")  # as nn.Transformer makes it
@@ -112,9 +117,8 @@ def test_both_are_pytorch_s_transformer(norm_first):
     assert again.state_dict().keys() == theirs.state_dict().keys()
 
 
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [
+def test_refusals_name_the_way_out():
+    cases = [
         (lambda: Encoder([]), "a list of blocks, one at least, got list"),
         (
             lambda: Encoder(EncoderBlock(W, 2, 16)),
@@ -130,11 +134,10 @@ def test_both_are_pytorch_s_transformer(norm_first):
         (lambda: DecoderBlock(W, 2, 16, memory_dim=6).to_torch(), "has no `memory_dim` as given here"),
         (lambda: DecoderBlock(W, 2, 16).to_torch(), "has no `mask` as given here: .* pass the mask at each call"),
         (lambda: Encoder([torch_nn.Linear(W, W)]).to_torch(), "`layers` must be an EncoderBlock, got Linear"),
-    ],
-)
-def test_refusals_name_the_way_out(call, words):
-    with pytest.raises(InputError, match=words):
-        call()
+    ]
+    for case in sweep(cases):
+        with case as (call, words), pytest.raises(InputError, match=words):
+            call()
 
 
 def test_a_block_goes_to_pytorch_and_back():

@@ -1,6 +1,7 @@
 """Code that a PyTorch or transformers user writes from memory runs, or is refused by a sentence with the way out."""
 
 import inspect
+from functools import partial
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from regard import attention, masks, nn, positions, scores
 from regard.cache import KVCache
 from regard.errors import InputError
 from regard.nn.standard_names import FORWARD, INIT
+from sweeps import sweep
 
 
 def randn(*shape, seed=0):
@@ -83,23 +85,26 @@ def test_every_module_is_here():
     assert kinds - {"ValueModule"} == EVERY.keys()
 
 
-@pytest.mark.parametrize("name", EVERY)
-def test_a_standard_name_of_a_constructor_is_taken_or_answered(name):
+def test_a_standard_name_of_a_constructor_is_taken_or_answered():
     """Every name of the table is an own argument, or is refused by a sentence, or says nothing about this module."""
-    answered = 0
-    known = inspect.signature(getattr(nn, name).__init__).parameters.keys()
-    if "options" in known:
-        known = known | inspect.signature(nn.MultiHeadAttention.__init__).parameters.keys()
-    for standard in INIT.keys() - known:
-        text = refusal(lambda standard=standard: made(name, **{standard: 2}))
-        assert f"has no argument `{standard}`: " in text or "unexpected keyword argument" in text, (standard, text)
-        answered += "has no argument" in text
-    assert answered >= (0 if name == "EncoderDecoder" else 1 if name in ("Decoder", "Encoder") else 3)
+    for case in sweep(EVERY):
+        with case as name:
+            answered = 0
+            known = inspect.signature(getattr(nn, name).__init__).parameters.keys()
+            if "options" in known:
+                known = known | inspect.signature(nn.MultiHeadAttention.__init__).parameters.keys()
+            for standard in INIT.keys() - known:
+                text = refusal(partial(EVERY[name][0], **{standard: 2}))
+                assert f"has no argument `{standard}`: " in text or "unexpected keyword argument" in text, (
+                    standard,
+                    text,
+                )
+                answered += "has no argument" in text
+            assert answered >= (0 if name == "EncoderDecoder" else 1 if name in ("Decoder", "Encoder") else 3)
 
 
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
+def test_a_constructor_says_which_of_its_names_is_meant():
+    cases = [
         (lambda: nn.MultiHeadAttention(hidden_size=8, num_heads=2), "`hidden_size`: `embed_dim` is meant"),
         (lambda: nn.MultiHeadAttention(8, num_attention_heads=2), "`num_attention_heads`: `num_heads` is meant"),
         (lambda: nn.MultiHeadAttention(8, heads=2), "`heads`: `num_heads` is meant"),
@@ -121,19 +126,19 @@ def test_a_standard_name_of_a_constructor_is_taken_or_answered(name):
         (lambda: nn.SlidingWindowAttention(8, 2, 4, kv_heads=1), "`kv_heads`: `num_kv_heads` is meant"),
         (lambda: nn.LongformerAttention(8, 2, attention_window=4), "`attention_window`: `window` is meant"),
         (lambda: nn.MultiHeadAttention(8, 2, batch_first=False), r"`batch_first=True` .* give x\.transpose\(0, 1\)"),
-    ],
-)
-def test_a_constructor_says_which_of_its_names_is_meant(make, words):
-    with pytest.raises((InputError, TypeError), match=words):
-        make()
+    ]
+    for case in sweep(cases):
+        with case as (make, words), pytest.raises((InputError, TypeError), match=words):
+            make()
 
 
-@pytest.mark.parametrize("name", EVERY)
-def test_batch_first_is_what_all_modules_do(name):
-    inputs = EVERY[name][1]
-    assert torch.equal(first(made(name, batch_first=True)(*inputs)), first(made(name)(*inputs)))
-    with pytest.raises(InputError, match="`batch_first=True` is what all modules do, got False"):
-        made(name, batch_first=False)
+def test_batch_first_is_what_all_modules_do():
+    for case in sweep(EVERY):
+        with case as name:
+            inputs = EVERY[name][1]
+            assert torch.equal(first(made(name, batch_first=True)(*inputs)), first(made(name)(*inputs)))
+            with pytest.raises(InputError, match="`batch_first=True` is what all modules do, got False"):
+                made(name, batch_first=False)
 
 
 def test_pytorch_s_third_and_fourth_arguments_are_dropout_and_bias():
@@ -142,33 +147,40 @@ def test_pytorch_s_third_and_fourth_arguments_are_dropout_and_bias():
     assert ours.q_proj.bias is theirs.in_proj_bias is None
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_padding_is_hidden_by_pytorch_s_key_padding_mask_or_refused_by_a_sentence(name):
-    _, inputs, padding = MODULES[name]
-    module = made(name)
-    keys = inputs[-1] if padding is not PADDING else inputs[0]
-    if name == "AxialAttention":
-        with pytest.raises(InputError, match=r"no argument `key_padding_mask`: lines have no padding: cut the grid"):
-            module(*inputs, key_padding_mask=padding)
-        return
-    other = keys.masked_fill(padding[..., None], 9.0)
-    changed = tuple(other if one is keys else one for one in inputs)
-    found, again = first(module(*inputs, key_padding_mask=padding)), first(module(*changed, key_padding_mask=padding))
-    # Rows of queries that are themselves padding are no one's business.
-    rows = padding if keys is inputs[0] and found.ndim > 2 else torch.zeros(found.shape[:-1], dtype=torch.bool)
-    torch.testing.assert_close(found[~rows], again[~rows])
-    assert not torch.allclose(first(module(*inputs))[~rows], first(module(*changed))[~rows])
-    with pytest.raises(InputError, match="attention_mask == 0 if 1 is a token"):
-        module(*inputs, key_padding_mask=(~padding).long())
+def test_padding_is_hidden_by_pytorch_s_key_padding_mask_or_refused_by_a_sentence():
+    for case in sweep(MODULES):
+        with case as name:
+            _, inputs, padding = MODULES[name]
+            module = made(name)
+            keys = inputs[-1] if padding is not PADDING else inputs[0]
+            if name == "AxialAttention":
+                with pytest.raises(
+                    InputError, match=r"no argument `key_padding_mask`: lines have no padding: cut the grid"
+                ):
+                    module(*inputs, key_padding_mask=padding)
+                continue
+            other = keys.masked_fill(padding[..., None], 9.0)
+            changed = tuple(other if one is keys else one for one in inputs)
+            found, again = (
+                first(module(*inputs, key_padding_mask=padding)),
+                first(module(*changed, key_padding_mask=padding)),
+            )
+            # Rows of queries that are themselves padding are no one's business.
+            rows = padding if keys is inputs[0] and found.ndim > 2 else torch.zeros(found.shape[:-1], dtype=torch.bool)
+            torch.testing.assert_close(found[~rows], again[~rows])
+            assert not torch.allclose(first(module(*inputs))[~rows], first(module(*changed))[~rows])
+            with pytest.raises(InputError, match="attention_mask == 0 if 1 is a token"):
+                module(*inputs, key_padding_mask=(~padding).long())
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_a_backend_can_be_chosen_in_every_module(name):
-    inputs, module = MODULES[name][1], made(name)
-    plain = first(module(*inputs))
-    torch.testing.assert_close(first(module(*inputs, backend="reference")), plain)
-    with pytest.raises(InputError, match="nonsense"):
-        module(*inputs, backend="nonsense")
+def test_a_backend_can_be_chosen_in_every_module():
+    for case in sweep(MODULES):
+        with case as name:
+            inputs, module = MODULES[name][1], made(name)
+            plain = first(module(*inputs))
+            torch.testing.assert_close(first(module(*inputs, backend="reference")), plain)
+            with pytest.raises(InputError, match="nonsense"):
+                module(*inputs, backend="nonsense")
 
 
 NO_MASK = {
@@ -178,21 +190,22 @@ NO_MASK = {
 }
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_a_mask_is_taken_by_every_module_or_refused_by_a_sentence(name):
-    inputs, module = MODULES[name][1], made(name)
-    if name in NO_MASK:
-        with pytest.raises(InputError, match=f"no argument `mask`: .*{NO_MASK[name]}"):
-            module(*inputs, mask=masks.Causal())
-        return
-    rows = 1 if name == "AttentionDecoderCell" else 6 if name == "NeighborhoodAttention" else 5
-    columns = 7 if inputs[-1] is MEMORY and name not in ("Decoder", "DecoderBlock") else rows
-    shown = torch.ones(1, 1, rows, columns, dtype=torch.bool)
-    shown[..., 1:] = False
-    for mask in (shown, masks.Dense(shown)):
-        found = first(module(*inputs, mask=mask))
-        assert not torch.allclose(found, first(module(*inputs)))
-        torch.testing.assert_close(found, first(module(*inputs, mask=shown, backend="reference")))
+def test_a_mask_is_taken_by_every_module_or_refused_by_a_sentence():
+    for case in sweep(MODULES):
+        with case as name:
+            inputs, module = MODULES[name][1], made(name)
+            if name in NO_MASK:
+                with pytest.raises(InputError, match=f"no argument `mask`: .*{NO_MASK[name]}"):
+                    module(*inputs, mask=masks.Causal())
+                continue
+            rows = 1 if name == "AttentionDecoderCell" else 6 if name == "NeighborhoodAttention" else 5
+            columns = 7 if inputs[-1] is MEMORY and name not in ("Decoder", "DecoderBlock") else rows
+            shown = torch.ones(1, 1, rows, columns, dtype=torch.bool)
+            shown[..., 1:] = False
+            for mask in (shown, masks.Dense(shown)):
+                found = first(module(*inputs, mask=mask))
+                assert not torch.allclose(found, first(module(*inputs)))
+                torch.testing.assert_close(found, first(module(*inputs, mask=shown, backend="reference")))
 
 
 PASSED_ON = {
@@ -207,13 +220,14 @@ PASSED_ON = {
 }  # to MultiHeadAttention, or the blocks
 
 
-@pytest.mark.parametrize("name", EVERY)
-def test_a_standard_name_of_a_call_is_taken_or_answered(name):
-    module, inputs = made(name), EVERY[name][1]
-    known = inspect.signature(module.forward).parameters.keys()
-    for standard in FORWARD.keys() - known - PASSED_ON:
-        text = refusal(lambda standard=standard: module(*inputs, **{standard: torch.zeros(3, 5)}))
-        assert f"has no argument `{standard}`: " in text or "unexpected keyword argument" in text, (standard, text)
+def test_a_standard_name_of_a_call_is_taken_or_answered():
+    for case in sweep(EVERY):
+        with case as name:
+            module, inputs = made(name), EVERY[name][1]
+            known = inspect.signature(module.forward).parameters.keys()
+            for standard in FORWARD.keys() - known - PASSED_ON:
+                text = refusal(partial(module, *inputs, **{standard: torch.zeros(3, 5)}))
+                assert f"has no argument `{standard}`: " in text or "unexpected keyword argument" in text, text
 
 
 def test_a_call_says_which_of_its_names_is_meant():
@@ -229,6 +243,11 @@ def test_a_call_says_which_of_its_names_is_meant():
         (lambda: block(X, MEMORY, tgt_key_padding_mask=PADDING), "`key_padding_mask` is meant"),
         (lambda: made("LongformerAttention")(X, is_causal=True), "SlidingWindowAttention.* is causal"),
         (lambda: made("AdditiveAttention")(X, MEMORY, average_attn_weights=True), r"weights\.mean\(1\)"),
+        (lambda: module(X, MEMORY, is_causal=True), r"got 5 and 7: .*Causal\(align=\"start\"\)"),
+        (
+            lambda: module(X, position_ids=torch.zeros(3, 5, dtype=torch.long)),
+            r"has none: build it with rotary=positions\.RoPE\(head_dim\)",
+        ),
     ):
         with pytest.raises(InputError, match=words):
             call()
@@ -252,11 +271,6 @@ def test_a_mask_of_two_dimensions_that_may_be_padding_is_refused():
     with pytest.raises(InputError, match=r"write mask\[None, None\] for a matrix, masks\.Padding\(mask\) for flags"):
         module(X[:, :3], mask=square)
     torch.testing.assert_close(module(X[:1, :3], mask=square), module(X[:1, :3]))
-
-
-def test_is_causal_of_unlike_lengths_is_refused():
-    with pytest.raises(InputError, match=r"as many queries as keys, got 5 and 7: .*Causal\(align=\"start\"\)"):
-        made("MultiHeadAttention")(X, MEMORY, is_causal=True)
 
 
 def test_a_bare_output_is_not_a_pair():
@@ -301,36 +315,36 @@ def test_a_cache_goes_on_with_position_ids():
         module(X[:, :1], cache=KVCache(), position_ids=position_ids)
 
 
-@pytest.mark.parametrize("backend", ["auto", "reference", "sdpa", "blockwise"])
-def test_attention_turns_by_the_positions_of_each_sequence(backend):
-    q, k, v = randn(3, 2, 4, 8), randn(3, 1, 6, 8, seed=1), randn(3, 1, 6, 8, seed=2)
-    rotary, position_ids = positions.RoPE(8), torch.tensor([[0, 1, 2, 3, 4, 5], [0, 0, 0, 1, 2, 3], [3, 9, 4, 0, 1, 7]])
-    found = attention(q, k, v, rotary=rotary.at(position_ids), mask=masks.Causal(), backend=backend)
-    for row, at in enumerate(position_ids):
-        turned = [rotary.rotate(q[row], at[2:]), rotary.rotate(k[row], at)]
-        expected = attention(*(one[None] for one in turned), v[row, None], mask=masks.Causal(), backend="reference")
-        torch.testing.assert_close(found[row, None], expected)
+def test_attention_turns_by_the_positions_of_each_sequence():
+    for case in sweep(["auto", "reference", "sdpa", "blockwise"]):
+        with case as backend:
+            q, k, v = randn(3, 2, 4, 8), randn(3, 1, 6, 8, seed=1), randn(3, 1, 6, 8, seed=2)
+            rotary, position_ids = (
+                positions.RoPE(8),
+                torch.tensor([[0, 1, 2, 3, 4, 5], [0, 0, 0, 1, 2, 3], [3, 9, 4, 0, 1, 7]]),
+            )
+            found = attention(q, k, v, rotary=rotary.at(position_ids), mask=masks.Causal(), backend=backend)
+            for row, at in enumerate(position_ids):
+                turned = [rotary.rotate(q[row], at[2:]), rotary.rotate(k[row], at)]
+                expected = attention(
+                    *(one[None] for one in turned), v[row, None], mask=masks.Causal(), backend="reference"
+                )
+                torch.testing.assert_close(found[row, None], expected)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "words"),
-    [
+def test_positions_of_another_shape_are_refused():
+    cases = [
         (torch.zeros(3, 4, dtype=torch.long), r"must be \(batch, 5\), one for each key, .* got \(3, 4\)"),
         (torch.zeros(2, 5, dtype=torch.long), r"with the batch of q, k and v \(3\) or 1, got \(2, 5\)"),
         (torch.zeros(5, dtype=torch.long), r"integers \(batch, keys\), .* write position_ids\[None\]"),
         (torch.zeros(3, 5), "must be integers"),
         ([[0, 1, 2, 3, 4]], "got list"),
-    ],
-)
-def test_positions_of_another_shape_are_refused(wrong, words):
-    module = nn.MultiHeadAttention(8, 2, rotary=positions.RoPE(4)).double()
-    with pytest.raises(InputError, match=words):
-        module(X, position_ids=wrong)
-
-
-def test_positions_need_a_rotary_embedding():
-    with pytest.raises(InputError, match=r"this module has none: build it with rotary=positions\.RoPE\(head_dim\)"):
-        made("MultiHeadAttention")(X, position_ids=torch.zeros(3, 5, dtype=torch.long))
+    ]
+    for case in sweep(cases):
+        with case as (wrong, words):
+            module = nn.MultiHeadAttention(8, 2, rotary=positions.RoPE(4)).double()
+            with pytest.raises(InputError, match=words):
+                module(X, position_ids=wrong)
 
 
 def test_a_score_in_a_cell_and_a_module_in_a_cell_hide_the_same_padding():

@@ -3,6 +3,7 @@
 import copy
 import inspect
 import io
+from itertools import product
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ from regard.nn import (
     PositionalEncoding,
     tutorials,
 )
+from sweeps import sweep
 
 X, MEMORY = (torch.randn(2, n, 8, generator=torch.Generator().manual_seed(n)) for n in (5, 7))
 TOKENS = torch.arange(10).reshape(2, 5)
@@ -102,35 +104,37 @@ def output(module, given):
     return found[0] if isinstance(found, tuple) else found
 
 
-@every
-def test_a_copy_gives_the_same_and_shares_nothing(name):
-    module, given = made(name)
-    twin, plain = copy.deepcopy(module), output(module, given)
-    assert torch.equal(output(twin, given), plain)
-    for one in twin.parameters():
-        nn.init.zeros_(one)
-    assert torch.equal(output(module, given), plain)
+def test_a_copy_gives_the_same_and_shares_nothing():
+    for case in sweep(MODULES):
+        with case as name:
+            module, given = made(name)
+            twin, plain = copy.deepcopy(module), output(module, given)
+            assert torch.equal(output(twin, given), plain)
+            for one in twin.parameters():
+                nn.init.zeros_(one)
+            assert torch.equal(output(module, given), plain)
 
 
-@every
-def test_a_file_of_its_state_loads_with_weights_only(name):
-    (module, given), (other, _) = made(name), made(name, seed=1)
-    file = io.BytesIO()
-    torch.save(module.state_dict(), file)
-    file.seek(0)
-    other.load_state_dict(torch.load(file, weights_only=True))
-    assert torch.equal(output(other, given), output(module, given))
+def test_a_file_of_its_state_loads_with_weights_only():
+    for case in sweep(MODULES):
+        with case as name:
+            (module, given), (other, _) = made(name), made(name, seed=1)
+            file = io.BytesIO()
+            torch.save(module.state_dict(), file)
+            file.seek(0)
+            other.load_state_dict(torch.load(file, weights_only=True))
+            assert torch.equal(output(other, given), output(module, given))
 
 
-@every
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16], ids=str)
-def test_it_can_be_of_another_type(name, dtype):
-    module, given = made(name)
-    plain = output(module, given)
-    given = tuple(one.to(dtype) if one.is_floating_point() else one for one in given)
-    found = output(module.to(dtype), given)
-    assert found.dtype == dtype
-    torch.testing.assert_close(found.float(), plain, atol=1e-5 if dtype == torch.float64 else 0.15, rtol=0)
+def test_it_can_be_of_another_type():
+    for case in sweep(product(MODULES, [torch.float64, torch.float16, torch.bfloat16])):
+        with case as (name, dtype):
+            module, given = made(name)
+            plain = output(module, given)
+            given = tuple(one.to(dtype) if one.is_floating_point() else one for one in given)
+            found = output(module.to(dtype), given)
+            assert found.dtype == dtype
+            torch.testing.assert_close(found.float(), plain, atol=1e-5 if dtype == torch.float64 else 0.15, rtol=0)
 
 
 @pytest.mark.parametrize("name", COMPILED)
@@ -246,7 +250,8 @@ def test_the_table_of_sinusoids_is_no_part_of_a_checkpoint():
     assert PositionalEncoding(8).state_dict() == {}
 
 
-@every
-def test_its_docstring_has_an_example(name):
-    module, _ = made(name)
-    assert ">>>" in inspect.getdoc(type(module))
+def test_its_docstring_has_an_example():
+    for case in sweep(MODULES):
+        with case as name:
+            module, _ = made(name)
+            assert ">>>" in inspect.getdoc(type(module))

@@ -1,6 +1,6 @@
 """PyTorch's attention and Transformer layers with the same tensors, over all they can be and every mask they take."""
 
-import itertools
+from itertools import product, zip_longest
 
 import pytest
 import torch
@@ -9,6 +9,7 @@ from torch.nn import functional
 
 from regard import masks
 from regard.nn import DecoderBlock, EncoderBlock, MultiHeadAttention
+from sweeps import sweep
 
 B, H, N, M, W = 2, 4, 6, 9, 16
 
@@ -85,16 +86,8 @@ SELF, CROSS = ({name: (theirs, ours) for name, theirs, ours in kinds(keys, keys)
 # Half of all combinations: each three of the four options are met in every way.
 MADE = [
     (first, activation, bias, first ^ bias ^ (activation == "relu"))
-    for first, activation, bias in itertools.product([False, True], ["relu", "gelu"], [False, True])
+    for first, activation, bias in product([False, True], ["relu", "gelu"], [False, True])
 ]
-every_layer = pytest.mark.parametrize(
-    ("norm_first", "activation", "bias", "batch_first"),
-    MADE,
-    ids=[
-        f"{'pre' if first else 'post'}-{name}-{'biased' if bias else 'plain'}-{'batch' if batch else 'length'} first"
-        for first, name, bias, batch in MADE
-    ],
-)
 training = pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
 
 
@@ -106,70 +99,72 @@ def turned(x, batch_first):
     return x if batch_first else x.transpose(0, 1)
 
 
-@pytest.mark.parametrize("kind", ["self", "cross"])
-@pytest.mark.parametrize("bias", [True, False], ids=["biased", "plain"])
-@pytest.mark.parametrize("batch_first", [True, False], ids=["batch first", "length first"])
-@training
-def test_multi_head_attention(training, batch_first, bias, kind):
-    theirs = shaken(nn.MultiheadAttention(W, H, bias=bias, batch_first=batch_first)).train(training)
-    ours, x, y = MultiHeadAttention.from_torch(theirs), randn(B, N, W), randn(B, M, W, seed=1)
-    # Self-attention with one and the same tensor takes PyTorch's fast path in eval mode.
-    given = (x, x, x) if kind == "self" else (x, y, y)
-    turned_x, turned_y = turned(x, batch_first), turned(y, batch_first)
-    their_given = (turned_x,) * 3 if kind == "self" else (turned_x, turned_y, turned_y)
-    for what, ((mask, padding), (mine, added_to)) in (SELF if kind == "self" else CROSS).items():
-        said = {"attn_mask": mask, "key_padding_mask": padding, "is_causal": what == "causal"}
-        output, weights = ours(*given, mask=mine, attn_bias=added_to, need_weights=True)
-        expected, expected_weights = theirs(*their_given, average_attn_weights=False, **said)
-        close(output, turned(expected, batch_first), what)
-        close(weights, expected_weights, what)
-        if "numbers" in what and not training and kind == "self":
-            continue  # the fast path takes any number for "hidden"
-        with torch.no_grad():
-            close(
-                ours(*given, mask=mine, attn_bias=added_to),
-                turned(theirs(*their_given, need_weights=False, **said)[0], batch_first),
-                f"{what}, without weights",
-            )
+def test_multi_head_attention():
+    for case in sweep(product(["self", "cross"], [True, False], [True, False], [True, False])):
+        with case as (kind, bias, batch_first, training):
+            theirs = shaken(nn.MultiheadAttention(W, H, bias=bias, batch_first=batch_first)).train(training)
+            ours, x, y = MultiHeadAttention.from_torch(theirs), randn(B, N, W), randn(B, M, W, seed=1)
+            # Self-attention with one and the same tensor takes PyTorch's fast path in eval mode.
+            given = (x, x, x) if kind == "self" else (x, y, y)
+            turned_x, turned_y = turned(x, batch_first), turned(y, batch_first)
+            their_given = (turned_x,) * 3 if kind == "self" else (turned_x, turned_y, turned_y)
+            for what, ((mask, padding), (mine, added_to)) in (SELF if kind == "self" else CROSS).items():
+                said = {"attn_mask": mask, "key_padding_mask": padding, "is_causal": what == "causal"}
+                output, weights = ours(*given, mask=mine, attn_bias=added_to, need_weights=True)
+                expected, expected_weights = theirs(*their_given, average_attn_weights=False, **said)
+                close(output, turned(expected, batch_first), what)
+                close(weights, expected_weights, what)
+                if "numbers" in what and not training and kind == "self":
+                    continue  # the fast path takes any number for "hidden"
+                with torch.no_grad():
+                    close(
+                        ours(*given, mask=mine, attn_bias=added_to),
+                        turned(theirs(*their_given, need_weights=False, **said)[0], batch_first),
+                        f"{what}, without weights",
+                    )
 
 
-@every_layer
-@training
-def test_encoder_layer(training, norm_first, activation, bias, batch_first):
-    options = {"norm_first": norm_first, "activation": activation, "bias": bias, "batch_first": batch_first}
-    theirs = shaken(nn.TransformerEncoderLayer(W, H, 24, dropout=0.0, **options)).train(training)
-    ours, x = EncoderBlock.from_torch(theirs), randn(B, N, W)
-    for what, ((mask, padding), (mine, added_to)) in SELF.items():
-        said = {"src_mask": mask, "src_key_padding_mask": padding, "is_causal": what == "causal"}
-        expected = turned(theirs(turned(x, batch_first), **said), batch_first)
-        close(ours(x, mask=mine, attn_bias=added_to), expected, what)
+def test_encoder_layer():
+    for case in sweep(product(MADE, [True, False])):
+        with case as ((norm_first, activation, bias, batch_first), training):
+            options = {"norm_first": norm_first, "activation": activation, "bias": bias, "batch_first": batch_first}
+            theirs = shaken(nn.TransformerEncoderLayer(W, H, 24, dropout=0.0, **options)).train(training)
+            ours, x = EncoderBlock.from_torch(theirs), randn(B, N, W)
+            for what, ((mask, padding), (mine, added_to)) in SELF.items():
+                said = {"src_mask": mask, "src_key_padding_mask": padding, "is_causal": what == "causal"}
+                expected = turned(theirs(turned(x, batch_first), **said), batch_first)
+                close(ours(x, mask=mine, attn_bias=added_to), expected, what)
 
 
-@every_layer
-@training
-def test_decoder_layer(training, norm_first, activation, bias, batch_first):
-    options = {"norm_first": norm_first, "activation": activation, "bias": bias, "batch_first": batch_first}
-    theirs = shaken(nn.TransformerDecoderLayer(W, H, 24, dropout=0.0, **options)).train(training)
-    ours, x, memory = DecoderBlock.from_torch(theirs), randn(B, N, W), randn(B, M, W, seed=1)
-    both = itertools.zip_longest(SELF.items(), reversed(CROSS.items()))
-    for (what, ((mask, padding), (mine, added_to))), (on, ((cross, cross_padding), (cross_mine, cross_added))) in both:
-        said = {
-            "tgt_mask": mask,
-            "tgt_key_padding_mask": padding,
-            "tgt_is_causal": what == "causal",
-            "memory_mask": cross,
-            "memory_key_padding_mask": cross_padding,
-            "memory_is_causal": on == "causal",
-        }
-        expected = turned(theirs(turned(x, batch_first), turned(memory, batch_first), **said), batch_first)
-        output = ours(x, memory, mask=mine, cross_attn_mask=cross_mine, attn_bias=added_to, cross_attn_bias=cross_added)
-        close(output, expected, f"{what}; memory {on}")
+def test_decoder_layer():
+    for case in sweep(product(MADE, [True, False])):
+        with case as ((norm_first, activation, bias, batch_first), training):
+            options = {"norm_first": norm_first, "activation": activation, "bias": bias, "batch_first": batch_first}
+            theirs = shaken(nn.TransformerDecoderLayer(W, H, 24, dropout=0.0, **options)).train(training)
+            ours, x, memory = DecoderBlock.from_torch(theirs), randn(B, N, W), randn(B, M, W, seed=1)
+            both = zip_longest(SELF.items(), reversed(CROSS.items()))
+            for (what, ((mask, padding), (mine, added_to))), (
+                on,
+                ((cross, cross_padding), (cross_mine, cross_added)),
+            ) in both:
+                said = {
+                    "tgt_mask": mask,
+                    "tgt_key_padding_mask": padding,
+                    "tgt_is_causal": what == "causal",
+                    "memory_mask": cross,
+                    "memory_key_padding_mask": cross_padding,
+                    "memory_is_causal": on == "causal",
+                }
+                expected = turned(theirs(turned(x, batch_first), turned(memory, batch_first), **said), batch_first)
+                output = ours(
+                    x, memory, mask=mine, cross_attn_mask=cross_mine, attn_bias=added_to, cross_attn_bias=cross_added
+                )
+                close(output, expected, f"{what}; memory {on}")
 
 
-@pytest.mark.parametrize(
-    "activation", [functional.relu, functional.gelu, nn.ReLU(), nn.GELU()], ids=["f", "g", "R", "G"]
-)
-def test_activations_are_functions_or_modules(activation):
-    theirs = shaken(nn.TransformerEncoderLayer(W, H, 24, dropout=0.0, activation=activation, batch_first=True))
-    x = randn(B, N, W)
-    close(EncoderBlock.from_torch(theirs)(x), theirs(x))
+def test_activations_are_functions_or_modules():
+    for case in sweep([functional.relu, functional.gelu, nn.ReLU(), nn.GELU()]):
+        with case as activation:
+            theirs = shaken(nn.TransformerEncoderLayer(W, H, 24, dropout=0.0, activation=activation, batch_first=True))
+            x = randn(B, N, W)
+            close(EncoderBlock.from_torch(theirs)(x), theirs(x))

@@ -1,11 +1,14 @@
 """Modules under torch.func: each member of an ensemble, and the gradient of each example, as they are alone."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch.func import functional_call, grad, stack_module_state, vmap
 
 import regard
 from regard import nn
+from sweeps import sweep
 
 pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
 
@@ -48,33 +51,35 @@ def _call(module, parameters, x):
     return functional_call(Whole(), {f"inner.{name}": one for name, one in parameters.items()}, (x,))
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_an_ensemble_is_mapped_over(name):
-    torch.manual_seed(0)
-    members = [MODULES[name]().double() for _ in range(3)]
-    x = _inputs(name, 2)
-    parameters, _ = stack_module_state(members)
-    mapped = vmap(lambda one: _call(members[0], one, x))(parameters)
-    torch.testing.assert_close(mapped, torch.stack([_run(one, x) for one in members]), rtol=1e-12, atol=1e-12)
+def test_an_ensemble_is_mapped_over():
+    for case in sweep(MODULES):
+        with case as name:
+            torch.manual_seed(0)
+            members = [MODULES[name]().double() for _ in range(3)]
+            x = _inputs(name, 2)
+            parameters, _ = stack_module_state(members)
+            mapped = vmap(partial(_call, members[0]), (0, None))(parameters, x)
+            torch.testing.assert_close(mapped, torch.stack([_run(one, x) for one in members]), rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_each_example_has_a_gradient_of_its_own(name):
-    torch.manual_seed(1)
-    module = MODULES[name]().double()
-    x = _inputs(name, 3)
-    parameters = {key: one.detach() for key, one in module.named_parameters()}
+def test_each_example_has_a_gradient_of_its_own():
+    for case in sweep(MODULES):
+        with case as name:
+            torch.manual_seed(1)
+            module = MODULES[name]().double()
+            x = _inputs(name, 3)
+            parameters = {key: one.detach() for key, one in module.named_parameters()}
 
-    def loss(parameters, one):
-        return (_call(module, parameters, one[None]) ** 2).sum()
+            def loss(parameters, one, module=module):
+                return (_call(module, parameters, one[None]) ** 2).sum()
 
-    mapped = vmap(grad(loss), (None, 0))(parameters, x)
-    for at in range(3):
-        module.zero_grad()
-        (_run(module, x[at : at + 1]) ** 2).sum().backward()
-        for key, one in module.named_parameters():
-            expected = torch.zeros_like(one) if one.grad is None else one.grad
-            torch.testing.assert_close(mapped[key][at], expected, rtol=1e-10, atol=1e-10)
+            mapped = vmap(grad(loss), (None, 0))(parameters, x)
+            for at in range(3):
+                module.zero_grad()
+                (_run(module, x[at : at + 1]) ** 2).sum().backward()
+                for key, one in module.named_parameters():
+                    expected = torch.zeros_like(one) if one.grad is None else one.grad
+                    torch.testing.assert_close(mapped[key][at], expected, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("randomness", ["error", "same", "different"])
@@ -95,4 +100,4 @@ def test_a_centre_that_is_not_finite_is_found_in_any_member():
     parameters["place_vector"].data[1] = torch.nan
     x = _inputs("local-p", 2)
     with pytest.raises(regard.errors.InputError, match="`center` must be finite"):
-        vmap(lambda one: _call(members[0], one, x))(parameters)
+        vmap(partial(_call, members[0]), (0, None))(parameters, x)

@@ -1,6 +1,7 @@
 """The sigmoid as a normalizer: each pair for itself, against a page of numpy with its gradients by hand."""
 
 import math
+from itertools import product
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import regard
 from regard.errors import InputError
 from regard.masks import Causal
 from regard.normalizers import Sigmoid
+from sweeps import sweep
 
 
 def randn(*shape, seed=0, dtype=torch.float64):
@@ -38,23 +40,22 @@ def page(q, k, v, visible, shift, up):
     )
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-5)], ids=str)
-@pytest.mark.parametrize("shift", [None, 0.0, -2.5, 3.0])
-@pytest.mark.parametrize("kv_heads", [4, 2, 1])
-def test_it_is_the_formula(dtype, tolerance, shift, kv_heads):
-    q, k, v = (
-        randn(2, heads, n, d, seed=seed, dtype=dtype).requires_grad_()
-        for seed, (heads, n, d) in enumerate([(4, 5, 6), (kv_heads, 8, 6), (kv_heads, 8, 3)])
-    )
-    visible, up = randn(2, 4, 5, 8, seed=5) < 0.5, randn(2, 4, 5, 3, seed=6, dtype=dtype)
-    visible[:, :, 1] = False
-    out, weights = regard.attention(q, k, v, mask=visible, normalizer=Sigmoid(shift), return_weights=True)
-    out.backward(up)
-    expected = page(q, k, v, visible.numpy(), -math.log(8) if shift is None else shift, up)
-    for ours, theirs in zip((out, weights, q.grad, k.grad, v.grad), expected, strict=True):
-        np.testing.assert_allclose(ours.detach().numpy(), theirs, atol=tolerance)
-    assert (out[:, :, 1] == 0).all()
-    assert (q.grad[:, :, 1] == 0).all()
+def test_it_is_the_formula():
+    for case in sweep(product([(torch.float64, 1e-10), (torch.float32, 1e-5)], [None, 0.0, -2.5, 3.0], [4, 2, 1])):
+        with case as ((dtype, tolerance), shift, kv_heads):
+            q, k, v = (
+                randn(2, heads, n, d, seed=seed, dtype=dtype).requires_grad_()
+                for seed, (heads, n, d) in enumerate([(4, 5, 6), (kv_heads, 8, 6), (kv_heads, 8, 3)])
+            )
+            visible, up = randn(2, 4, 5, 8, seed=5) < 0.5, randn(2, 4, 5, 3, seed=6, dtype=dtype)
+            visible[:, :, 1] = False
+            out, weights = regard.attention(q, k, v, mask=visible, normalizer=Sigmoid(shift), return_weights=True)
+            out.backward(up)
+            expected = page(q, k, v, visible.numpy(), -math.log(8) if shift is None else shift, up)
+            for ours, theirs in zip((out, weights, q.grad, k.grad, v.grad), expected, strict=True):
+                np.testing.assert_allclose(ours.detach().numpy(), theirs, atol=tolerance)
+            assert (out[:, :, 1] == 0).all()
+            assert (q.grad[:, :, 1] == 0).all()
 
 
 def test_a_pair_does_not_know_the_others():
@@ -78,15 +79,18 @@ def test_scores_of_zero_begin_near_a_sum_of_one():
     torch.testing.assert_close(weights.sum(-1), torch.full((2,), 1000 / 1001))
 
 
-@pytest.mark.parametrize("size", [1e4, -1e4, math.inf, -math.inf])
-def test_large_and_infinite_biases_keep_weights_and_gradients_finite(size):
-    q, k, v = (randn(3, 4, seed=seed, dtype=torch.float32).requires_grad_() for seed in range(3))
-    bias = torch.full((3, 3), size)
-    out, weights = regard.attention(q, k, v, bias=bias, mask=Causal(), normalizer=Sigmoid(), return_weights=True)
-    torch.testing.assert_close(weights, torch.ones(3, 3).tril() * (size > 0))
-    out.sum().backward()
-    assert all(x.grad.isfinite().all() for x in (q, k, v))
-    assert (q.grad == 0).all()
+def test_large_and_infinite_biases_keep_weights_and_gradients_finite():
+    for case in sweep([1e4, -1e4, math.inf, -math.inf]):
+        with case as size:
+            q, k, v = (randn(3, 4, seed=seed, dtype=torch.float32).requires_grad_() for seed in range(3))
+            bias = torch.full((3, 3), size)
+            out, weights = regard.attention(
+                q, k, v, bias=bias, mask=Causal(), normalizer=Sigmoid(), return_weights=True
+            )
+            torch.testing.assert_close(weights, torch.ones(3, 3).tril() * (size > 0))
+            out.sum().backward()
+            assert all(x.grad.isfinite().all() for x in (q, k, v))
+            assert (q.grad == 0).all()
 
 
 def test_gradcheck():
@@ -103,7 +107,7 @@ def test_there_is_no_log_sum_exp():
         regard.attention(randn(2, 3), randn(2, 3), randn(2, 3), normalizer=Sigmoid(), return_lse=True)
 
 
-@pytest.mark.parametrize("shift", [math.inf, math.nan, "1", True])
-def test_a_shift_is_a_finite_number(shift):
-    with pytest.raises(InputError, match=r"`shift` must be a finite number or None for −ln\(keys\), got"):
-        Sigmoid(shift)
+def test_a_shift_is_a_finite_number():
+    for case in sweep([math.inf, math.nan, "1", True]):
+        with case as shift, pytest.raises(InputError, match="`shift` must be a finite number or None"):
+            Sigmoid(shift)

@@ -6,48 +6,52 @@ import torch
 from regard import attention, masks
 from regard.errors import InputError
 from regard.positions import ALiBi, alibi_slopes
+from sweeps import sweep
 
 
-@pytest.mark.parametrize(
-    ("heads", "slopes"),
-    [
+def test_slopes_written_out():
+    cases = [
         (1, [2**-8]),
         (3, [2**-4, 2**-8, 2**-2]),
         (6, [0.25, 0.0625, 0.015625, 0.00390625, 0.5, 0.125]),
         (8, [2**-1, 2**-2, 2**-3, 2**-4, 2**-5, 2**-6, 2**-7, 2**-8]),
-    ],
-)
-def test_slopes_written_out(heads, slopes):
-    assert alibi_slopes(heads).tolist() == slopes
+    ]
+    for case in sweep(cases):
+        with case as (heads, slopes):
+            assert alibi_slopes(heads).tolist() == slopes
 
 
-@pytest.mark.parametrize("heads", range(1, 41))
-def test_slopes_are_those_of_press(heads):
-    def press(n):  # the authors' get_slopes, in words of the paper: a geometric sequence from its own ratio
-        if n & (n - 1) == 0:
-            ratio = 2 ** (-8 / n)
-            return [ratio**m for m in range(1, n + 1)]
-        power = 1 << (n.bit_length() - 1)
-        return press(power) + press(2 * power)[::2][: n - power]
+def test_slopes_are_those_of_press():
+    for case in sweep(range(1, 41)):
+        with case as heads:
 
-    torch.testing.assert_close(alibi_slopes(heads), torch.tensor(press(heads)), rtol=2e-7, atol=0)
+            def press(n):  # the authors' get_slopes, in words of the paper: a geometric sequence from its own ratio
+                if n & (n - 1) == 0:
+                    ratio = 2 ** (-8 / n)
+                    return [ratio**m for m in range(1, n + 1)]
+                power = 1 << (n.bit_length() - 1)
+                return press(power) + press(2 * power)[::2][: n - power]
 
-
-@pytest.mark.parametrize("heads", [2, 5, 8, 12, 16, 71])
-def test_it_is_blooms_up_to_a_constant_in_each_row(heads):
-    bloom = pytest.importorskip("transformers.models.bloom.modeling_bloom")
-    theirs = bloom.build_alibi_tensor(torch.ones(1, 20, dtype=torch.long), heads, torch.float32)[:, 0]
-    at = torch.arange(20)
-    ours = ALiBi(heads).tile(slice(0, 1), slice(0, heads), at, at)[0]
-    torch.testing.assert_close(ours - ours[:, :, :1], theirs[:, None].expand(-1, 20, -1), rtol=1e-6, atol=2e-6)
+            torch.testing.assert_close(alibi_slopes(heads), torch.tensor(press(heads)), rtol=2e-7, atol=0)
 
 
-@pytest.mark.parametrize("heads", [2, 5, 8, 12, 16, 71])
-def test_it_is_mpts_for_the_last_query(heads):
-    mpt = pytest.importorskip("transformers.models.mpt.modeling_mpt")
-    theirs = mpt.build_mpt_alibi_tensor(heads, 20)
-    ours = ALiBi(heads).tile(slice(0, 1), slice(0, heads), torch.tensor([19]), torch.arange(20))[0]
-    torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=0)
+def test_it_is_blooms_up_to_a_constant_in_each_row():
+    for case in sweep([2, 5, 8, 12, 16, 71]):
+        with case as heads:
+            bloom = pytest.importorskip("transformers.models.bloom.modeling_bloom")
+            theirs = bloom.build_alibi_tensor(torch.ones(1, 20, dtype=torch.long), heads, torch.float32)[:, 0]
+            at = torch.arange(20)
+            ours = ALiBi(heads).tile(slice(0, 1), slice(0, heads), at, at)[0]
+            torch.testing.assert_close(ours - ours[:, :, :1], theirs[:, None].expand(-1, 20, -1), rtol=1e-6, atol=2e-6)
+
+
+def test_it_is_mpts_for_the_last_query():
+    for case in sweep([2, 5, 8, 12, 16, 71]):
+        with case as heads:
+            mpt = pytest.importorskip("transformers.models.mpt.modeling_mpt")
+            theirs = mpt.build_mpt_alibi_tensor(heads, 20)
+            ours = ALiBi(heads).tile(slice(0, 1), slice(0, heads), torch.tensor([19]), torch.arange(20))[0]
+            torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=0)
 
 
 def test_blooms_and_ours_give_the_same_weights():
@@ -95,9 +99,8 @@ def test_slopes_are_made_where_the_distances_are():
     assert alibi_slopes(6, device="meta").device.type == "meta"
 
 
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
+def test_a_wrong_bias_says_what_is_right():
+    cases = [
         (lambda: ALiBi(0), "`num_heads` counts heads and must be an integer of at least 1, got 0"),
         (lambda: ALiBi(2.0), "got 2.0"),
         (lambda: alibi_slopes(0), "`num_heads` counts heads"),
@@ -108,8 +111,7 @@ def test_slopes_are_made_where_the_distances_are():
         ),
         (lambda: ALiBi(2, [1.0, 2.0]), "got list"),
         (lambda: ALiBi(2, bidirectional="left"), r"`bidirectional` must be True \(encoders\) or False .* got 'left'"),
-    ],
-)
-def test_a_wrong_bias_says_what_is_right(make, words):
-    with pytest.raises(InputError, match=words):
-        make()
+    ]
+    for case in sweep(cases):
+        with case as (make, words), pytest.raises(InputError, match=words):
+            make()

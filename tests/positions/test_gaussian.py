@@ -1,5 +1,7 @@
 """Luong's local-p, whole: a page of numpy against mask and factor."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,7 @@ import torch
 from regard import attention, masks, scores
 from regard.errors import InputError
 from regard.positions import Gaussian
+from sweeps import sweep
 
 
 def _local_p(q, k, v, p, radius):
@@ -25,29 +28,31 @@ def _local_p(q, k, v, p, radius):
     return np.stack(outputs), np.stack(weights)
 
 
-@pytest.mark.parametrize("queries", [3, 9, 12])
-@pytest.mark.parametrize("radius", [1, 2, 5])
-def test_local_p_is_luongs(queries, radius):
-    random = np.random.default_rng(queries)
-    keys = 9
-    q, k, v = (random.standard_normal((2, n, 4)) for n in (queries, keys, keys))
-    p = keys / (1 + np.exp(-2 * random.standard_normal((2, queries))))
-    wanted = [_local_p(*one, radius) for one in zip(q, k, v, p, strict=True)]
+def test_local_p_is_luongs():
+    for case in sweep(product([3, 9, 12], [1, 2, 5])):
+        with case as (queries, radius):
+            random = np.random.default_rng(queries)
+            keys = 9
+            q, k, v = (random.standard_normal((2, n, 4)) for n in (queries, keys, keys))
+            p = keys / (1 + np.exp(-2 * random.standard_normal((2, queries))))
+            wanted = [_local_p(*one, radius) for one in zip(q, k, v, p, strict=True)]
 
-    center = torch.tensor(p)
-    out, weights = attention(
-        torch.tensor(q),
-        torch.tensor(k),
-        torch.tensor(v),
-        score=scores.Dot(),
-        mask=_window(center, radius, keys),
-        weight_factor=Gaussian(center, radius),
-        return_weights=True,
-        backend="reference",
-    )
-    np.testing.assert_allclose(weights.squeeze(1).numpy(), np.stack([one[1] for one in wanted]), rtol=0, atol=1e-12)
-    np.testing.assert_allclose(out.numpy(), np.stack([one[0] for one in wanted]), rtol=0, atol=1e-12)
-    assert (weights.sum(-1) < 1).all()
+            center = torch.tensor(p)
+            out, weights = attention(
+                torch.tensor(q),
+                torch.tensor(k),
+                torch.tensor(v),
+                score=scores.Dot(),
+                mask=_window(center, radius, keys),
+                weight_factor=Gaussian(center, radius),
+                return_weights=True,
+                backend="reference",
+            )
+            np.testing.assert_allclose(
+                weights.squeeze(1).numpy(), np.stack([one[1] for one in wanted]), rtol=0, atol=1e-12
+            )
+            np.testing.assert_allclose(out.numpy(), np.stack([one[0] for one in wanted]), rtol=0, atol=1e-12)
+            assert (weights.sum(-1) < 1).all()
 
 
 def _window(center, radius, keys):
@@ -96,9 +101,8 @@ def test_a_narrow_center_is_computed_wide():
     assert bell.item() == pytest.approx(np.exp(-0.5))
 
 
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
+def test_a_wrong_factor_says_what_is_right():
+    cases = [
         (
             lambda: Gaussian(torch.zeros(3), 2),
             r"`center` must be \(batch, queries\), .* got \(3,\): write center\[None\]",
@@ -108,8 +112,7 @@ def test_a_narrow_center_is_computed_wide():
         (lambda: Gaussian(torch.zeros(1, 3), 0), "`radius` is half the width of the window .* above 0, got 0"),
         (lambda: Gaussian(torch.zeros(1, 3), float("inf")), "finite"),
         (lambda: Gaussian(torch.zeros(1, 3), 2).resolve(4, 4, 0), r"each of 4 queries, got 3 in shape \(1, 3\)"),
-    ],
-)
-def test_a_wrong_factor_says_what_is_right(make, words):
-    with pytest.raises(InputError, match=words):
-        make()
+    ]
+    for case in sweep(cases):
+        with case as (make, words), pytest.raises(InputError, match=words):
+            make()

@@ -5,6 +5,7 @@ import torch
 
 from regard.errors import InputError
 from regard.positions import learned
+from sweeps import sweep
 
 
 def test_it_is_the_embedding_of_the_positions():
@@ -20,9 +21,8 @@ def test_the_rows_asked_for_get_the_gradient():
     assert table.grad.tolist() == [[0.0, 0.0], [1.0, 1.0], [1.0, 1.0], [0.0, 0.0]]
 
 
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
+def test_beyond_the_table_it_says_so():
+    cases = [
         (lambda: learned(torch.zeros(512, 4), 600), "the table has 512 positions, 600 asked: cut the text"),
         (lambda: learned(torch.zeros(512, 4), 1, start=512), r"513 asked \(1 from 512 on\)"),
         (
@@ -32,8 +32,7 @@ def test_the_rows_asked_for_get_the_gradient():
         (lambda: learned([1.0], 1), r"must be a tensor \(positions, dim\), got \[1.0\]"),
         (lambda: learned(torch.zeros(5, 4), -1), "`length` counts positions and .* at least 0, got -1"),
         (lambda: learned(torch.zeros(5, 4), 1, start=-1), "`start` .* at least 0, got -1"),
-    ],
-)
-def test_beyond_the_table_it_says_so(make, words):
-    with pytest.raises(InputError, match=words):
-        make()
+    ]
+    for case in sweep(cases):
+        with case as (make, words), pytest.raises(InputError, match=words):
+            make()

@@ -1,11 +1,14 @@
 """RoPE against complex numbers, against Llama, GPT-J and GPT-NeoX, and through attention."""
 
+from itertools import product
+
 import pytest
 import torch
 
 from regard import attention, masks, positions
 from regard.errors import InputError
 from regard.positions import RoPE, Rotary
+from sweeps import sweep
 
 LAYOUTS = ["halves", "interleaved"]
 SCALINGS = [
@@ -27,14 +30,14 @@ def _turned(x, at, frequencies, layout):
     return pairs.transpose(-2, -1).flatten(-2) if layout == "halves" else pairs.flatten(-2)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("dim", [2, 6, 64])
-def test_pairs_are_multiplied_by_complex_numbers(dim, layout):
-    torch.manual_seed(0)
-    x, at = torch.randn(2, 3, 7, dim, dtype=torch.float64), torch.arange(5, 12)
-    frequencies = 500.0 ** -(torch.arange(0, dim, 2, dtype=torch.float64) / dim)
-    ours = RoPE(dim, base=500.0, interleaved=layout == "interleaved").rotate(x, at)
-    torch.testing.assert_close(ours, _turned(x, at, frequencies, layout), rtol=1e-12, atol=1e-12)
+def test_pairs_are_multiplied_by_complex_numbers():
+    for case in sweep(product(LAYOUTS, [2, 6, 64])):
+        with case as (layout, dim):
+            torch.manual_seed(0)
+            x, at = torch.randn(2, 3, 7, dim, dtype=torch.float64), torch.arange(5, 12)
+            frequencies = 500.0 ** -(torch.arange(0, dim, 2, dtype=torch.float64) / dim)
+            ours = RoPE(dim, base=500.0, interleaved=layout == "interleaved").rotate(x, at)
+            torch.testing.assert_close(ours, _turned(x, at, frequencies, layout), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -81,26 +84,31 @@ def test_it_is_gpt_neoxs():
     torch.testing.assert_close(turn.rotate(x, at), theirs, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("scaling", SCALINGS, ids=lambda one: type(one).__name__)
-def test_through_the_door_it_is_rotating_by_hand(layout, scaling):
-    torch.manual_seed(0)
-    q, k, v = torch.randn(2, 4, 5, 8), torch.randn(2, 2, 20, 8), torch.randn(2, 2, 20, 3)
-    turn = RoPE(8, interleaved=layout == "interleaved", rotary_dim=6, scaling=scaling)
-    by_hand = attention(turn.rotate(q, torch.arange(15, 20)), turn.rotate(k, torch.arange(20)), v, mask=masks.Causal())
-    torch.testing.assert_close(attention(q, k, v, rotary=turn, mask=masks.Causal()), by_hand, rtol=0, atol=1e-6)
+def test_through_the_door_it_is_rotating_by_hand():
+    for case in sweep(product(LAYOUTS, SCALINGS)):
+        with case as (layout, scaling):
+            torch.manual_seed(0)
+            q, k, v = torch.randn(2, 4, 5, 8), torch.randn(2, 2, 20, 8), torch.randn(2, 2, 20, 3)
+            turn = RoPE(8, interleaved=layout == "interleaved", rotary_dim=6, scaling=scaling)
+            by_hand = attention(
+                turn.rotate(q, torch.arange(15, 20)), turn.rotate(k, torch.arange(20)), v, mask=masks.Causal()
+            )
+            torch.testing.assert_close(attention(q, k, v, rotary=turn, mask=masks.Causal()), by_hand, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("scaling", [one for one in SCALINGS if not isinstance(one, positions.DynamicNTK)], ids=repr)
-def test_a_shift_of_all_positions_changes_no_score(layout, scaling):
-    torch.manual_seed(0)
-    q, k = torch.randn(2, 3, 9, 8, dtype=torch.float64)[..., :9, :], torch.randn(2, 3, 9, 8, dtype=torch.float64)
-    turn, at = RoPE(8, interleaved=layout == "interleaved", scaling=scaling), torch.arange(9)
-    here, there = (turn.rotate(q, at + by) @ turn.rotate(k, at + by).mT for by in (0, 12345))
-    torch.testing.assert_close(there, here, rtol=0, atol=1e-10)
-    elsewhere = turn.rotate(q, at + 1) @ turn.rotate(k, at).mT
-    assert (elsewhere - here).abs().max() > 0.1
+def test_a_shift_of_all_positions_changes_no_score():
+    for case in sweep(product(LAYOUTS, [one for one in SCALINGS if not isinstance(one, positions.DynamicNTK)])):
+        with case as (layout, scaling):
+            torch.manual_seed(0)
+            q, k = (
+                torch.randn(2, 3, 9, 8, dtype=torch.float64)[..., :9, :],
+                torch.randn(2, 3, 9, 8, dtype=torch.float64),
+            )
+            turn, at = RoPE(8, interleaved=layout == "interleaved", scaling=scaling), torch.arange(9)
+            here, there = (turn.rotate(q, at + by) @ turn.rotate(k, at + by).mT for by in (0, 12345))
+            torch.testing.assert_close(there, here, rtol=0, atol=1e-10)
+            elsewhere = turn.rotate(q, at + 1) @ turn.rotate(k, at).mT
+            assert (elsewhere - here).abs().max() > 0.1
 
 
 def test_lengths_stay_as_they_are():
@@ -156,9 +164,8 @@ def test_dynamic_ntk_turns_queries_and_keys_alike_wherever_the_queries_stand():
     assert isinstance(turn, Rotary)
 
 
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
+def test_a_wrong_rotation_says_what_is_right():
+    cases = [
         (lambda: RoPE(7), r"`dim` must be even, .* got 7: rotary_dim=6 turns"),
         (lambda: RoPE(0), "`dim` is the width of a head and must be an integer of at least 2, got 0"),
         (lambda: RoPE(8, rotary_dim=3), "`rotary_dim` must be even, .* got 3: rotary_dim=2"),
@@ -172,11 +179,10 @@ def test_dynamic_ntk_turns_queries_and_keys_alike_wherever_the_queries_stand():
             lambda: attention(*[torch.zeros(3, 6)] * 3, rotary=RoPE(8)),
             r"`rotary` is made for vectors of width 8, got 6",
         ),
-    ],
-)
-def test_a_wrong_rotation_says_what_is_right(make, words):
-    with pytest.raises(InputError, match=words):
-        make()
+    ]
+    for case in sweep(cases):
+        with case as (make, words), pytest.raises(InputError, match=words):
+            make()
 
 
 def test_dynamic_ntk_reads_the_length_of_each_text_from_its_positions():

@@ -1,5 +1,6 @@
 """Stretched RoPE against transformers' frequencies, and what their configurations say."""
 
+from itertools import product
 from types import SimpleNamespace
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 
 from regard.errors import InputError
 from regard.positions import NTK, DynamicNTK, LinearScaling, Llama3, RoPE, YaRN
+from sweeps import sweep
 
 YARN = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 4096}
 LLAMA3 = {
@@ -38,38 +40,39 @@ def _config(rope, **more):
     )
 
 
-@pytest.mark.parametrize(("rope", "scaling", "length"), CASES)
-@pytest.mark.parametrize("part", [1.0, 0.25])
-def test_frequencies_are_those_of_transformers(rope, scaling, length, part):
-    utils = pytest.importorskip("transformers.modeling_rope_utils")
-    config = _config({**rope, "partial_rotary_factor": part})
-    turn = RoPE.from_transformers(config, interleaved=False)
-    width = 128 if part == 1 else 32
-    assert turn == RoPE(128, base=500000.0, rotary_dim=None if part == 1 else 32, scaling=scaling)
-    if scaling is None:
-        theirs, factor = 1.0 / 500000.0 ** (torch.arange(0, width, 2).double() / width), 1.0
-    else:
-        theirs, factor = utils.ROPE_INIT_FUNCTIONS[rope["rope_type"]](config, "cpu", seq_len=length)
-    ours = turn.frequencies
-    plain = RoPE(128, base=500000.0, rotary_dim=width).frequencies
-    if scaling is not None:
-        ours, our_factor = scaling(plain, 500000.0, length or 1)
-        assert our_factor == pytest.approx(factor, rel=1e-12)
-        if length is None:
-            assert torch.equal(turn.frequencies, ours)
-    torch.testing.assert_close(ours, theirs.float(), rtol=5e-7, atol=0)
+def test_frequencies_are_those_of_transformers():
+    for case in sweep(product(CASES, [1.0, 0.25])):
+        with case as ((rope, scaling, length), part):
+            utils = pytest.importorskip("transformers.modeling_rope_utils")
+            config = _config({**rope, "partial_rotary_factor": part})
+            turn = RoPE.from_transformers(config, interleaved=False)
+            width = 128 if part == 1 else 32
+            assert turn == RoPE(128, base=500000.0, rotary_dim=None if part == 1 else 32, scaling=scaling)
+            if scaling is None:
+                theirs, factor = 1.0 / 500000.0 ** (torch.arange(0, width, 2).double() / width), 1.0
+            else:
+                theirs, factor = utils.ROPE_INIT_FUNCTIONS[rope["rope_type"]](config, "cpu", seq_len=length)
+            ours = turn.frequencies
+            plain = RoPE(128, base=500000.0, rotary_dim=width).frequencies
+            if scaling is not None:
+                ours, our_factor = scaling(plain, 500000.0, length or 1)
+                assert our_factor == pytest.approx(factor, rel=1e-12)
+                if length is None:
+                    assert torch.equal(turn.frequencies, ours)
+            torch.testing.assert_close(ours, theirs.float(), rtol=5e-7, atol=0)
 
 
-@pytest.mark.parametrize(("rope", "scaling", "length"), CASES)
-def test_the_whole_rotation_is_that_of_transformers(rope, scaling, length):
-    llama = pytest.importorskip("transformers.models.llama.modeling_llama")
-    torch.manual_seed(0)
-    config = _config(rope)
-    x, at = torch.randn(1, 2, 9, 128), torch.arange(9) + (length or 2048) - 9
-    theirs, _ = llama.apply_rotary_pos_emb(x, x, *llama.LlamaRotaryEmbedding(config)(x, at[None]))
-    ours = RoPE.from_transformers(config, interleaved=False).rotate(x, at)
-    # Frequencies that differ in their last bit are multiplied by positions of some thousand.
-    torch.testing.assert_close(ours, theirs, rtol=0, atol=2e-3 if length == 5000 else 1e-6)
+def test_the_whole_rotation_is_that_of_transformers():
+    for case in sweep(CASES):
+        with case as (rope, _, length):
+            llama = pytest.importorskip("transformers.models.llama.modeling_llama")
+            torch.manual_seed(0)
+            config = _config(rope)
+            x, at = torch.randn(1, 2, 9, 128), torch.arange(9) + (length or 2048) - 9
+            theirs, _ = llama.apply_rotary_pos_emb(x, x, *llama.LlamaRotaryEmbedding(config)(x, at[None]))
+            ours = RoPE.from_transformers(config, interleaved=False).rotate(x, at)
+            # Frequencies that differ in their last bit are multiplied by positions of some thousand.
+            torch.testing.assert_close(ours, theirs, rtol=0, atol=2e-3 if length == 5000 else 1e-6)
 
 
 def test_ntk_slows_the_slowest_pair_by_the_factor_and_the_fastest_not_at_all():
@@ -125,9 +128,8 @@ def _wrong(kind=None, **fields):
     return RoPE.from_transformers(SimpleNamespace(**fields), interleaved=False, layer_type=kind)
 
 
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
+def test_what_is_not_understood_is_refused_by_name():
+    cases = [
         (lambda: _wrong(rope_scaling={"type": "longrope"}), "must be one of default, linear, .* got 'longrope'"),
         (lambda: _wrong(rope_parameters={"rope_type": "proportional"}), "got 'proportional'"),
         (
@@ -153,8 +155,7 @@ def _wrong(kind=None, **fields):
             "`high_freq_factor` counts turns, more than `low_freq_factor`, .* above 4, got 4.0",
         ),
         (lambda: Llama3(original_max_position_embeddings=True), "`original_max_position_embeddings` .* got True"),
-    ],
-)
-def test_what_is_not_understood_is_refused_by_name(make, words):
-    with pytest.raises(InputError, match=words):
-        make()
+    ]
+    for case in sweep(cases):
+        with case as (make, words), pytest.raises(InputError, match=words):
+            make()

@@ -8,6 +8,7 @@ import torch
 
 from regard.errors import InputError
 from regard.positions import sinusoidal
+from sweeps import sweep
 
 
 def _paper(length, dim, base=10000.0):
@@ -20,17 +21,19 @@ def _paper(length, dim, base=10000.0):
     return torch.tensor(table)
 
 
-@pytest.mark.parametrize("dim", [1, 2, 7, 8, 512])
-def test_the_paper_interleaves_sine_and_cosine(dim):
-    torch.testing.assert_close(sinusoidal(50, dim, dtype=torch.float64), _paper(50, dim), rtol=0, atol=1e-12)
-    torch.testing.assert_close(sinusoidal(50, dim, base=77.0, dtype=torch.float64), _paper(50, dim, 77.0))
+def test_the_paper_interleaves_sine_and_cosine():
+    for case in sweep([1, 2, 7, 8, 512]):
+        with case as dim:
+            torch.testing.assert_close(sinusoidal(50, dim, dtype=torch.float64), _paper(50, dim), rtol=0, atol=1e-12)
+            torch.testing.assert_close(sinusoidal(50, dim, base=77.0, dtype=torch.float64), _paper(50, dim, 77.0))
 
 
-@pytest.mark.parametrize("dim", [1, 6, 7, 512])
-def test_marian_is_the_paper_with_all_sines_first(dim):
-    marian = sinusoidal(30, dim, variant="marian")
-    paper = sinusoidal(30, dim)
-    assert torch.equal(marian, torch.cat([paper[:, ::2], paper[:, 1::2]], 1))
+def test_marian_is_the_paper_with_all_sines_first():
+    for case in sweep([1, 6, 7, 512]):
+        with case as dim:
+            marian = sinusoidal(30, dim, variant="marian")
+            paper = sinusoidal(30, dim)
+            assert torch.equal(marian, torch.cat([paper[:, ::2], paper[:, 1::2]], 1))
 
 
 @pytest.mark.parametrize("dim", [8, 9])
@@ -40,12 +43,13 @@ def test_marian_is_that_of_transformers(dim):
     torch.testing.assert_close(sinusoidal(100, dim, variant="marian"), theirs.create_weight(), rtol=0, atol=1e-7)
 
 
-@pytest.mark.parametrize("dim", [8, 9, 64])
-def test_tensor2tensor_is_that_of_m2m_100(dim):
-    m2m = pytest.importorskip("transformers.models.m2m_100.modeling_m2m_100")
-    theirs = m2m.M2M100SinusoidalPositionalEmbedding.get_embedding(100, dim)
-    # Theirs has angles in float32: at position 100 they are off by some 1e-6.
-    torch.testing.assert_close(sinusoidal(100, dim, variant="tensor2tensor"), theirs, rtol=0, atol=1e-5)
+def test_tensor2tensor_is_that_of_m2m_100():
+    for case in sweep([8, 9, 64]):
+        with case as dim:
+            m2m = pytest.importorskip("transformers.models.m2m_100.modeling_m2m_100")
+            theirs = m2m.M2M100SinusoidalPositionalEmbedding.get_embedding(100, dim)
+            # Theirs has angles in float32: at position 100 they are off by some 1e-6.
+            torch.testing.assert_close(sinusoidal(100, dim, variant="tensor2tensor"), theirs, rtol=0, atol=1e-5)
 
 
 def test_tensor2tensor_is_that_of_whisper():
@@ -64,16 +68,17 @@ def test_an_odd_width_ends_with_zeros_in_tensor2tensor():
     assert sinusoidal(3, 3, variant="tensor2tensor").shape == (3, 3)
 
 
-@pytest.mark.parametrize("variant", ["paper", "tensor2tensor", "marian"])
-def test_start_moves_the_first_row(variant):
-    whole = sinusoidal(10, 6, variant=variant)
-    assert torch.equal(sinusoidal(6, 6, variant=variant, start=4), whole[4:])
-    assert torch.equal(sinusoidal(1, 6, variant=variant, start=0), whole[:1])
-    before = sinusoidal(1, 6, variant=variant, start=-3)[0]
-    sines = [0, 2, 4] if variant == "paper" else [0, 1, 2]
-    after = whole[3].clone()
-    after[sines] *= -1
-    assert torch.equal(before, after)
+def test_start_moves_the_first_row():
+    for case in sweep(["paper", "tensor2tensor", "marian"]):
+        with case as variant:
+            whole = sinusoidal(10, 6, variant=variant)
+            assert torch.equal(sinusoidal(6, 6, variant=variant, start=4), whole[4:])
+            assert torch.equal(sinusoidal(1, 6, variant=variant, start=0), whole[:1])
+            before = sinusoidal(1, 6, variant=variant, start=-3)[0]
+            sines = [0, 2, 4] if variant == "paper" else [0, 1, 2]
+            after = whole[3].clone()
+            after[sines] *= -1
+            assert torch.equal(before, after)
 
 
 def test_it_is_rounded_once():
@@ -85,9 +90,8 @@ def test_it_is_rounded_once():
     assert sinusoidal(2, 4, device="meta").device.type == "meta"
 
 
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
+def test_a_wrong_call_says_what_is_right():
+    cases = [
         (lambda: sinusoidal(2, 4, variant="halves"), "one of 'paper', 'tensor2tensor', 'marian', got 'halves'"),
         (lambda: sinusoidal(-1, 4), "`length` counts positions and must be an integer of at least 0, got -1"),
         (lambda: sinusoidal(2, 0), "`dim` is the width of the embedding and must be an integer of at least 1, got 0"),
@@ -95,8 +99,7 @@ def test_it_is_rounded_once():
         (lambda: sinusoidal(2, 4, base=1.0), "`base` .* above 1, got 1.0"),
         (lambda: sinusoidal(2, 4, start=0.5), "`start` .* must be an integer, got 0.5"),
         (lambda: sinusoidal(2, 4, dtype=torch.int64), "`dtype` must be a floating-point type, got torch.int64"),
-    ],
-)
-def test_a_wrong_call_says_what_is_right(make, words):
-    with pytest.raises(InputError, match=words):
-        make()
+    ]
+    for case in sweep(cases):
+        with case as (make, words), pytest.raises(InputError, match=words):
+            make()

@@ -1,25 +1,31 @@
 """T5's buckets, bias and whole attention against those of transformers with random weights."""
 
+from itertools import product
+
 import pytest
 import torch
 
 from regard import attention, masks, scores
 from regard.errors import InputError
 from regard.positions import T5Bias, t5_buckets
+from sweeps import sweep
 
 t5 = pytest.importorskip("transformers.models.t5.modeling_t5")
 transformers = pytest.importorskip("transformers")
 
 
-@pytest.mark.parametrize("bidirectional", [True, False])
-@pytest.mark.parametrize(("buckets", "max_distance"), [(32, 128), (32, 20), (8, 16), (4, 9), (64, 800), (32, 4096)])
-@pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
-def test_buckets_are_those_of_transformers(bidirectional, buckets, max_distance, dtype):
-    distance = torch.arange(-10_000, 10_001, dtype=dtype)
-    theirs = t5.T5Attention._relative_position_bucket(-distance.long(), bidirectional, buckets, max_distance)
-    ours = t5_buckets(distance, buckets, bidirectional=bidirectional, max_distance=max_distance)
-    assert ours.dtype == torch.int64
-    assert torch.equal(ours, theirs)
+def test_buckets_are_those_of_transformers():
+    for case in sweep(
+        product(
+            [True, False], [(32, 128), (32, 20), (8, 16), (4, 9), (64, 800), (32, 4096)], [torch.int64, torch.int32]
+        )
+    ):
+        with case as (bidirectional, (buckets, max_distance), dtype):
+            distance = torch.arange(-10_000, 10_001, dtype=dtype)
+            theirs = t5.T5Attention._relative_position_bucket(-distance.long(), bidirectional, buckets, max_distance)
+            ours = t5_buckets(distance, buckets, bidirectional=bidirectional, max_distance=max_distance)
+            assert ours.dtype == torch.int64
+            assert torch.equal(ours, theirs)
 
 
 def _module(is_decoder, heads=4):
@@ -74,9 +80,8 @@ def test_everything_from_max_distance_on_shares_the_last_bucket():
     assert t5_buckets(torch.tensor([128, 10**6, -128, -(10**6)]), bidirectional=True).tolist() == [15, 15, 31, 31]
 
 
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
+def test_a_wrong_bias_says_what_is_right():
+    cases = [
         (lambda: T5Bias(torch.zeros(33, 2), bidirectional=True), "`num_buckets` must be even, .* got 33"),
         (lambda: T5Bias(torch.zeros(2, 2), bidirectional=True), "`num_buckets` .* at least 4, got 2"),
         (lambda: T5Bias(torch.zeros(1, 2), bidirectional=False), "`num_buckets` .* at least 2, got 1"),
@@ -86,8 +91,7 @@ def test_everything_from_max_distance_on_shares_the_last_bucket():
         (lambda: T5Bias(torch.zeros(32, 2).long(), bidirectional=True), "floating-point type, got torch.int64"),
         (lambda: T5Bias([0.0], bidirectional=True), r"`table` must be a tensor \(buckets, heads\), got list"),
         (lambda: t5_buckets(torch.arange(3), 7, bidirectional=True), "must be even"),
-    ],
-)
-def test_a_wrong_bias_says_what_is_right(make, words):
-    with pytest.raises(InputError, match=words):
-        make()
+    ]
+    for case in sweep(cases):
+        with case as (make, words), pytest.raises(InputError, match=words):
+            make()

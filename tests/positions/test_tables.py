@@ -6,31 +6,34 @@ import torch
 from regard import attention
 from regard.errors import InputError
 from regard.positions import RelativePositionBias, RelativePositionBiasND
+from sweeps import sweep
 
 
-@pytest.mark.parametrize("shape", [(1, 1), (7, 7), (3, 5), (4, 1)])
-def test_a_grid_bias_is_swins(shape):
-    swin = pytest.importorskip("transformers.models.swin.modeling_swin")
-    torch.manual_seed(0)
-    theirs = swin.SwinRelativePositionBias(3, shape)
-    table = theirs.relative_position_bias_table
-    torch.nn.init.normal_(table)
-    at = torch.arange(shape[0] * shape[1])
-    ours = RelativePositionBiasND(table, shape).tile(slice(0, 1), slice(0, 3), at, at)
-    assert torch.equal(ours, theirs())
-    up = torch.randn_like(ours)
-    gradients = [torch.autograd.grad((one * up).sum(), table)[0] for one in (ours, theirs())]
-    torch.testing.assert_close(*gradients)
+def test_a_grid_bias_is_swins():
+    for case in sweep([(1, 1), (7, 7), (3, 5), (4, 1)]):
+        with case as shape:
+            swin = pytest.importorskip("transformers.models.swin.modeling_swin")
+            torch.manual_seed(0)
+            theirs = swin.SwinRelativePositionBias(3, shape)
+            table = theirs.relative_position_bias_table
+            torch.nn.init.normal_(table)
+            at = torch.arange(shape[0] * shape[1])
+            ours = RelativePositionBiasND(table, shape).tile(slice(0, 1), slice(0, 3), at, at)
+            assert torch.equal(ours, theirs())
+            up = torch.randn_like(ours)
+            gradients = [torch.autograd.grad((one * up).sum(), table)[0] for one in (ours, theirs())]
+            torch.testing.assert_close(*gradients)
 
 
-@pytest.mark.parametrize("cells", [1, 2, 6])
-def test_a_relative_table_is_swins_along_one_axis(cells):
-    swin = pytest.importorskip("transformers.models.swin.modeling_swin")
-    theirs = swin.SwinRelativePositionBias(2, (1, cells))
-    torch.nn.init.normal_(theirs.relative_position_bias_table)
-    at = torch.arange(cells)
-    table = theirs.relative_position_bias_table
-    assert torch.equal(RelativePositionBias(table).tile(slice(0, 1), slice(0, 2), at, at), theirs())
+def test_a_relative_table_is_swins_along_one_axis():
+    for case in sweep([1, 2, 6]):
+        with case as cells:
+            swin = pytest.importorskip("transformers.models.swin.modeling_swin")
+            theirs = swin.SwinRelativePositionBias(2, (1, cells))
+            torch.nn.init.normal_(theirs.relative_position_bias_table)
+            at = torch.arange(cells)
+            table = theirs.relative_position_bias_table
+            assert torch.equal(RelativePositionBias(table).tile(slice(0, 1), slice(0, 2), at, at), theirs())
 
 
 def test_beyond_its_reach_all_is_alike():
@@ -46,9 +49,8 @@ def test_more_tokens_than_cells_are_refused_at_the_door():
         attention(x, x, x, bias=RelativePositionBiasND(torch.zeros(9, 2), (2, 2)))
 
 
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
+def test_a_wrong_table_says_what_is_right():
+    cases = [
         (lambda: RelativePositionBias(torch.zeros(4, 2)), r"2 · max_distance \+ 1 rows, .* got 4 in shape \(4, 2\)"),
         (
             lambda: RelativePositionBias(torch.zeros(5)),
@@ -68,8 +70,7 @@ def test_more_tokens_than_cells_are_refused_at_the_door():
             lambda: RelativePositionBiasND(torch.zeros(9, 2), (2, 2)).resolve(2, 2, 3),
             "for 2 queries and 2 keys, the first query at 3",
         ),
-    ],
-)
-def test_a_wrong_table_says_what_is_right(make, words):
-    with pytest.raises(InputError, match=words):
-        make()
+    ]
+    for case in sweep(cases):
+        with case as (make, words), pytest.raises(InputError, match=words):
+            make()

@@ -33,16 +33,8 @@ def softmax(scores: np.ndarray) -> np.ndarray:
 
 
 def pooled(weights: np.ndarray, size: int, how: Callable) -> np.ndarray:
-    rows, columns = weights.shape[-2:]
-    return np.stack(
-        [
-            np.stack(
-                [how(weights[..., i : i + size, j : j + size], axis=(-1, -2)) for j in range(0, columns, size)], -1
-            )
-            for i in range(0, rows, size)
-        ],
-        -2,
-    )
+    *before, rows, columns = weights.shape  # multiples of the size
+    return how(weights.reshape(*before, rows // size, size, columns // size, size), axis=(-1, -3))
 
 
 def make_layer(weights: np.ndarray, name: str, *, size: int = 1, top: int = 8, streams=("text", "text")) -> Layer:

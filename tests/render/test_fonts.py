@@ -17,6 +17,7 @@ from regard.cli.console import TextConsole
 from regard.cli.doctor import _fonts
 from regard.errors import ObservationError
 from regard.render import fonts
+from sweeps import sweep
 
 
 def make_font(path: Path, family: str, signs: str) -> Path:
@@ -107,20 +108,18 @@ def test_a_font_installed_after_matplotlib_listed_the_fonts_is_found(system: Pat
     assert fonts.fonts_for(["貓"]).files[1] == str(path)
 
 
-@pytest.mark.parametrize(
-    ("letters", "way"),
-    [
-        ("貓", r"\(1 missing\): run `regard models get font`, or install one, such as the package `fonts-noto-cjk`"),
-        ("ネコ", r"\(2 missing\): run `regard models get font`, or install one, such as the package `fonts-noto-cjk`"),
-        ("한국", r"\(2 missing\): install one, such as the package `fonts-noto-cjk`"),
-        ("ไทย", r"\(3 missing\): install one, such as the package `fonts-noto-core`"),
-    ],
-)
-def test_letters_without_a_font_are_refused_with_the_way_to_one(
-    system: Path, none_bundled: None, letters: str, way: str
-) -> None:
-    with pytest.raises(ObservationError, match=f"no installed font has .* {way} on Debian"):
-        fonts.fonts_for([letters])
+MISSING = [
+    ("貓", r"\(1 missing\): run `regard models get font`, or install one, such as the package `fonts-noto-cjk`"),
+    ("ネコ", r"\(2 missing\): run `regard models get font`, or install one, such as the package `fonts-noto-cjk`"),
+    ("한국", r"\(2 missing\): install one, such as the package `fonts-noto-cjk`"),
+    ("ไทย", r"\(3 missing\): install one, such as the package `fonts-noto-core`"),
+]
+
+
+def test_letters_without_a_font_are_refused_with_the_way_to_one(system: Path, none_bundled: None) -> None:
+    for case in sweep(MISSING):
+        with case as (letters, way), pytest.raises(ObservationError, match=f"no installed font has .* {way} on Debian"):
+            fonts.fonts_for([letters])
 
 
 def test_letters_that_the_bundled_font_lacks_are_refused_with_the_package_of_the_system(

@@ -9,6 +9,7 @@ import pytest
 from regard.capture.records import Layer, Record
 from regard.heads.patterns import head_patterns
 from regard.render.labels import describe
+from sweeps import sweep
 
 MADE = ("previous", "next", "self", "special_tokens", "other", "spread")
 
@@ -51,10 +52,11 @@ def _layer(weights: np.ndarray):
     )
 
 
-@pytest.mark.parametrize(("step", "habit"), [(-1, "previous"), (0, "self")])
-def test_queries_behind_a_cache_are_the_last_positions(step: int, habit: str) -> None:
+def test_queries_behind_a_cache_are_the_last_positions() -> None:
     """Three queries on ten keys stand at 7, 8 and 9."""
-    assert head_patterns(Record((_layer(np.eye(10, k=step, dtype=np.float32)[7:]),)), 0) == (habit,)
+    for case in sweep([(-1, "previous"), (0, "self")]):
+        with case as (step, habit):
+            assert head_patterns(Record((_layer(np.eye(10, k=step, dtype=np.float32)[7:]),)), 0) == (habit,)
 
 
 def test_even_rows_behind_a_cache_are_spread() -> None:
@@ -70,11 +72,12 @@ def test_cross_attention_has_no_previous_next_or_self(cross) -> None:
     assert named == {"special_tokens", "spread", "other"}
 
 
-@pytest.mark.parametrize("name", ["english", "chinese", "cross", "pieces", "nameless"])
-def test_the_counts_of_the_sentence_add_up_to_all_heads(name: str, request: pytest.FixtureRequest) -> None:
-    record = request.getfixturevalue(name).record
-    total, *counts = map(int, re.findall(r"\b\d+\b", describe(record)))
-    assert total == sum(layer.heads for layer in record) == sum(counts)
+def test_the_counts_of_the_sentence_add_up_to_all_heads(request: pytest.FixtureRequest) -> None:
+    for case in sweep(["english", "chinese", "cross", "pieces", "nameless"]):
+        with case as name:
+            record = request.getfixturevalue(name).record
+            total, *counts = map(int, re.findall(r"\b\d+\b", describe(record)))
+            assert total == sum(layer.heads for layer in record) == sum(counts)
 
 
 def test_one_head_takes_a_singular_verb(pieces) -> None:

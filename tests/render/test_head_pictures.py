@@ -18,6 +18,7 @@ from regard.render.csv_and_npz_files import head_rows, loss_rows, write_csv, wri
 from regard.render.head_figure import Panel, head_figure, save_head_figure, score_panels
 from regard.render.head_lists_text import change_lines, loss_lines, pair_score_lines
 from regard.render.head_table_text import head_table
+from sweeps import sweep
 
 NAN = float("nan")
 
@@ -91,12 +92,13 @@ def test_an_encoder_is_said_to_have_no_induction_where_it_has_none() -> None:
     assert line == "I induction                0   –  it reads both ways, so none (0.02 at most)"
 
 
-@pytest.mark.parametrize("heads", [12, 25, 64])
-def test_the_grid_of_wide_layers_fits(heads: int) -> None:
-    lines = shown(head_table(made(heads=heads)))
-    assert max(map(cell_len, lines)) <= 80
-    (row,) = [one for one in lines if one.startswith("  layer 1")]
-    assert row.replace(" ", "") == "layer1I" + "F" * (heads - 1)
+def test_the_grid_of_wide_layers_fits() -> None:
+    for case in sweep([12, 25, 64]):
+        with case as heads:
+            lines = shown(head_table(made(heads=heads)))
+            assert max(map(cell_len, lines)) <= 80
+            (row,) = [one for one in lines if one.startswith("  layer 1")]
+            assert row.replace(" ", "") == "layer1I" + "F" * (heads - 1)
 
 
 def test_a_table_refuses_what_it_cannot_show() -> None:

@@ -20,12 +20,23 @@ from regard.capture.highlight import choose_focus
 from regard.capture.records import Record
 from regard.interpret.observation import Observation
 from regard.render.notebook import LARGEST, SHADES, forwards_html, record_html, shaded_png
+from sweeps import sweep
 
-NAMES = ["english", "chinese", "cross", "hostile", "pieces", "nameless", "long_text", "very_long"]
+NAMES = ["english", "chinese", "cross", "hostile", "pieces", "nameless", "long_text"]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_record_is_small_and_names_the_way_to_the_whole(name: str, request: pytest.FixtureRequest) -> None:
+def test_every_record_is_small_and_names_the_way_to_the_whole(request: pytest.FixtureRequest) -> None:
+    for case in sweep(NAMES):
+        with case as name:
+            _check_card(name, request)
+
+
+@pytest.mark.slow
+def test_a_very_long_record_is_small_and_names_the_way_to_the_whole(request: pytest.FixtureRequest) -> None:
+    _check_card("very_long", request)
+
+
+def _check_card(name: str, request: pytest.FixtureRequest) -> None:
     shown = record_html(request.getfixturevalue(name).record)
     assert len(shown.encode()) <= LARGEST
     assert 'seen.save("it.atlas")</code>, then <code>regard open it.atlas</code>' in shown
@@ -105,16 +116,17 @@ def decoded(png: bytes) -> np.ndarray:
     return np.frombuffer(chunks[b"PLTE"], np.uint8).reshape(-1, 3)[pixels]
 
 
-@pytest.mark.parametrize("width", [1, 2, 7])
-def test_a_picture_holds_the_shades_of_its_numbers(width: int) -> None:
-    values = np.linspace(0, 1, 3 * width).reshape(3, width)
-    expected = SHADES[np.rint(values * 15).astype(int)]
-    np.testing.assert_array_equal(decoded(shaded_png(values)), expected)
-    np.testing.assert_array_equal(decoded(shaded_png(np.array([[-1.0, np.nan, 2.0]])))[0], SHADES[[0, 0, 15]])
-    pil = pytest.importorskip("PIL.Image")
-    import io
+def test_a_picture_holds_the_shades_of_its_numbers() -> None:
+    for case in sweep([1, 2, 7]):
+        with case as width:
+            values = np.linspace(0, 1, 3 * width).reshape(3, width)
+            expected = SHADES[np.rint(values * 15).astype(int)]
+            np.testing.assert_array_equal(decoded(shaded_png(values)), expected)
+            np.testing.assert_array_equal(decoded(shaded_png(np.array([[-1.0, np.nan, 2.0]])))[0], SHADES[[0, 0, 15]])
+            pil = pytest.importorskip("PIL.Image")
+            import io
 
-    np.testing.assert_array_equal(np.asarray(pil.open(io.BytesIO(shaded_png(values))).convert("RGB")), expected)
+            np.testing.assert_array_equal(np.asarray(pil.open(io.BytesIO(shaded_png(values))).convert("RGB")), expected)
 
 
 @pytest.fixture(scope="module")

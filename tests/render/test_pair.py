@@ -2,6 +2,7 @@
 
 import html
 import io
+import itertools
 import re
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from regard.render.figure import pair_figure, save_pair_figure
 from regard.render.head_lists_text import change_lines
 from regard.render.pair_page import pair_card, pair_page, write_pair_page
 from regard.render.pair_text import pair_picture
+from sweeps import sweep
 
 
 def change(values=((0.5, 0.25),)):
@@ -74,11 +76,11 @@ def test_two_texts_at_80_cells(english_pair):
     assert printed(english_pair) == ENGLISH
 
 
-@pytest.mark.parametrize("width", [60, 80, 132])
-@pytest.mark.parametrize("name", ["english_pair", "chinese_pair"])
-def test_no_line_is_wider_than_asked(name, width, request):
-    text = printed(request.getfixturevalue(name), width=width)
-    assert max(map(cell_len, text.splitlines())) <= width
+def test_no_line_is_wider_than_asked(request):
+    for case in sweep(itertools.product([60, 80, 132], ["english_pair", "chinese_pair"])):
+        with case as (width, name):
+            text = printed(request.getfixturevalue(name), width=width)
+            assert max(map(cell_len, text.splitlines())) <= width
 
 
 def test_a_pronoun_within_a_token_and_texts_that_are_the_same_up_to_it_are_said_so(chinese_pair):

@@ -9,6 +9,7 @@ import pytest
 from regard.capture.records import Layer, Record
 from regard.errors import InputError
 from regard.render.patches import PatchGrid, patch_figure, patch_weights
+from sweeps import sweep
 
 GRID = PatchGrid(2, 3, ("cls", "distillation"))
 IMAGE = np.arange(20 * 30 * 3, dtype=np.uint8).reshape(20, 30, 3)
@@ -87,17 +88,18 @@ def test_places_are_counted_row_by_row_behind_the_prefix() -> None:
             GRID.position(patch)
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"layer": 0}, r"8 in all, got layer 0 of 5 × 5: choose layer 1"),
-        ({"layer": 1, "head": 2}, r"`head` must be from 0 to 1 \(heads: 2\), got 2"),
-        ({"layer": 1, "batch_index": 1}, r"`batch_index` must be from 0 to 0"),
-        ({"layer": 1, "grid": PatchGrid(4, 4)}, r"give the grid yourself: PatchGrid"),
-        ({"layer": 1, "image": IMAGE[:, :20]}, r"proportions of 2 × 3 patches, got 20 × 20 pixels: resize and crop"),
-    ],
-)
-def test_what_does_not_fit_is_refused_with_the_way_out(record: Record, given: dict, words: str) -> None:
-    asked = {"grid": GRID, "image": IMAGE} | given
-    with pytest.raises(InputError, match=words):
-        patch_figure(record, asked.pop("grid"), asked.pop("image"), **asked)
+REFUSALS = [
+    ({"layer": 0}, r"8 in all, got layer 0 of 5 × 5: choose layer 1"),
+    ({"layer": 1, "head": 2}, r"`head` must be from 0 to 1 \(heads: 2\), got 2"),
+    ({"layer": 1, "batch_index": 1}, r"`batch_index` must be from 0 to 0"),
+    ({"layer": 1, "grid": PatchGrid(4, 4)}, r"give the grid yourself: PatchGrid"),
+    ({"layer": 1, "image": IMAGE[:, :20]}, r"proportions of 2 × 3 patches, got 20 × 20 pixels: resize and crop"),
+]
+
+
+def test_what_does_not_fit_is_refused_with_the_way_out(record: Record) -> None:
+    for case in sweep(REFUSALS):
+        with case as (given, words):
+            asked = {"grid": GRID, "image": IMAGE} | given
+            with pytest.raises(InputError, match=words):
+                patch_figure(record, asked.pop("grid"), asked.pop("image"), **asked)

@@ -2,11 +2,11 @@
 
 import dataclasses
 
-import pytest
 from rich.cells import cell_len
 
 from regard.render.sources_text import caution, source_lines, verdict
 from render.sources_made import made_sources
+from sweeps import sweep
 
 
 def shown(found, **options):
@@ -45,11 +45,12 @@ def test_an_answer_from_nowhere_is_said():
     assert "no threshold" in verdict(dataclasses.replace(made_sources(), threshold=None))
 
 
-@pytest.mark.parametrize("width", [40, 60, 200])
-def test_nothing_reaches_the_terminal_that_could_control_it(width):
-    found = dataclasses.replace(made_sources(), token_scores=made_sources().token_scores * 0 + 0.1)
-    text = "".join(shown(found, width=width, top=50))
-    assert "\x1b" not in text
-    assert "\u202e" not in text
-    assert "<script>" in text
-    assert max(map(cell_len, shown(found, width=width, top=50))) <= max(width, 41)
+def test_nothing_reaches_the_terminal_that_could_control_it():
+    for case in sweep([40, 60, 200]):
+        with case as width:
+            found = dataclasses.replace(made_sources(), token_scores=made_sources().token_scores * 0 + 0.1)
+            text = "".join(shown(found, width=width, top=50))
+            assert "\x1b" not in text
+            assert "\u202e" not in text
+            assert "<script>" in text
+            assert max(map(cell_len, shown(found, width=width, top=50))) <= max(width, 41)

@@ -1,16 +1,17 @@
 """`regard steps` as text: two pages exactly, and no line wider than the terminal whatever is shown."""
 
 import io
+import itertools
 import re
 
 import numpy as np
-import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
 from regard.capture.steps import work, work_from
 from regard.render.matrix_text import clip, flow, matrix, number, vector
 from regard.render.steps import Steps
+from sweeps import sweep
 
 X = [[1, 0, 1, 0], [0, 2, 0, 1], [1, 1, 1, 1]]
 W = [[1, 0], [0, 1], [1, 0], [0, 1]]
@@ -194,31 +195,33 @@ def test_the_example_in_chinese_at_80_columns():
     assert shown(small(), 1, lang="zh") == CHINESE.lstrip("\n")
 
 
-@pytest.mark.parametrize("lang", ["en", "zh"])
-@pytest.mark.parametrize("width", [80, 60, 40])
-@pytest.mark.parametrize(
-    ("worked", "row"),
-    [
-        (small(), 2),
-        (thinking_machines(), 0),
-        (causal(1), 0),
-        (causal(7, bias=np.full((7, 7), -0.5), softcap=30.0, sink=0.5, scale=0.2), 4),
-        (causal(512), 300),
-        (work(np.eye(12), np.full((12, 768), 1e-7), np.full((12, 768), 1e7), np.full((12, 9), -1 / 3)), 11),
-    ],
-)
-def test_no_line_is_wider_than_the_terminal(worked, row, width, lang):
-    lines = shown(worked, row, width=width, lang=lang, model="a-model", layer=3, head=5).splitlines()
-    assert len(lines) > 20
-    assert max(map(cell_len, lines)) <= width
-    assert not [line for line in lines if line != line.rstrip()]
+WORKED = [
+    (small(), 2),
+    (thinking_machines(), 0),
+    (causal(1), 0),
+    (causal(7, bias=np.full((7, 7), -0.5), softcap=30.0, sink=0.5, scale=0.2), 4),
+    (causal(512), 300),
+    (work(np.eye(12), np.full((12, 768), 1e-7), np.full((12, 768), 1e7), np.full((12, 9), -1 / 3)), 11),
+]
 
 
-@pytest.mark.parametrize("width", [80, 60])
-def test_formulas_stay_on_one_line(width):
+def test_no_line_is_wider_than_the_terminal():
+    for case in sweep(
+        itertools.product(["en", "zh"], [80, 60, 40], WORKED), name=lambda shape: f"{shape[:2]}, row {shape[2][1]}"
+    ):
+        with case as (lang, width, (worked, row)):
+            lines = shown(worked, row, width=width, lang=lang, model="a-model", layer=3, head=5).splitlines()
+            assert len(lines) > 20
+            assert max(map(cell_len, lines)) <= width
+            assert not [line for line in lines if line != line.rstrip()]
+
+
+def test_formulas_stay_on_one_line():
     """Only prose wraps: a line that ends in = or · is a formula cut in two."""
-    text = shown(causal(512), 300, width=width) + shown(causal(7), 4, width=width)
-    assert not re.findall(r".*[=·+(]$", text, flags=re.MULTILINE)
+    for case in sweep([80, 60]):
+        with case as width:
+            text = shown(causal(512), 300, width=width) + shown(causal(7), 4, width=width)
+            assert not re.findall(r".*[=·+(]$", text, flags=re.MULTILINE)
 
 
 def test_thinking_machines_adds_two_values():
@@ -297,22 +300,23 @@ def test_labels_show_what_is_invisible_and_are_cut_by_cells():
     assert clip("注意力", 6) == "注意力"
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (1e8, "1.00e8"),
-        (123456.0, "123456"),
-        (0.25, "0.25"),
-        (3.0, "3"),
-        (-2.0, "-2"),
-        (1e-13, "1.00e-13"),
-        (0.99999, "1.00"),
-        (-0.033333, "-0.0333"),
-        (12345.678, "12346"),
-    ],
-)
-def test_numbers_have_three_digits(value, text):
-    assert number(value) == text
+NUMBERS = [
+    (1e8, "1.00e8"),
+    (123456.0, "123456"),
+    (0.25, "0.25"),
+    (3.0, "3"),
+    (-2.0, "-2"),
+    (1e-13, "1.00e-13"),
+    (0.99999, "1.00"),
+    (-0.033333, "-0.0333"),
+    (12345.678, "12346"),
+]
+
+
+def test_numbers_have_three_digits():
+    for case in sweep(NUMBERS):
+        with case as (value, text):
+            assert number(value) == text
 
 
 def test_vectors_say_how_much_they_show():

@@ -8,6 +8,7 @@ import pytest
 
 from regard.errors import InputError
 from regard.render.csv_and_npz_files import Table, harmless, matrix_table, npy, npz, table_csv
+from sweeps import sweep
 
 RUNS = ("=1+1", "+1", "-1+cmd|' /C calc'!A0", "@SUM(A1)", " =1", "\t=1", "＝1+1", "＠x")
 
@@ -16,19 +17,25 @@ def read(table: bytes) -> list[list[str]]:
     return list(csv.reader(io.StringIO(table.decode("utf-8-sig"), newline="")))
 
 
-@pytest.mark.parametrize("token", RUNS)
-def test_no_token_is_a_formula(token: str) -> None:
-    cells = read(table_csv(matrix_table(token, [token], [token], np.ones((1, 1)))))
-    for cell in (cells[0][0], cells[0][1], cells[1][0]):
-        assert cell.lstrip(" \t")[0] == "'"
-        assert cell.replace("'", "", 1) == token
+def test_no_token_is_a_formula() -> None:
+    for case in sweep(RUNS):
+        with case as token:
+            cells = read(table_csv(matrix_table(token, [token], [token], np.ones((1, 1)))))
+            for cell in (cells[0][0], cells[0][1], cells[1][0]):
+                assert cell.lstrip(" \t")[0] == "'"
+                assert cell.replace("'", "", 1) == token
 
 
-@pytest.mark.parametrize("separator", [";", "\t", "|", ","])
-def test_nor_behind_what_another_country_separates_by(separator: str) -> None:
-    lines = table_csv(matrix_table("q", [f"a{separator}=1+1"], ["b"], np.ones((1, 1)))).decode("utf-8-sig").splitlines()
-    cells = [cell.strip(' "') for line in lines for cell in line.split(separator)]
-    assert not any(cell.startswith(("=", "+", "-", "@")) for cell in cells)
+def test_nor_behind_what_another_country_separates_by() -> None:
+    for case in sweep([";", "\t", "|", ","]):
+        with case as separator:
+            lines = (
+                table_csv(matrix_table("q", [f"a{separator}=1+1"], ["b"], np.ones((1, 1))))
+                .decode("utf-8-sig")
+                .splitlines()
+            )
+            cells = [cell.strip(' "') for line in lines for cell in line.split(separator)]
+            assert not any(cell.startswith(("=", "+", "-", "@")) for cell in cells)
 
 
 def test_everything_else_comes_back_as_it_was() -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+import itertools
 import re
 
 import pytest
@@ -14,6 +15,7 @@ from regard.render.figure import focus_figure
 from regard.render.notebook import card
 from regard.render.page import page
 from regard.render.terminal import picture, share_bar
+from sweeps import sweep
 
 
 def printed(case, *, width: int = 80, colour: str | None = None) -> str:
@@ -100,11 +102,15 @@ def test_cross_attention_draws_both_sentences_and_names_the_columns(cross) -> No
     assert "columns: 1 [CLS] 2 Das 3 Tier 4 ist 5 müde 6 . 7 [SEP]" in text
 
 
-@pytest.mark.parametrize("width", [40, 57, 80, 132])
-@pytest.mark.parametrize("name", ["english", "chinese", "cross", "hostile", "pieces", "nameless", "long_text"])
-def test_no_line_is_wider_than_asked(name: str, width: int, request: pytest.FixtureRequest) -> None:
-    text = printed(request.getfixturevalue(name), width=width)
-    assert max(map(cell_len, text.splitlines())) <= width
+def test_no_line_is_wider_than_asked(request: pytest.FixtureRequest) -> None:
+    for case in sweep(
+        itertools.product(
+            [40, 57, 80, 132], ["english", "chinese", "cross", "hostile", "pieces", "nameless", "long_text"]
+        )
+    ):
+        with case as (width, name):
+            text = printed(request.getfixturevalue(name), width=width)
+            assert max(map(cell_len, text.splitlines())) <= width
 
 
 def test_a_narrow_console_wins_over_the_width_asked_for(english) -> None:
@@ -113,14 +119,15 @@ def test_a_narrow_console_wins_over_the_width_asked_for(english) -> None:
     assert max(map(cell_len, console.file.getvalue().splitlines())) <= 60
 
 
-@pytest.mark.parametrize("colour", [None, "truecolor"])
-def test_a_hostile_text_cannot_steer_the_terminal(hostile, colour: str | None) -> None:
-    text = printed(hostile, colour=colour)
-    bare = re.sub(r"\x1b\[[0-9;]*m", "", text)  # rich's own colours
-    assert not set(bare) & {chr(code) for code in (*range(10), *range(11, 32), 127)}
-    assert "\u202e" not in bare
-    assert "\u2028" not in bare
-    assert r"\x1b[31mred\x07" in bare
+def test_a_hostile_text_cannot_steer_the_terminal(hostile) -> None:
+    for case in sweep([None, "truecolor"]):
+        with case as colour:
+            text = printed(hostile, colour=colour)
+            bare = re.sub(r"\x1b\[[0-9;]*m", "", text)  # rich's own colours
+            assert not set(bare) & {chr(code) for code in (*range(10), *range(11, 32), 127)}
+            assert "\u202e" not in bare
+            assert "\u2028" not in bare
+            assert r"\x1b[31mred\x07" in bare
 
 
 def test_markup_is_text(hostile) -> None:
@@ -168,26 +175,27 @@ def test_arcs_to_both_sides_leave_the_word_without_crossing(english) -> None:
     assert drawn.count("▲") == 2
 
 
-@pytest.mark.parametrize(
-    ("focus", "words"),
-    [
-        (Focus((), (), 0, (Look(0, 0, 0, 0.1),)), r"`focus.word` must be from 0 to -1, got 0"),
-        (None, r"`focus.looks` must hold at least one head"),
-        ("head", r"heads from 0 to 11, got 12"),
-        ("target", r"words from 0 to 12, got 99"),
-        ("batch_index", r"`focus.sequence` must be from 0 to 0, got 1"),
-    ],
-)
-def test_a_focus_that_does_not_fit_is_refused(english, focus, words: str) -> None:
-    whole = english.focus
-    made = {
-        None: Focus(whole.queries, whole.keys, 8, ()),
-        "head": Focus(whole.queries, whole.keys, 8, (Look(0, 12, 0, 0.1),)),
-        "target": Focus(whole.queries, whole.keys, 8, (Look(0, 0, 99, 0.1),)),
-        "batch_index": Focus(whole.queries, whole.keys, 8, whole.looks, 1),
-    }
-    with pytest.raises(InputError, match=words):
-        picture(english.record, made.get(focus, focus))
+UNFIT = [
+    (Focus((), (), 0, (Look(0, 0, 0, 0.1),)), r"`focus.word` must be from 0 to -1, got 0"),
+    (None, r"`focus.looks` must hold at least one head"),
+    ("head", r"heads from 0 to 11, got 12"),
+    ("target", r"words from 0 to 12, got 99"),
+    ("batch_index", r"`focus.sequence` must be from 0 to 0, got 1"),
+]
+
+
+def test_a_focus_that_does_not_fit_is_refused(english) -> None:
+    for case in sweep(UNFIT):
+        with case as (focus, words):
+            whole = english.focus
+            made = {
+                None: Focus(whole.queries, whole.keys, 8, ()),
+                "head": Focus(whole.queries, whole.keys, 8, (Look(0, 12, 0, 0.1),)),
+                "target": Focus(whole.queries, whole.keys, 8, (Look(0, 0, 99, 0.1),)),
+                "batch_index": Focus(whole.queries, whole.keys, 8, whole.looks, 1),
+            }
+            with pytest.raises(InputError, match=words):
+                picture(english.record, made.get(focus, focus))
 
 
 def test_a_width_below_40_is_refused(english) -> None:
@@ -195,11 +203,12 @@ def test_a_width_below_40_is_refused(english) -> None:
         picture(english.record, english.focus, width=39)
 
 
-@pytest.mark.parametrize("targets", [(1, 3), (3, 1), (8, 11), (11, 8)])
-def test_arcs_to_one_side_lie_inside_one_another(english, targets: tuple[int, int]) -> None:
-    looks = tuple(Look(5, head, target, 0.5) for head, target in enumerate(targets))
-    focus = Focus(english.focus.queries, english.focus.keys, 6, looks)
-    assert "┼" not in printed(english._replace(focus=focus)).split("\n\n")[0]
+def test_arcs_to_one_side_lie_inside_one_another(english) -> None:
+    for case in sweep([(1, 3), (3, 1), (8, 11), (11, 8)]):
+        with case as targets:
+            looks = tuple(Look(5, head, target, 0.5) for head, target in enumerate(targets))
+            focus = Focus(english.focus.queries, english.focus.keys, 6, looks)
+            assert "┼" not in printed(english._replace(focus=focus)).split("\n\n")[0]
 
 
 NOTE = "No word looks sharply at another word: this is the sharpest such look there is."

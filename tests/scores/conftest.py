@@ -1,11 +1,13 @@
 """Attention with any score, compared with the formula written out: dense, in float64, values and all gradients."""
 
 import math
+from itertools import product
 
 import pytest
 import torch
 
 import regard
+from sweeps import sweep
 
 # batch, heads, key–value heads, queries, keys, width of q, width of v
 LAYOUTS = {
@@ -33,7 +35,14 @@ def written_out(scores, v, visible, a_v=None):
     )
 
 
-def _agrees(make, formula, shapes, layout, dtype, backend, key_width=None, **options):
+def _agrees(make, formula, shapes, backend, key_width=None, layouts=LAYOUTS, **options):
+    """Compare in all layouts and types: see `_agrees_in`."""
+    for case in sweep(product(layouts, TOLERANCE)):
+        with case as (layout, dtype):
+            _agrees_in(make, formula, shapes, layout, dtype, backend, key_width, **options)
+
+
+def _agrees_in(make, formula, shapes, layout, dtype, backend, key_width, **options):
     """Compare `score=make(**held)` with `formula(q, k, i, j, **held)`: the scaled scores, perhaps a_ij of values.
 
     `shapes` gives the shape of each held tensor from (heads, width of q, width of k, width of v).
@@ -83,16 +92,6 @@ def _agrees(make, formula, shapes, layout, dtype, backend, key_width=None, **opt
 def _close(ours, theirs, dtype, what):
     error = (ours.detach().double() - theirs.detach()).abs().max().item()
     assert error <= TOLERANCE[dtype] * max(1.0, theirs.detach().abs().max().item()), f"{what} is off by {error:.2e}"
-
-
-@pytest.fixture(params=LAYOUTS)
-def layout(request):
-    return request.param
-
-
-@pytest.fixture(params=TOLERANCE, ids=str)
-def dtype(request):
-    return request.param
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import torch
 import regard
 from regard.errors import InputError
 from regard.scores import Additive, Concat
+from sweeps import sweep
 
 HIDDEN = 7
 
@@ -18,69 +19,63 @@ def hidden(q, k, w_query=None, w_key=None, bias=None):
     return torch.tanh(inside if bias is None else inside + bias)
 
 
-def test_bahdanau_is_the_formula(agrees, layout, dtype):
+def test_bahdanau_is_the_formula(agrees):
     agrees(
         lambda w, u, v: Additive(w, u, v),
         lambda q, k, i, j, w, u, v: hidden(q, k, w, u) @ v,
         lambda h, d, dk, dv: {"w": (HIDDEN, d), "u": (HIDDEN, dk), "v": (HIDDEN,)},
-        layout,
-        dtype,
         "reference",
         key_width=8,
     )
 
 
-def test_a_vector_for_each_head_and_a_bias_inside_are_the_formula(agrees, layout, dtype):
+def test_a_vector_for_each_head_and_a_bias_inside_are_the_formula(agrees):
     agrees(
         lambda w, u, v, b: Additive(w, u, v, bias=b),
         lambda q, k, i, j, w, u, v, b: torch.einsum("bhije,he->bhij", hidden(q, k, w, u, b), v),
         lambda h, d, dk, dv: {"w": (HIDDEN, d), "u": (HIDDEN, dk), "v": (h, HIDDEN), "b": (HIDDEN,)},
-        layout,
-        dtype,
         "reference",
     )
 
 
-def test_keras_has_no_maps(agrees, layout, dtype):
+def test_keras_has_no_maps(agrees):
     agrees(
         lambda v: Additive(None, None, v),
         lambda q, k, i, j, v: hidden(q, k) @ v,
         lambda h, d, dk, dv: {"v": (d,)},
-        layout,
-        dtype,
         "reference",
     )
 
 
-def test_luongs_code_maps_the_query_alone(agrees, layout, dtype):
+def test_luongs_code_maps_the_query_alone(agrees):
     agrees(
         lambda w, v: Additive(w, None, v),
         lambda q, k, i, j, w, v: hidden(q, k, w) @ v,
         lambda h, d, dk, dv: {"w": (dk, d), "v": (dk,)},
-        layout,
-        dtype,
         "reference",
         key_width=8,
     )
 
 
-@pytest.mark.parametrize("with_bias", [False, True])
-def test_luongs_concat_is_the_formula(agrees, layout, dtype, with_bias):
-    def formula(q, k, i, j, w, v, b=None):
-        wide = (*q.shape[:3], k.shape[2])
-        pairs = torch.cat([q[:, :, :, None].expand(*wide, -1), k[:, :, None].expand(*wide, -1)], -1)
-        inside = torch.einsum("bhijc,ec->bhije", pairs, w)
-        return torch.einsum("bhije,he->bhij", torch.tanh(inside if b is None else inside + b), v)
+def test_luongs_concat_is_the_formula(agrees):
+    for case in sweep([False, True]):
+        with case as with_bias:
 
-    agrees(
-        lambda w, v, b=None: Concat(w, v, b),
-        formula,
-        lambda h, d, dk, dv: {"w": (HIDDEN, d + dk), "v": (h, HIDDEN)} | ({"b": (HIDDEN,)} if with_bias else {}),
-        layout,
-        dtype,
-        "reference",
-        key_width=8,
-    )
+            def formula(q, k, i, j, w, v, b=None):
+                wide = (*q.shape[:3], k.shape[2])
+                pairs = torch.cat([q[:, :, :, None].expand(*wide, -1), k[:, :, None].expand(*wide, -1)], -1)
+                inside = torch.einsum("bhijc,ec->bhije", pairs, w)
+                return torch.einsum("bhije,he->bhij", torch.tanh(inside if b is None else inside + b), v)
+
+            agrees(
+                lambda w, v, b=None: Concat(w, v, b),
+                formula,
+                lambda h, d, dk, dv: (
+                    {"w": (HIDDEN, d + dk), "v": (h, HIDDEN)} | ({"b": (HIDDEN,)} if with_bias else {})
+                ),
+                "reference",
+                key_width=8,
+            )
 
 
 def test_one_step_of_bahdanaus_decoder_by_hand():
@@ -119,9 +114,8 @@ X = torch.zeros(2, 4, 5, 8)
 W, V = torch.ones(7, 8), torch.ones(7)
 
 
-@pytest.mark.parametrize(
-    ("score", "words"),
-    [
+def test_what_does_not_fit_is_refused():
+    cases = [
         (
             lambda: Additive(W, W[:6], V),
             r"`w_key` must have the width of `vector` \(7\) in dimension 0, got 6 in .*6, 8",
@@ -147,8 +141,7 @@ W, V = torch.ones(7, 8), torch.ones(7)
         ),
         (lambda: Concat(W.repeat(1, 2), V.to("meta")), r"`vector` must be on the device of q \(cpu\), got meta"),
         (lambda: Concat(W.repeat(1, 2), V, softcap=-1), "`softcap` must be a positive number or None, got -1"),
-    ],
-)
-def test_what_does_not_fit_is_refused(score, words):
-    with pytest.raises(InputError, match=words):
-        regard.attention(X, X, X, score=score())
+    ]
+    for case in sweep(cases):
+        with case as (score, words), pytest.raises(InputError, match=words):
+            regard.attention(X, X, X, score=score())

@@ -1,11 +1,14 @@
 """Luong's general score: a matrix between query and key."""
 
+from itertools import product
+
 import pytest
 import torch
 
 import regard
 from regard.errors import InputError
 from regard.scores import Bilinear
+from sweeps import sweep
 
 
 def formula(q, k, i, j, w):
@@ -16,17 +19,18 @@ def formula_of_heads(q, k, i, j, w):
     return torch.einsum("bhid,hde,bhje->bhij", q, w, k)
 
 
-@pytest.mark.parametrize("backend", ["reference", "sdpa", "auto"])
-@pytest.mark.parametrize("key_width", [None, 3, 8])
-def test_one_matrix_is_the_formula(agrees, layout, dtype, backend, key_width):
-    shapes = lambda h, d, dk, dv: {"w": (d, dk)}  # noqa: E731
-    agrees(lambda w: Bilinear(w), formula, shapes, layout, dtype, backend, key_width)
+def test_one_matrix_is_the_formula(agrees):
+    for case in sweep(product(["reference", "sdpa", "auto"], [None, 3, 8])):
+        with case as (backend, key_width):
+            shapes = lambda h, d, dk, dv: {"w": (d, dk)}  # noqa: E731
+            agrees(lambda w: Bilinear(w), formula, shapes, backend, key_width)
 
 
-@pytest.mark.parametrize("backend", ["reference", "sdpa", "auto"])
-def test_a_matrix_for_each_head_is_the_formula(agrees, layout, dtype, backend):
-    shapes = lambda h, d, dk, dv: {"w": (h, d, dk)}  # noqa: E731
-    agrees(lambda w: Bilinear(w), formula_of_heads, shapes, layout, dtype, backend, key_width=7)
+def test_a_matrix_for_each_head_is_the_formula(agrees):
+    for case in sweep(["reference", "sdpa", "auto"]):
+        with case as backend:
+            shapes = lambda h, d, dk, dv: {"w": (h, d, dk)}  # noqa: E731
+            agrees(lambda w: Bilinear(w), formula_of_heads, shapes, backend, key_width=7)
 
 
 def test_its_scores_are_those_of_torchs_bilinear_layer():
@@ -48,9 +52,8 @@ def test_the_identity_is_the_dot_product_and_softcap_stays():
 X = torch.zeros(2, 4, 5, 8)
 
 
-@pytest.mark.parametrize(
-    ("score", "words"),
-    [
+def test_what_does_not_fit_is_refused():
+    cases = [
         (lambda: Bilinear(torch.ones(8)), r"`weight` must be \(dim_q, dim_k\) or \(heads, dim_q, dim_k\) .* \(8,\)"),
         (lambda: Bilinear([[1.0]]), r"`weight` must be a tensor \(dim_q, dim_k\) or .*, got list"),
         (
@@ -65,8 +68,7 @@ X = torch.zeros(2, 4, 5, 8)
         (lambda: Bilinear(torch.ones(8, 8, device="meta")), r"`weight` must be on the device of q \(cpu\), got meta"),
         (lambda: Bilinear(torch.ones(8, 8).int()), r"`weight` must be of a floating-point type, got torch.int32"),
         (lambda: Bilinear(torch.ones(8, 8), softcap="1"), "`softcap` must be a positive number or None, got 1"),
-    ],
-)
-def test_what_does_not_fit_is_refused(score, words):
-    with pytest.raises(InputError, match=words):
-        regard.attention(X, X, X, score=score())
+    ]
+    for case in sweep(cases):
+        with case as (score, words), pytest.raises(InputError, match=words):
+            regard.attention(X, X, X, score=score())

@@ -1,6 +1,7 @@
 """Cosine scores: the angle alone counts."""
 
 import math
+from itertools import product
 
 import pytest
 import torch
@@ -8,27 +9,28 @@ import torch
 import regard
 from regard.errors import InputError
 from regard.scores import Cosine, Dot
+from sweeps import sweep
 
 
 def cosines(q, k):
     return torch.nn.functional.cosine_similarity(q.unsqueeze(-2), k.unsqueeze(-3), dim=-1)
 
 
-@pytest.mark.parametrize("backend", ["reference", "sdpa", "auto"])
-def test_a_number_is_the_formula(agrees, layout, dtype, backend):
-    agrees(lambda: Cosine(0.3), lambda q, k, i, j: cosines(q, k) / 0.3, lambda *_: {}, layout, dtype, backend)
+def test_a_number_is_the_formula(agrees):
+    for case in sweep(["reference", "sdpa", "auto"]):
+        with case as backend:
+            agrees(lambda: Cosine(0.3), lambda q, k, i, j: cosines(q, k) / 0.3, lambda *_: {}, backend)
 
 
-@pytest.mark.parametrize("backend", ["reference", "sdpa", "auto"])
-def test_a_temperature_for_each_head_is_learned(agrees, layout, dtype, backend):
-    agrees(
-        lambda t: Cosine(0.2 + t.square()),
-        lambda q, k, i, j, t: cosines(q, k) / (0.2 + t.square())[:, None, None],
-        lambda h, d, dk, dv: {"t": (h,)},
-        layout,
-        dtype,
-        backend,
-    )
+def test_a_temperature_for_each_head_is_learned(agrees):
+    for case in sweep(["reference", "sdpa", "auto"]):
+        with case as backend:
+            agrees(
+                lambda t: Cosine(0.2 + t.square()),
+                lambda q, k, i, j, t: cosines(q, k) / (0.2 + t.square())[:, None, None],
+                lambda h, d, dk, dv: {"t": (h,)},
+                backend,
+            )
 
 
 def test_softcap_and_scale_stay_where_they_are_in_the_equation():
@@ -39,12 +41,12 @@ def test_softcap_and_scale_stay_where_they_are_in_the_equation():
     assert Cosine(softcap=2.0).prepare(q[None], k[None], 0)[2] == Dot(softcap=2.0)
 
 
-@pytest.mark.parametrize("size", [1e-30, 1e-10, 1e30])
-@pytest.mark.parametrize("backend", ["reference", "sdpa"])
-def test_the_length_of_a_vector_does_not_count(backend, size):
-    q, k, v = torch.randn(3, 2, 4, 5, generator=torch.Generator().manual_seed(0)).unbind()
-    plain = regard.attention(q, k, v, score=Cosine(), backend=backend)
-    torch.testing.assert_close(regard.attention(size * q, k / size, v, score=Cosine(), backend=backend), plain)
+def test_the_length_of_a_vector_does_not_count():
+    for case in sweep(product([1e-30, 1e-10, 1e30], ["reference", "sdpa"])):
+        with case as (size, backend):
+            q, k, v = torch.randn(3, 2, 4, 5, generator=torch.Generator().manual_seed(0)).unbind()
+            plain = regard.attention(q, k, v, score=Cosine(), backend=backend)
+            torch.testing.assert_close(regard.attention(size * q, k / size, v, score=Cosine(), backend=backend), plain)
 
 
 @pytest.mark.parametrize("backend", ["reference", "sdpa"])
@@ -73,18 +75,20 @@ def test_narrow_types_are_normalized_in_float32(dtype):
     torch.testing.assert_close(unit.double(), exact, rtol=rounded_once, atol=1e-7)
 
 
-@pytest.mark.parametrize("temperature", [0.0, -1.0, math.inf, math.nan, True, "0.1", None])
-def test_a_number_is_positive_and_finite(temperature):
-    with pytest.raises(InputError, match=r"`temperature` must be a positive number or a tensor \(heads,\), got"):
-        Cosine(temperature)
+def test_a_number_is_positive_and_finite():
+    for case in sweep([0.0, -1.0, math.inf, math.nan, True, "0.1", None]):
+        with (
+            case as temperature,
+            pytest.raises(InputError, match=r"`temperature` must be a positive number or a tensor \(heads,\), got"),
+        ):
+            Cosine(temperature)
 
 
 X = torch.zeros(2, 4, 5, 8)
 
 
-@pytest.mark.parametrize(
-    ("score", "words"),
-    [
+def test_what_does_not_fit_is_refused():
+    cases = [
         (
             lambda: Cosine(torch.ones(3)),
             r"`temperature` must have one entry for each head of q \(4\), got 3 in .*\(3,\)",
@@ -93,11 +97,10 @@ X = torch.zeros(2, 4, 5, 8)
         (lambda: Cosine(torch.ones(4, dtype=torch.long)), r"floating-point type, got torch.int64: .*\.float\(\)"),
         (lambda: Cosine(torch.ones(4, device="meta")), r"on the device of q \(cpu\), got meta: move it with \.to\(\)"),
         (lambda: Cosine(softcap=-1.0), "`softcap` must be a positive number or None, got -1.0"),
-    ],
-)
-def test_what_does_not_fit_is_refused(score, words):
-    with pytest.raises(InputError, match=words):
-        regard.attention(X, X, X, score=score())
+    ]
+    for case in sweep(cases):
+        with case as (score, words), pytest.raises(InputError, match=words):
+            regard.attention(X, X, X, score=score())
 
 
 def test_widths_are_equal():

@@ -1,5 +1,7 @@
 """DeBERTa's disentangled score, against transformers' modules: outputs and the gradients of all parameters."""
 
+from itertools import product
+
 import pytest
 import torch
 
@@ -9,6 +11,7 @@ from regard.errors import InputError
 from regard.problem import Problem
 from regard.scores import DeBERTa
 from regard.scores.deberta import _log_buckets
+from sweeps import sweep
 
 HEADS, DIM, SERVED = 2, 12, ["reference", "blockwise"]
 HIDDEN = HEADS * DIM
@@ -109,37 +112,42 @@ def inputs(n, batch=2):
     return x.requires_grad_()
 
 
-@pytest.mark.parametrize("backend", SERVED)
-@pytest.mark.parametrize("n", [7, 530])
-@pytest.mark.parametrize(
-    "config",
-    [
-        {"pos_att_type": ["c2p", "p2c"], "position_buckets": 32, "max_position_embeddings": 128},
-        {"pos_att_type": ["c2p", "p2c"], "position_buckets": 256, "max_relative_positions": 512, "share_att_key": True},
-        {"pos_att_type": ["c2p"], "position_buckets": 8, "max_position_embeddings": 64},
-        {"pos_att_type": ["p2c"], "max_relative_positions": 40},
-    ],
-    ids=["buckets", "v3", "c2p", "p2c without buckets"],
-)
-def test_version_2_is_that_of_transformers(config, n, backend):
-    module, embeddings = built(2, **config)
-    compare(module, embeddings, second, inputs(n, batch=1 if n > 100 else 2), backend)
+def test_version_2_is_that_of_transformers():
+    cases = product(
+        SERVED,
+        [7, 530],
+        [
+            {"pos_att_type": ["c2p", "p2c"], "position_buckets": 32, "max_position_embeddings": 128},
+            {
+                "pos_att_type": ["c2p", "p2c"],
+                "position_buckets": 256,
+                "max_relative_positions": 512,
+                "share_att_key": True,
+            },
+            {"pos_att_type": ["c2p"], "position_buckets": 8, "max_position_embeddings": 64},
+            {"pos_att_type": ["p2c"], "max_relative_positions": 40},
+        ],
+    )
+    for case in sweep(cases):
+        with case as (backend, n, config):
+            module, embeddings = built(2, **config)
+            compare(module, embeddings, second, inputs(n, batch=1 if n > 100 else 2), backend)
 
 
-@pytest.mark.parametrize("backend", SERVED)
-@pytest.mark.parametrize("n", [7, 530])
-@pytest.mark.parametrize(
-    "config",
-    [
-        {"pos_att_type": ["c2p", "p2c"], "max_relative_positions": 64},
-        {"pos_att_type": ["c2p"], "max_relative_positions": -1, "max_position_embeddings": 512},
-        {"pos_att_type": ["p2c"], "max_relative_positions": 5},
-    ],
-    ids=["both", "c2p", "p2c"],
-)
-def test_version_1_is_that_of_transformers(config, n, backend):
-    module, embeddings = built(1, **config)
-    compare(module, embeddings, first, inputs(n, batch=1 if n > 100 else 2), backend)
+def test_version_1_is_that_of_transformers():
+    cases = product(
+        SERVED,
+        [7, 530],
+        [
+            {"pos_att_type": ["c2p", "p2c"], "max_relative_positions": 64},
+            {"pos_att_type": ["c2p"], "max_relative_positions": -1, "max_position_embeddings": 512},
+            {"pos_att_type": ["p2c"], "max_relative_positions": 5},
+        ],
+    )
+    for case in sweep(cases):
+        with case as (backend, n, config):
+            module, embeddings = built(1, **config)
+            compare(module, embeddings, first, inputs(n, batch=1 if n > 100 else 2), backend)
 
 
 def test_these_are_all_the_cpu_backends_that_serve_it():
@@ -148,13 +156,14 @@ def test_these_are_all_the_cpu_backends_that_serve_it():
     assert {one.name for one in BACKENDS if one.refuses(problem) is None} == set(SERVED)
 
 
-@pytest.mark.parametrize(("buckets", "most"), [(256, 512), (32, 128), (8, 600), (2, 512), (7, 40)])
-def test_buckets_are_those_of_transformers(buckets, most):
-    modeling = pytest.importorskip("transformers.models.deberta_v2.modeling_deberta_v2")
-    distance = torch.arange(-2000, 2001)
-    theirs = modeling.make_log_bucket_position(distance, buckets, most).long()
-    span = (0 - buckets, buckets - 1)
-    torch.testing.assert_close(_log_buckets(distance, buckets, most).clamp(*span), theirs.clamp(*span))
+def test_buckets_are_those_of_transformers():
+    for case in sweep([(256, 512), (32, 128), (8, 600), (2, 512), (7, 40)]):
+        with case as (buckets, most):
+            modeling = pytest.importorskip("transformers.models.deberta_v2.modeling_deberta_v2")
+            distance = torch.arange(-2000, 2001)
+            theirs = modeling.make_log_bucket_position(distance, buckets, most).long()
+            span = (0 - buckets, buckets - 1)
+            torch.testing.assert_close(_log_buckets(distance, buckets, most).clamp(*span), theirs.clamp(*span))
 
 
 def test_a_cache_before_the_queries_gives_the_last_rows():
@@ -169,9 +178,8 @@ X = torch.zeros(2, 4, 5, 8)
 T = torch.zeros(4, 6, 8)
 
 
-@pytest.mark.parametrize(
-    ("score", "words"),
-    [
+def test_what_does_not_fit_is_refused():
+    cases = [
         (
             lambda: DeBERTa(None, None),
             r"`position_keys` or `position_queries` must be given: without both write Scaled",
@@ -188,8 +196,7 @@ T = torch.zeros(4, 6, 8)
         (lambda: DeBERTa(T, T[..., :7]), r"`position_queries` must have the width of q \(8\) in dimension -1, got 7"),
         (lambda: DeBERTa(T, T.to("meta")), r"`position_queries` must be on the device of q \(cpu\), got meta"),
         (lambda: DeBERTa(T, T, softcap=0), "`softcap` must be a positive number or None, got 0"),
-    ],
-)
-def test_what_does_not_fit_is_refused(score, words):
-    with pytest.raises(InputError, match=words):
-        regard.attention(X, X, X, score=score())
+    ]
+    for case in sweep(cases):
+        with case as (score, words), pytest.raises(InputError, match=words):
+            regard.attention(X, X, X, score=score())

@@ -1,11 +1,14 @@
 """BERT's relative_key_query, against a vector written out for every pair."""
 
+from itertools import product
+
 import pytest
 import torch
 
 import regard
 from regard.errors import InputError
 from regard.scores import RelativeKeyQuery, Shaw
+from sweeps import sweep
 
 
 def formula(q, k, i, j, table, left=None):
@@ -16,26 +19,22 @@ def formula(q, k, i, j, table, left=None):
     return scores.sum(-1) / q.shape[-1] ** 0.5
 
 
-@pytest.mark.parametrize("backend", ["reference", "auto"])
-@pytest.mark.parametrize("clip", [0, 1, 20])
-def test_a_table_is_the_formula(agrees, layout, dtype, backend, clip):
-    agrees(
-        lambda table: RelativeKeyQuery(table),
-        formula,
-        lambda h, d, dk, dv: {"table": (2 * clip + 1, d)},
-        layout,
-        dtype,
-        backend,
-    )
+def test_a_table_is_the_formula(agrees):
+    for case in sweep(product(["reference", "auto"], [0, 1, 20])):
+        with case as (backend, clip):
+            agrees(
+                lambda table: RelativeKeyQuery(table),
+                formula,
+                lambda h, d, dk, dv: {"table": (2 * clip + 1, d)},
+                backend,
+            )
 
 
-def test_a_table_for_each_head_with_unlike_sides_is_the_formula(agrees, layout, dtype):
+def test_a_table_for_each_head_with_unlike_sides_is_the_formula(agrees):
     agrees(
         lambda table: RelativeKeyQuery(table, left=1, right=2),
         lambda *given, table: formula(*given, table, left=1),
         lambda h, d, dk, dv: {"table": (h, 4, d)},
-        layout,
-        dtype,
         "reference",
     )
 
@@ -71,17 +70,15 @@ X = torch.zeros(2, 4, 5, 8)
 T = torch.zeros(3, 8)
 
 
-@pytest.mark.parametrize(
-    ("score", "words"),
-    [
+def test_what_does_not_fit_is_refused():
+    cases = [
         (lambda: RelativeKeyQuery(torch.zeros(4, 8)), "`table` must have an odd number of rows, .*give `left=`"),
         (lambda: RelativeKeyQuery(T, left=1), "`right` must be a number of distances, .* got None"),
         (lambda: RelativeKeyQuery(T[:, :7]), r"`table` must have the width of q \(8\) in dimension -1, got 7"),
         (lambda: RelativeKeyQuery(T.expand(2, 3, 8)), r"`table` must have one entry for each head of q \(4\), got 2"),
         (lambda: RelativeKeyQuery(T.to("meta")), r"`table` must be on the device of q \(cpu\), got meta"),
         (lambda: RelativeKeyQuery(T, softcap=0), "`softcap` must be a positive number or None, got 0"),
-    ],
-)
-def test_what_does_not_fit_is_refused(score, words):
-    with pytest.raises(InputError, match=words):
-        regard.attention(X, X, X, score=score())
+    ]
+    for case in sweep(cases):
+        with case as (score, words), pytest.raises(InputError, match=words):
+            regard.attention(X, X, X, score=score())

@@ -1,5 +1,7 @@
 """Shaw's relative keys and values, against a vector written out for every pair."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +10,7 @@ import regard
 from regard.errors import InputError
 from regard.masks import Causal
 from regard.scores import ScaledDot, Shaw
+from sweeps import sweep
 
 
 def of_pairs(table, i, j):
@@ -22,32 +25,30 @@ def formula(q, k, i, j, key, value=None):
     return scores if value is None else (scores, of_pairs(value, i, j))
 
 
-@pytest.mark.parametrize("clip", [0, 1, 3, 20])
-def test_keys_and_values_are_the_formula(agrees, layout, dtype, clip):
-    rows = 2 * clip + 1
-    agrees(
-        lambda key, value: Shaw(key, value),
-        formula,
-        lambda h, d, dk, dv: {"key": (rows, d), "value": (rows, dv)},
-        layout,
-        dtype,
-        "reference",
-    )
+def test_keys_and_values_are_the_formula(agrees):
+    for case in sweep([0, 1, 3, 20]):
+        with case as clip:
+            agrees(
+                lambda key, value: Shaw(key, value),
+                formula,
+                lambda h, d, dk, dv, rows=2 * clip + 1: {"key": (rows, d), "value": (rows, dv)},
+                "reference",
+            )
 
 
-@pytest.mark.parametrize("backend", ["reference", "auto"])
-def test_keys_alone_are_the_formula(agrees, layout, dtype, backend):
-    agrees(lambda key: Shaw(key), formula, lambda h, d, dk, dv: {"key": (5, d)}, layout, dtype, backend)
+def test_keys_alone_are_the_formula(agrees):
+    for case in sweep(["reference", "auto"]):
+        with case as backend:
+            agrees(lambda key: Shaw(key), formula, lambda h, d, dk, dv: {"key": (5, d)}, backend)
 
 
-def test_tables_for_each_head_are_the_formula(agrees, dtype):
+def test_tables_for_each_head_are_the_formula(agrees):
     agrees(
         lambda key, value: Shaw(key, value),
         formula,
         lambda h, d, dk, dv: {"key": (h, 5, d), "value": (h, 3, dv)},
-        "grouped",
-        dtype,
         "reference",
+        layouts=["grouped"],
     )
 
 
@@ -97,9 +98,8 @@ X = torch.zeros(2, 4, 5, 8)
 T = torch.zeros(3, 8)
 
 
-@pytest.mark.parametrize(
-    ("score", "words"),
-    [
+def test_what_does_not_fit_is_refused():
+    cases = [
         (lambda: Shaw(torch.zeros(4, 8)), r"`key_table` must have an odd number of rows, .* got 4 in shape \(4, 8\)"),
         (lambda: Shaw(T, torch.zeros(2, 8)), r"`value_table` must have an odd number of rows, .* got 2"),
         (lambda: Shaw(torch.zeros(4, 8)), "give `left=` and `right=` where the distances"),
@@ -118,11 +118,10 @@ T = torch.zeros(3, 8)
         (lambda: Shaw(T, T.expand(2, 3, 8)), r"`value_table` must have one entry for each head of q \(4\), got 2"),
         (lambda: Shaw(T, T.to("meta")), r"`value_table` must be on the device of q \(cpu\), got meta"),
         (lambda: Shaw(T, softcap=0), "`softcap` must be a positive number or None, got 0"),
-    ],
-)
-def test_what_does_not_fit_is_refused(score, words):
-    with pytest.raises(InputError, match=words):
-        regard.attention(X, X, X, score=score())
+    ]
+    for case in sweep(cases):
+        with case as (score, words), pytest.raises(InputError, match=words):
+            regard.attention(X, X, X, score=score())
 
 
 def test_widths_are_equal():
@@ -144,31 +143,33 @@ def test_berts_relative_key_is_a_table_turned_over():
     torch.testing.assert_close(ours, expected, atol=1e-12, rtol=0)
 
 
-@pytest.mark.parametrize("family", ["wav2vec2_bert", "seamless_m4t_v2"])
-@pytest.mark.parametrize(("left", "right", "n"), [(3, 2, 9), (0, 4, 9), (64, 8, 520)])
-def test_tables_of_unlike_sides_are_those_of_transformers(family, left, right, n):
-    torch.manual_seed(0)
-    names = {"left_max_position_embeddings": left, "right_max_position_embeddings": right}
-    if family == "wav2vec2_bert":
-        modeling = pytest.importorskip("transformers.models.wav2vec2_bert.modeling_wav2vec2_bert")
-        config = modeling.Wav2Vec2BertConfig(
-            hidden_size=8, num_attention_heads=2, position_embeddings_type="relative_key", **names
-        )
-        module = modeling.Wav2Vec2BertSelfAttention(config)
-    else:
-        modeling = pytest.importorskip("transformers.models.seamless_m4t_v2.modeling_seamless_m4t_v2")
-        config = modeling.SeamlessM4Tv2Config(
-            hidden_size=8, speech_encoder_attention_heads=2, position_embeddings_type="relative_key", **names
-        )
-        module = modeling.SeamlessM4Tv2ConformerSelfAttention(config)
-    module.double().eval()
-    x = torch.randn(2, n, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    q, k, v = (f(x).unflatten(-1, (2, 4)).transpose(1, 2) for f in (module.linear_q, module.linear_k, module.linear_v))
-    score = Shaw(module.distance_embedding.weight, left=left, right=right)
-    ours = regard.attention(q, k, v, score=score)
-    ours = module.linear_out(ours.transpose(1, 2).flatten(2))
-    expected = module(x)[0]
-    torch.testing.assert_close(ours, expected, atol=1e-11, rtol=0)
-    wanted = torch.autograd.grad(expected.square().sum(), module.distance_embedding.weight)[0]
-    given = torch.autograd.grad(ours.square().sum(), module.distance_embedding.weight)[0]
-    torch.testing.assert_close(given, wanted)
+def test_tables_of_unlike_sides_are_those_of_transformers():
+    for case in sweep(product(["wav2vec2_bert", "seamless_m4t_v2"], [(3, 2, 9), (0, 4, 9), (64, 8, 520)])):
+        with case as (family, (left, right, n)):
+            torch.manual_seed(0)
+            names = {"left_max_position_embeddings": left, "right_max_position_embeddings": right}
+            if family == "wav2vec2_bert":
+                modeling = pytest.importorskip("transformers.models.wav2vec2_bert.modeling_wav2vec2_bert")
+                config = modeling.Wav2Vec2BertConfig(
+                    hidden_size=8, num_attention_heads=2, position_embeddings_type="relative_key", **names
+                )
+                module = modeling.Wav2Vec2BertSelfAttention(config)
+            else:
+                modeling = pytest.importorskip("transformers.models.seamless_m4t_v2.modeling_seamless_m4t_v2")
+                config = modeling.SeamlessM4Tv2Config(
+                    hidden_size=8, speech_encoder_attention_heads=2, position_embeddings_type="relative_key", **names
+                )
+                module = modeling.SeamlessM4Tv2ConformerSelfAttention(config)
+            module.double().eval()
+            x = torch.randn(2, n, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+            q, k, v = (
+                f(x).unflatten(-1, (2, 4)).transpose(1, 2) for f in (module.linear_q, module.linear_k, module.linear_v)
+            )
+            score = Shaw(module.distance_embedding.weight, left=left, right=right)
+            ours = regard.attention(q, k, v, score=score)
+            ours = module.linear_out(ours.transpose(1, 2).flatten(2))
+            expected = module(x)[0]
+            torch.testing.assert_close(ours, expected, atol=1e-11, rtol=0)
+            wanted = torch.autograd.grad(expected.square().sum(), module.distance_embedding.weight)[0]
+            given = torch.autograd.grad(ours.square().sum(), module.distance_embedding.weight)[0]
+            torch.testing.assert_close(given, wanted)

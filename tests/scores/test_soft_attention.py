@@ -3,11 +3,11 @@
 import math
 
 import numpy as np
-import pytest
 import torch
 
 import regard
 from regard.scores import Additive, Bilinear, Dot, ScaledDot
+from sweeps import sweep
 
 
 def randn(*shape, seed=0):
@@ -23,7 +23,6 @@ SCORES = {
     "scaled dot": (ScaledDot(), lambda q, x: q @ x / math.sqrt(4), 4),
     "bilinear": (Bilinear(B), lambda q, x: q @ B.numpy() @ x, 5),
 }
-every_score = pytest.mark.parametrize(("score", "formula", "width"), SCORES.values(), ids=SCORES.keys())
 
 
 def expectation(formula, q, keys, values):
@@ -32,37 +31,47 @@ def expectation(formula, q, keys, values):
     return sum(s / sum(size) * value for s, value in zip(size, values, strict=True))
 
 
-@every_score
-def test_one_query_over_a_bag_is_the_expectation_of_its_vectors(score, formula, width):
-    q, bag = randn(1, 4), randn(9, width, seed=1)
-    out, weights = regard.attention(q, bag, bag, score=score, return_weights=True)
-    np.testing.assert_allclose(out[0].numpy(), expectation(formula, q[0].numpy(), bag.numpy(), bag.numpy()), atol=1e-12)
-    np.testing.assert_allclose(weights.sum(-1).numpy(), [1.0], atol=1e-12)
-    assert (weights > 0).all()
+def test_one_query_over_a_bag_is_the_expectation_of_its_vectors():
+    for case in sweep(SCORES):
+        with case as label:
+            score, formula, width = SCORES[label]
+            q, bag = randn(1, 4), randn(9, width, seed=1)
+            out, weights = regard.attention(q, bag, bag, score=score, return_weights=True)
+            np.testing.assert_allclose(
+                out[0].numpy(), expectation(formula, q[0].numpy(), bag.numpy(), bag.numpy()), atol=1e-12
+            )
+            np.testing.assert_allclose(weights.sum(-1).numpy(), [1.0], atol=1e-12)
+            assert (weights > 0).all()
 
 
-@every_score
-def test_keys_may_be_apart_from_the_values(score, formula, width):
-    q, keys, values = randn(1, 4), randn(9, width, seed=1), randn(9, 3, seed=2)
-    out = regard.attention(q, keys, values, score=score)
-    expected = expectation(formula, q[0].numpy(), keys.numpy(), values.numpy())
-    np.testing.assert_allclose(out[0].numpy(), expected, atol=1e-12)
+def test_keys_may_be_apart_from_the_values():
+    for case in sweep(SCORES):
+        with case as label:
+            score, formula, width = SCORES[label]
+            q, keys, values = randn(1, 4), randn(9, width, seed=1), randn(9, 3, seed=2)
+            out = regard.attention(q, keys, values, score=score)
+            expected = expectation(formula, q[0].numpy(), keys.numpy(), values.numpy())
+            np.testing.assert_allclose(out[0].numpy(), expected, atol=1e-12)
 
 
-@every_score
-def test_a_bag_has_no_order(score, formula, width):
-    q, keys, values = randn(1, 4), randn(9, width, seed=1), randn(9, 3, seed=2)
-    order = torch.randperm(9, generator=torch.Generator().manual_seed(3))
-    shuffled = regard.attention(q, keys[order], values[order], score=score)
-    torch.testing.assert_close(shuffled, regard.attention(q, keys, values, score=score))
+def test_a_bag_has_no_order():
+    for case in sweep(SCORES):
+        with case as label:
+            score, _, width = SCORES[label]
+            q, keys, values = randn(1, 4), randn(9, width, seed=1), randn(9, 3, seed=2)
+            order = torch.randperm(9, generator=torch.Generator().manual_seed(3))
+            shuffled = regard.attention(q, keys[order], values[order], score=score)
+            torch.testing.assert_close(shuffled, regard.attention(q, keys, values, score=score))
 
 
-@every_score
-def test_several_queries_are_each_alone(score, formula, width):
-    queries, keys, values = randn(6, 4), randn(9, width, seed=1), randn(9, 3, seed=2)
-    together = regard.attention(queries, keys, values, score=score)
-    alone = torch.cat([regard.attention(q[None], keys, values, score=score) for q in queries])
-    torch.testing.assert_close(together, alone)
+def test_several_queries_are_each_alone():
+    for case in sweep(SCORES):
+        with case as label:
+            score, _, width = SCORES[label]
+            queries, keys, values = randn(6, 4), randn(9, width, seed=1), randn(9, 3, seed=2)
+            together = regard.attention(queries, keys, values, score=score)
+            alone = torch.cat([regard.attention(q[None], keys, values, score=score) for q in queries])
+            torch.testing.assert_close(together, alone)
 
 
 def test_in_columns_it_is_the_transpose():

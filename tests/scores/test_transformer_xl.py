@@ -1,6 +1,7 @@
 """Transformer-XL's scores, against its formula pair by pair and against XLNet in transformers."""
 
 import math
+from itertools import product
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import regard
 from regard.errors import InputError
 from regard.masks import Causal
 from regard.scores import ScaledDot, TransformerXL
+from sweeps import sweep
 
 
 def sinusoid(distance, width):
@@ -27,17 +29,15 @@ def formula(q, k, i, j, u, v, w):
     return (content + position) / q.shape[-1] ** 0.5
 
 
-@pytest.mark.parametrize("model_dim", [8, 5, 1])
-@pytest.mark.parametrize("backend", ["reference", "auto"])
-def test_it_is_the_formula(agrees, layout, dtype, backend, model_dim):
-    agrees(
-        lambda u, v, w: TransformerXL(u, v, w),
-        formula,
-        lambda h, d, dk, dv: {"u": (h, d), "v": (h, d), "w": (h, d, model_dim)},
-        layout,
-        dtype,
-        backend,
-    )
+def test_it_is_the_formula(agrees):
+    for case in sweep(product([8, 5, 1], ["reference", "auto"])):
+        with case as (model_dim, backend):
+            agrees(
+                lambda u, v, w: TransformerXL(u, v, w),
+                formula,
+                lambda h, d, dk, dv: {"u": (h, d), "v": (h, d), "w": (h, d, model_dim)},
+                backend,
+            )
 
 
 @pytest.mark.parametrize("memory", [0, 4])
@@ -108,9 +108,8 @@ X = torch.zeros(2, 4, 5, 8)
 U, W = torch.zeros(4, 8), torch.zeros(4, 8, 6)
 
 
-@pytest.mark.parametrize(
-    ("score", "words"),
-    [
+def test_what_does_not_fit_is_refused():
+    cases = [
         (lambda: TransformerXL(U[0], U, W), r"`content_bias` must be \(heads, dim\) and not empty, got shape \(8,\)"),
         (lambda: TransformerXL(U, [1.0], W), r"`position_bias` must be a tensor \(heads, dim\), got list"),
         (
@@ -127,11 +126,10 @@ U, W = torch.zeros(4, 8), torch.zeros(4, 8, 6)
         (lambda: TransformerXL(U, U, W.to("meta")), r"`w_r` must be on the device of q \(cpu\), got meta"),
         (lambda: TransformerXL(U, U, W.int()), r"`w_r` must be of a floating-point type, got torch.int32"),
         (lambda: TransformerXL(U, U, W, softcap=-1), "`softcap` must be a positive number or None, got -1"),
-    ],
-)
-def test_what_does_not_fit_is_refused(score, words):
-    with pytest.raises(InputError, match=words):
-        regard.attention(X, X, X, score=score())
+    ]
+    for case in sweep(cases):
+        with case as (score, words), pytest.raises(InputError, match=words):
+            regard.attention(X, X, X, score=score())
 
 
 def test_widths_are_equal():

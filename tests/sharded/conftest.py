@@ -1,6 +1,5 @@
 """One launch of so many ranks for all tests that look at what they find."""
 
-import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,23 +26,15 @@ class Found:
         return [dict(np.load(self.folder / f"{name}.{rank}.npz")) for rank in range(self.ranks)]
 
 
-@pytest.fixture(scope="session")
-def trained(tmp_path_factory):
-    """A corpus, and a run that one process has begun."""
-
-    def make(folder):
-        trained_runs.write_corpus(folder)
-        trained_runs.run("causal", folder, into="resumed", max_steps=trained_runs.STEPS // 2)
-
-    return make_once(tmp_path_factory, "trained", make)
-
-
 @pytest.fixture(scope="session", params=marked(RANKS))
-def computed(request, trained, tmp_path_factory):
+def computed(request, tmp_path_factory):
     """What so many ranks find for all calls, in one launch."""
 
     def make(folder):
-        shutil.copytree(trained, folder / "trained")
+        (folder / "trained").mkdir()
+        trained_runs.write_corpus(folder / "trained")
+        if request.param == trained_runs.RESUMING:  # a run that one process has begun
+            trained_runs.run("causal", folder / "trained", into="resumed", max_steps=trained_runs.STEPS // 2)
         launch(request.param, folder, "contract")
 
     return Found(request.param, make_once(tmp_path_factory, f"{request.param}-ranks", make))

@@ -250,9 +250,14 @@ def _like(x, seed):
     numbers = _randn(*x.shape, seed=seed).to(x.dtype)
     if isinstance(x, torch.Tensor) and type(x).__name__ != "DTensor":
         return numbers
-    from torch.distributed.tensor import distribute_tensor
-
     return distribute_tensor(numbers, x.device_mesh, x.placements)
+
+
+def distribute_tensor(x, mesh, placements):
+    """A DTensor of what every rank has, of which nothing is sent."""
+    from torch.distributed import tensor
+
+    return tensor.distribute_tensor(x, mesh, placements, src_data_rank=None)
 
 
 def _array(x):

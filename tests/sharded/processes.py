@@ -25,15 +25,6 @@ def marked(ranks):
     return [pytest.param(one, marks=[pytest.mark.slow] * (one > 2)) for one in ranks]
 
 
-def on_ranks(names, among=RANKS):
-    """Parameters for the fixture `computed` and a name: each number of ranks with the names that it has."""
-    return [
-        pytest.param(ranks, name, marks=[pytest.mark.slow] * (ranks > 2), id=f"{ranks}-{name}")
-        for ranks in among
-        for name in names(ranks)
-    ]
-
-
 def launch(ranks, folder, program, *, lost=(), timeout=600):
     """Run a program on so many ranks, one thread each; raise with what they wrote, the first that failed last.
 

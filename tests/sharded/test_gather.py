@@ -1,16 +1,21 @@
 """What ranks have of a sequence that does not divide evenly comes together again; the ranks are made here."""
 
+import itertools
 from types import SimpleNamespace
 
-import pytest
 import torch
 
 from regard.parallel.sequence_parallel import SequenceShards
+from sweeps import sweep
 
 
-@pytest.mark.parametrize("rest", [(), (5,), (5, 2)])
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_parts_of_unequal_length_are_gathered_in_order(ranks, rest):
+def test_parts_of_unequal_length_are_gathered_in_order():
+    for case in sweep(itertools.product([2, 3], [(), (5,), (5, 2)])):
+        with case as (ranks, rest):
+            _check(ranks, rest)
+
+
+def _check(ranks, rest):
     whole = torch.arange(2 * 7 * 10).view(2, 7, 10)[..., :1].squeeze(-1) if not rest else torch.randn(2, 7, *rest)
     sent = []
     for rank in range(ranks):

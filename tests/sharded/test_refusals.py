@@ -14,6 +14,7 @@ from regard.errors import InputError, ObservationError
 from regard.models.output_heads import SequenceClassification
 from regard.normalizers import Normalizer
 from regard.parallel import ShardedKVCache
+from sweeps import sweep
 
 
 @pytest.fixture(scope="module")
@@ -38,19 +39,20 @@ class _Squares(Normalizer):
     """A normalizer of one's own, of whole rows."""
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"return_weights": True}, "no rank has all weights of a row"),
-        ({"normalizer": _Squares()}, "it does not know how to merge _Squares"),
-        ({"backend": "reference"}, 'must be "auto" or "sharded" where q, k and v are DTensors, got \'reference\''),
-        ({"mask": torch.ones(3, 3, dtype=torch.bool)}, r"the mask must be 6 queries × 6 keys .*, got shape \(3, 3\)"),
-    ],
-)
-def test_calls_that_cannot_be_sharded_are_refused(mesh, options, words):
-    q, k, v = _shards(mesh, None, 2)
-    with pytest.raises(InputError, match=words):
-        regard.attention(q, k, v, **options)
+REFUSALS = [
+    ({"return_weights": True}, "no rank has all weights of a row"),
+    ({"normalizer": _Squares()}, "it does not know how to merge _Squares"),
+    ({"backend": "reference"}, 'must be "auto" or "sharded" where q, k and v are DTensors, got \'reference\''),
+    ({"mask": torch.ones(3, 3, dtype=torch.bool)}, r"the mask must be 6 queries × 6 keys .*, got shape \(3, 3\)"),
+]
+
+
+def test_calls_that_cannot_be_sharded_are_refused(mesh):
+    for case in sweep(REFUSALS):
+        with case as (options, words):
+            q, k, v = _shards(mesh, None, 2)
+            with pytest.raises(InputError, match=words):
+                regard.attention(q, k, v, **options)
 
 
 def test_placements_that_cannot_be_computed_are_refused(mesh):
@@ -177,23 +179,24 @@ class _Own(PerQuery):
         return rows.mass
 
 
-@pytest.mark.parametrize(
-    ("watch", "words"),
-    [
-        (
-            {"statistics": [Rollout(query=0)]},
-            "'rollout' needs whole rows, and the sequence of this call is sharded over",
-        ),
-        ({"statistics": ["importance"]}, "'importance' needs whole rows, .* leave it out, or watch the whole sequence"),
-        ({"statistics": [Rollout(key=0)]}, "'rollout' needs whole rows"),
-        ({"statistics": [_Own()]}, "'own' needs whole rows"),
-        ({"keep": "weights"}, "'weights' needs whole rows, .*: keep=\"qk\", which computes any of them on demand, or"),
-    ],
-)
-def test_statistics_of_whole_rows_are_refused_by_name(mesh, watch, words):
-    model = _Attends()
-    with pytest.raises(ObservationError, match=words), regard.watch(model, **watch):
-        model(*_shards(mesh, None, 2))
+WHOLE_ROWS = [
+    (
+        {"statistics": [Rollout(query=0)]},
+        "'rollout' needs whole rows, and the sequence of this call is sharded over",
+    ),
+    ({"statistics": ["importance"]}, "'importance' needs whole rows, .* leave it out, or watch the whole sequence"),
+    ({"statistics": [Rollout(key=0)]}, "'rollout' needs whole rows"),
+    ({"statistics": [_Own()]}, "'own' needs whole rows"),
+    ({"keep": "weights"}, "'weights' needs whole rows, .*: keep=\"qk\", which computes any of them on demand, or"),
+]
+
+
+def test_statistics_of_whole_rows_are_refused_by_name(mesh):
+    for case in sweep(WHOLE_ROWS, name=lambda refusal: refusal[1]):
+        with case as (watch, words):
+            model = _Attends()
+            with pytest.raises(ObservationError, match=words), regard.watch(model, **watch):
+                model(*_shards(mesh, None, 2))
 
 
 def test_a_kernel_that_cannot_process_shards_says_so(mesh):

@@ -57,7 +57,7 @@ def on_one_process(tmp_path_factory):
 
 @on_few
 def test_the_steps_are_those_of_one_process_also_after_another_number_of_ranks(computed, on_one_process):
-    """A run that one process began is resumed on two ranks and on three."""
+    """A run that one process began is resumed on three ranks."""
     for into, name, changes in trained_runs.runs_on(computed.ranks):
         also = {"gradient_accumulation_steps": 2} if changes["context_parallel_size"] < computed.ranks else {}
         compare(on_one_process(name, **also), computed.folder / "trained" / into)

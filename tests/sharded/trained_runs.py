@@ -9,6 +9,7 @@ from regard.train.config import Config
 
 WORDS = "the animal did not cross the street because it was too tired and too wide for it today".split()
 STEPS = 4
+RESUMING = 3  # ranks that resume what one process has begun
 _MODEL = {"type": "transformer", "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64,
           "num_hidden_layers": 2}  # fmt: skip
 _CLM = {"type": "clm", "block_size": 45, "packing": False}
@@ -61,7 +62,7 @@ def runs_on(ranks):
     """Return the runs for so many ranks: the folder, the case, and its keys."""
     every = [name for name in CASES if name not in ("causal", "no dropout")] if ranks == 3 else ["causal"]
     found = [(name, name, {"context_parallel_size": ranks}) for name in every]
-    found += [("resumed", "causal", {"context_parallel_size": ranks})] if ranks in (2, 3) else []
+    found += [("resumed", "causal", {"context_parallel_size": ranks})] if ranks == RESUMING else []
     return found + ([("no dropout", "no dropout", {"context_parallel_size": 2})] if ranks == 4 else [])
 
 

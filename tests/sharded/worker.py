@@ -16,9 +16,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torch._dynamo  # each rank would import it with its first DTensor
 from torch import distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import Replicate, Shard
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parent)]
 
@@ -26,6 +27,7 @@ import members  # noqa: E402
 import tiny_llama  # noqa: E402
 import trained_runs  # noqa: E402
 import watched_calls  # noqa: E402
+from members import distribute_tensor  # noqa: E402
 from processes import TRAINED, WATCHED  # noqa: E402
 
 import regard  # noqa: E402

@@ -12,6 +12,7 @@ from regard.models import SpecialTokens
 from regard.models.output_heads import LanguageModel
 from regard.train import JsonlLog, read_config, train, translation_scores
 from regard.train.model_types import ModelRequest
+from sweeps import sweep
 from train.runs import tiny
 
 PATH = Path(__file__).parents[2] / "examples" / "data" / "by_length.py"
@@ -32,12 +33,12 @@ def test_the_two_models_of_the_example_have_as_many_parameters_within_a_hundredt
     assert abs(without / with_it - 1) < 0.01
 
 
-@pytest.mark.parametrize(
-    ("words", "name"),
-    [(1, "1 to 3"), (3, "1 to 3"), (4, "4 to 5"), (11, "10 to 11"), (12, "12 and more"), (40, "12 and more")],
-)
-def test_a_sentence_is_in_the_bucket_of_its_words(words, name):
-    assert by_length.bucket_of("word " * words) == name
+def test_a_sentence_is_in_the_bucket_of_its_words():
+    for case in sweep(
+        [(1, "1 to 3"), (3, "1 to 3"), (4, "4 to 5"), (11, "10 to 11"), (12, "12 and more"), (40, "12 and more")]
+    ):
+        with case as (words, name):
+            assert by_length.bucket_of("word " * words) == name
 
 
 class Fake:
@@ -94,6 +95,7 @@ def runs(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_runs_are_compared_in_a_table_a_figure_and_json(runs, capsys):
     folders = [runs / name for name in ("bahdanau-1", "bahdanau-0", "none-0")]
     out, figure = runs / "found.json", runs / "found.svg"
@@ -113,6 +115,7 @@ def test_runs_are_compared_in_a_table_a_figure_and_json(runs, capsys):
     assert figure.read_text("utf-8").count("<svg") == 1
 
 
+@pytest.mark.slow
 def test_what_cannot_be_compared_is_refused(runs):
     with pytest.raises(SystemExit, match="have the same seed"):
         by_length.main([str(runs / "none-0"), str(runs / "none-0")])
@@ -120,6 +123,7 @@ def test_what_cannot_be_compared_is_refused(runs):
         by_length.main([str(runs / "nowhere")])
 
 
+@pytest.mark.slow
 def test_changed_data_is_refused(runs):
     data = runs / "pairs.tsv"
     before = data.read_bytes()

@@ -3,6 +3,7 @@
 import json
 import re
 import zlib
+from itertools import product
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from torch import nn
 from regard.errors import InputError
 from regard.train import train
 from regard.train.checkpoints import Checkpoints, TrainerState
+from sweeps import sweep
 from train.runs import tiny
 
 FILES = ("model.safetensors", "optimizer.safetensors", "place.json")
@@ -31,13 +33,17 @@ def stepped(model, optimizer):
     return model, optimizer
 
 
-@pytest.fixture
-def saved(tmp_path):
-    checkpoints = Checkpoints(tmp_path)
+def saved_in(folder):
+    checkpoints = Checkpoints(folder)
     model, optimizer = stepped(*made())
     checkpoints.save(model, optimizer, TrainerState(2))
     checkpoints.save(*stepped(model, optimizer), PLACE)
     return checkpoints, model, optimizer
+
+
+@pytest.fixture
+def saved(tmp_path):
+    return saved_in(tmp_path)
 
 
 def state(model, optimizer):
@@ -45,45 +51,47 @@ def state(model, optimizer):
     return [*model.state_dict().values(), *moments]
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_no_flipped_bit_is_trained_on(saved, name):
+def test_no_flipped_bit_is_trained_on(tmp_path_factory):
     """Of every third byte a bit: it is refused in a sentence, or what is loaded is what was saved."""
-    checkpoints, *trained = saved
-    path = checkpoints.at(3) / name
-    whole, rng = bytearray(path.read_bytes()), np.random.default_rng(0)
-    fresh, refused = made(1), 0
-    words = r"^cannot read the checkpoint .*step-00000003: .*; remove that folder, and the .* continues from step 2$"
-    tried = range(int(rng.integers(3)), len(whole), 3)
-    for at in tried:
-        changed = whole.copy()
-        changed[at] ^= 1 << int(rng.integers(8))
-        path.write_bytes(changed)
-        try:
-            place = checkpoints.load(3, *fresh)
-        except InputError as problem:
-            refused += bool(re.search(words, str(problem)))
-        else:
-            assert repr(place) == repr(PLACE)
-            assert all(torch.equal(*pair) for pair in zip(state(*fresh), state(*trained), strict=True))
-    assert refused >= (len(tried) if name != "place.json" else 0.95 * len(tried))  # " " and "\n" are both white space
+    for case in sweep(FILES):
+        with case as name:
+            checkpoints, *trained = saved_in(tmp_path_factory.mktemp("checkpoints"))
+            path = checkpoints.at(3) / name
+            whole, rng = bytearray(path.read_bytes()), np.random.default_rng(0)
+            fresh, refused = made(1), 0
+            words = r"^cannot read the checkpoint .*step-00000003: .*; remove that folder, .* from step 2$"
+            tried = range(int(rng.integers(3)), len(whole), 3)
+            for at in tried:
+                changed = whole.copy()
+                changed[at] ^= 1 << int(rng.integers(8))
+                path.write_bytes(changed)
+                try:
+                    place = checkpoints.load(3, *fresh)
+                except InputError as problem:
+                    refused += bool(re.search(words, str(problem)))
+                else:
+                    assert repr(place) == repr(PLACE)
+                    assert all(torch.equal(*pair) for pair in zip(state(*fresh), state(*trained), strict=True))
+            # In JSON " " and "\n" are both white space.
+            assert refused >= (len(tried) if name != "place.json" else 0.95 * len(tried))
 
 
-@pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("damage", ["cut", "empty", "missing", "of another step", "added to"])
-def test_a_file_that_is_not_what_was_written_is_named(saved, name, damage):
-    checkpoints, *_ = saved
-    path = checkpoints.at(3) / name
-    content = path.read_bytes()
-    if damage == "missing":
-        path.unlink()
-    else:
-        other = (checkpoints.at(2) / name).read_bytes()
-        path.write_bytes({"cut": content[:-1], "empty": b"", "added to": content + b"x"}.get(damage, other))
-    with pytest.raises(InputError, match=rf"step-00000003: .*{re.escape(name)}"):
-        checkpoints.load(3, *made())
-    if name != "optimizer.safetensors":
-        with pytest.raises(InputError, match=r"cannot read the checkpoint"):
-            checkpoints.weights(3)
+def test_a_file_that_is_not_what_was_written_is_named(tmp_path_factory):
+    for case in sweep(product(FILES, ["cut", "empty", "missing", "of another step", "added to"])):
+        with case as (name, damage):
+            checkpoints, *_ = saved_in(tmp_path_factory.mktemp("checkpoints"))
+            path = checkpoints.at(3) / name
+            content = path.read_bytes()
+            if damage == "missing":
+                path.unlink()
+            else:
+                other = (checkpoints.at(2) / name).read_bytes()
+                path.write_bytes({"cut": content[:-1], "empty": b"", "added to": content + b"x"}.get(damage, other))
+            with pytest.raises(InputError, match=rf"step-00000003: .*{re.escape(name)}"):
+                checkpoints.load(3, *made())
+            if name != "optimizer.safetensors":
+                with pytest.raises(InputError, match=r"cannot read the checkpoint"):
+                    checkpoints.weights(3)
 
 
 def written_again(checkpoints, **changes):
@@ -95,48 +103,51 @@ def written_again(checkpoints, **changes):
     path.write_text(json.dumps(about | {"crc": zlib.crc32(json.dumps(about, sort_keys=True).encode())}), "utf-8")
 
 
-@pytest.mark.parametrize("change", ["missing", "another", "shape"])
-def test_moments_that_are_not_the_optimizers_are_refused(saved, change):
+def test_moments_that_are_not_the_optimizers_are_refused(tmp_path_factory):
     """Also where every checksum holds."""
-    checkpoints, *_ = saved
-    path = checkpoints.at(3) / "optimizer.safetensors"
-    moments = load_file(path)
-    if change == "missing":
-        del moments["exp_avg_sq:weight"]
-    elif change == "another":
-        moments["max_exp_avg_sq:weight"] = torch.zeros(2, 3)
-    else:
-        moments["exp_avg:weight"] = torch.zeros(3)
-    save_file(moments, path)
-    with pytest.raises(InputError, match=r"the checksum of optimizer\.safetensors does not hold"):
-        checkpoints.load(3, *made())
-    written_again(checkpoints)
-    with pytest.raises(InputError, match=r"optimizer\.safetensors has the moments .* of weight, and the optimizer"):
-        checkpoints.load(3, *made())
+    for case in sweep(["missing", "another", "shape"]):
+        with case as change:
+            checkpoints, *_ = saved_in(tmp_path_factory.mktemp("checkpoints"))
+            path = checkpoints.at(3) / "optimizer.safetensors"
+            moments = load_file(path)
+            if change == "missing":
+                del moments["exp_avg_sq:weight"]
+            elif change == "another":
+                moments["max_exp_avg_sq:weight"] = torch.zeros(2, 3)
+            else:
+                moments["exp_avg:weight"] = torch.zeros(3)
+            save_file(moments, path)
+            with pytest.raises(InputError, match=r"the checksum of optimizer\.safetensors does not hold"):
+                checkpoints.load(3, *made())
+            written_again(checkpoints)
+            with pytest.raises(
+                InputError, match=r"optimizer\.safetensors has the moments .* of weight, and the optimizer"
+            ):
+                checkpoints.load(3, *made())
 
 
 GOOD = {"step": 3, "epoch": 0, "batch": 0, "scores": []}
 
 
-@pytest.mark.parametrize(
-    "place",
-    [None, [], 7, {}, GOOD | {"step": 2}, GOOD | {"epoch": "1"}, GOOD | {"batch": -1}, GOOD | {"step": True}]
-    + [GOOD | {"scores": one} for one in (None, 5, [5], [{}], [{"step": "a"}], [{"step": [1]}], {"step": 1})],
-    ids=str,
-)
-def test_a_place_of_wrong_types_is_one_sentence(saved, place):
-    checkpoints, *_ = saved
-    written_again(checkpoints, place=place)
-    with pytest.raises(InputError, match="cannot read the checkpoint"):
-        checkpoints.load(3, *made())
+def test_a_place_of_wrong_types_is_one_sentence(saved):
+    changes = [{"step": 2}, {"epoch": "1"}, {"batch": -1}, {"step": True}]
+    changes += [{"scores": scores} for scores in (None, 5, [5], [{}], [{"step": "a"}], [{"step": [1]}], {"step": 1})]
+    cases = [None, [], 7, {}, *(GOOD | change for change in changes)]
+    for case in sweep(cases):
+        with case as place:
+            checkpoints, *_ = saved
+            written_again(checkpoints, place=place)
+            with pytest.raises(InputError, match="cannot read the checkpoint"):
+                checkpoints.load(3, *made())
 
 
-@pytest.mark.parametrize("text", ["", "[]", "7", "{}", "null", '"a"', "[" * 100_000, '{"version": 2}', "\ufeff{}"])
-def test_a_place_that_is_no_object_is_one_sentence(saved, text):
-    checkpoints, *_ = saved
-    (checkpoints.at(3) / "place.json").write_text(text, "utf-8")
-    with pytest.raises(InputError, match="cannot read the checkpoint"):
-        checkpoints.load(3, *made())
+def test_a_place_that_is_no_object_is_one_sentence(saved):
+    for case in sweep(["", "[]", "7", "{}", "null", '"a"', "[" * 100_000, '{"version": 2}', "\ufeff{}"]):
+        with case as text:
+            checkpoints, *_ = saved
+            (checkpoints.at(3) / "place.json").write_text(text, "utf-8")
+            with pytest.raises(InputError, match="cannot read the checkpoint"):
+                checkpoints.load(3, *made())
 
 
 def test_a_checkpoint_without_checksums_is_refused_with_its_version(saved):

@@ -21,6 +21,7 @@ from regard.train.config import Training, read_config, task_of
 from regard.train.loss_and_optimizer import Schedule, SchedulerKwargs
 from regard.train.run_dir import Folder
 from regard.train.tasks.synthetic import SyntheticTask
+from sweeps import sweep
 from train.runs import tiny
 
 WHOLE = '[task]\ntype = "synthetic"\ntask_name = "sort"\n[training]\noutput_dir = "run"\nnum_train_epochs = 2\n'
@@ -64,17 +65,19 @@ def test_what_a_start_that_failed_has_left_binds_nobody(tmp_path, pairs):
     )
 
 
-@pytest.mark.parametrize("name", ["checkpoints", "model", "vocabulary", "log.jsonl", "run.json", "curves.svg"])
-def test_what_lies_in_the_way_is_refused_before_a_step(tmp_path, name):
-    path, folder = tmp_path / "run" / name, "." not in name
-    (path.parent if folder else path).mkdir(parents=True)
-    if folder:
-        path.write_text("")
-    kind = "a folder and is a file" if folder else "a file and is none"
-    with pytest.raises(
-        InputError, match=rf"run/{name} must be {kind}: move it, or name another folder as `output_dir`"
-    ):
-        Folder(tmp_path / "run", tiny(tmp_path / "run"))
+def test_what_lies_in_the_way_is_refused_before_a_step(tmp_path_factory):
+    for case in sweep(["checkpoints", "model", "vocabulary", "log.jsonl", "run.json", "curves.svg"]):
+        with case as name:
+            tmp_path = tmp_path_factory.mktemp("case")
+            path, folder = tmp_path / "run" / name, "." not in name
+            (path.parent if folder else path).mkdir(parents=True)
+            if folder:
+                path.write_text("")
+            kind = "a folder and is a file" if folder else "a file and is none"
+            with pytest.raises(
+                InputError, match=rf"run/{name} must be {kind}: move it, or name another folder as `output_dir`"
+            ):
+                Folder(tmp_path / "run", tiny(tmp_path / "run"))
 
 
 @pytest.fixture(scope="module")
@@ -91,9 +94,8 @@ def going_on(begun, tmp_path):
     return out, tiny(out, training__max_steps=3), JsonlLog(out / "log.jsonl")
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "words"),
-    [
+def test_a_record_of_a_run_with_other_contents_is_refused_by_name(begun, tmp_path_factory):
+    cases = [
         ("sessions", 3, '"sessions" must be a list, got 3'),
         ("processes", "one", "\"processes\" must be a whole number, got 'one'"),
         ("data", {"text": 5}, "\"data\" must be the hashes of files, got {'text': 5}"),
@@ -107,14 +109,17 @@ def going_on(begun, tmp_path):
         ("version", True, "it is of format True, and this release reads format 2: .*"),
         ("config", [], "it has no configuration"),
         ("config", None, "it has no configuration"),
-    ],
-)
-def test_a_record_of_a_run_with_other_contents_is_refused_by_name(begun, tmp_path, name, value, words):
-    out, config, _ = going_on(begun, tmp_path)
-    about = json.loads((out / "run.json").read_text("utf-8"))
-    (out / "run.json").write_text(json.dumps(about | {name: value}), "utf-8")
-    with pytest.raises(InputError, match=rf"cannot read .*run\.json: {words}; name another folder as `output_dir`"):
-        Folder(out, config)
+    ]
+    for case in sweep(cases):
+        with case as (name, value, words):
+            tmp_path = tmp_path_factory.mktemp("case")
+            out, config, _ = going_on(begun, tmp_path)
+            about = json.loads((out / "run.json").read_text("utf-8"))
+            (out / "run.json").write_text(json.dumps(about | {name: value}), "utf-8")
+            with pytest.raises(
+                InputError, match=rf"cannot read .*run\.json: {words}; name another folder as `output_dir`"
+            ):
+                Folder(out, config)
 
 
 def test_a_record_of_a_run_that_is_no_object_is_refused(begun, tmp_path):
@@ -125,9 +130,8 @@ def test_a_record_of_a_run_that_is_no_object_is_refused(begun, tmp_path):
             Folder(out, config)
 
 
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
+def test_a_line_of_the_log_that_is_no_event_is_refused_by_its_number(tmp_path_factory):
+    cases = [
         ("[1]", "it is no event"),
         ("7", "it is no event"),
         ('{"event": "stepped", "step": "x"}', "\"step\" a whole number, got 'stepped' and 'x'"),
@@ -142,14 +146,16 @@ def test_a_record_of_a_run_that_is_no_object_is_refused(begun, tmp_path):
         ('{"event": "evaluated", "step": 1, "scores": {"loss": "x"}}', "\"scores\" must hold numbers, got 'x'"),
         ('{"event": "stepped", "step": 1, "loss": 1, "rate": 1}', "it is of log format 1, and this release reads"),
         ("[" * 100_000, ""),
-    ],
-    ids=range(11),
-)
-def test_a_line_of_the_log_that_is_no_event_is_refused_by_its_number(tmp_path, line, words):
-    good = '{"event": "stepped", "step": 1, "loss": null, "learning_rate": 1}\n'
-    (path := tmp_path / "log.jsonl").write_text(f"{good}{line}\n{good}", "utf-8")
-    with pytest.raises(InputError, match=rf"cannot read line 2 of .*log\.jsonl: .*{words}.*; remove the line, or the"):
-        read_log(path)
+    ]
+    for case in sweep(cases):
+        with case as (line, words):
+            tmp_path = tmp_path_factory.mktemp("case")
+            good = '{"event": "stepped", "step": 1, "loss": null, "learning_rate": 1}\n'
+            (path := tmp_path / "log.jsonl").write_text(f"{good}{line}\n{good}", "utf-8")
+            with pytest.raises(
+                InputError, match=rf"cannot read line 2 of .*log\.jsonl: .*{words}.*; remove the line, or the"
+            ):
+                read_log(path)
 
 
 def test_what_is_missing_of_a_log_is_said_when_a_run_goes_on(begun, tmp_path):
@@ -471,30 +477,26 @@ def test_a_log_that_cannot_be_written_again_is_one_sentence(tmp_path, monkeypatc
 # Configurations
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
+def test_an_optimizers_numbers_are_checked():
+    cases = [
         ({"adam_beta2": 1.5}, "`adam_beta2` must be below 1, got 1.5"),
         ({"adam_epsilon": -1.0}, "`adam_epsilon` must be above 0"),
         ({"adam_epsilon": 0.0}, "`adam_epsilon` must be above 0"),
         ({"weight_decay": -0.1}, "`weight_decay` must be at least 0"),
         ({"weight_decay": math.nan}, "`weight_decay` must be a finite number, got nan"),
         ({"max_grad_norm": math.nan}, "`max_grad_norm` must be a finite number, got nan"),
-    ],
-    ids=str,
-)
-def test_an_optimizers_numbers_are_checked(given, words):
-    with pytest.raises(InputError, match=words):
-        Training(output_dir="run", max_steps=1, **given)
+    ]
+    for case in sweep(cases):
+        with case as (given, words), pytest.raises(InputError, match=words):
+            Training(output_dir="run", max_steps=1, **given)
 
 
-@pytest.mark.parametrize(
-    ("floor", "rule"),
-    [(-1.0, "at least 0, got -1"), (2.0, "at most 1, got 2"), (math.nan, "a finite number, got nan")],
-)
-def test_a_floor_that_is_no_share_is_refused(floor, rule):
-    with pytest.raises(InputError, match=f"`min_lr_rate` must be {rule}"):
-        SchedulerKwargs(min_lr_rate=floor)
+def test_a_floor_that_is_no_share_is_refused():
+    for case in sweep(
+        [(-1.0, "at least 0, got -1"), (2.0, "at most 1, got 2"), (math.nan, "a finite number, got nan")]
+    ):
+        with case as (floor, rule), pytest.raises(InputError, match=f"`min_lr_rate` must be {rule}"):
+            SchedulerKwargs(min_lr_rate=floor)
 
 
 def test_a_number_of_yaml_may_have_no_point(tmp_path):

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from regard.train.loss_and_optimizer import IGNORED, summed_cross_entropy
+from sweeps import sweep
 
 
 def by_hand(logits, labels, smoothing):
@@ -19,13 +20,16 @@ def by_hand(logits, labels, smoothing):
     return found
 
 
-@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5])
-def test_it_is_the_formula(smoothing):
-    generator = torch.Generator().manual_seed(0)
-    logits = torch.randn(2, 5, 7, generator=generator, dtype=torch.float64)
-    labels = torch.tensor([[0, 6, IGNORED, 3, 3], [IGNORED, 1, 2, 5, 0]])
-    found = summed_cross_entropy(logits.float(), labels, smoothing)
-    assert float(found) == pytest.approx(by_hand(logits.flatten(0, 1).numpy(), labels.flatten().tolist(), smoothing))
+def test_it_is_the_formula():
+    for case in sweep([0.0, 0.1, 0.5]):
+        with case as smoothing:
+            generator = torch.Generator().manual_seed(0)
+            logits = torch.randn(2, 5, 7, generator=generator, dtype=torch.float64)
+            labels = torch.tensor([[0, 6, IGNORED, 3, 3], [IGNORED, 1, 2, 5, 0]])
+            found = summed_cross_entropy(logits.float(), labels, smoothing)
+            assert float(found) == pytest.approx(
+                by_hand(logits.flatten(0, 1).numpy(), labels.flatten().tolist(), smoothing)
+            )
 
 
 def test_where_nothing_is_asked_it_is_zero_with_a_gradient():

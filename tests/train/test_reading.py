@@ -1,6 +1,7 @@
 """Configurations: read from files and the command line, checked by name and type."""
 
 import json
+from itertools import product
 
 import pytest
 
@@ -9,6 +10,7 @@ from regard.train.config import Config, read_config
 from regard.train.loss_and_optimizer import Schedule
 from regard.train.model_types import MODEL_TYPES, RecurrentSettings, TransformerSettings
 from regard.train.tasks import TASKS, CausalLMSettings, SyntheticSettings
+from sweeps import sweep
 
 WHOLE = """
 [task]
@@ -53,9 +55,8 @@ def test_a_value_and_its_mapping_say_the_same(file):
     assert Config.from_dict(json.loads(json.dumps(found.to_dict()))) == found
 
 
-@pytest.mark.parametrize(
-    ("said", "of", "expected"),
-    [
+def test_every_key_can_be_said_on_the_command_line(file):
+    cases = [
         (["--training.num_train_epochs", "7"], lambda it: it.training.num_train_epochs, 7),
         (["--training.num_train_epochs=7"], lambda it: it.training.num_train_epochs, 7),
         (["--learning_rate", "1e-3"], lambda it: it.training.learning_rate, 1e-3),
@@ -69,15 +70,14 @@ def test_a_value_and_its_mapping_say_the_same(file):
             lambda it: it.task,
             CausalLMSettings(train_file="it.txt"),
         ),
-    ],
-)
-def test_every_key_can_be_said_on_the_command_line(file, said, of, expected):
-    assert of(read_config(file(), said)) == expected
+    ]
+    for case in sweep(cases):
+        with case as (said, of, expected):
+            assert of(read_config(file(), said)) == expected
 
 
-@pytest.mark.parametrize(
-    ("said", "words"),
-    [
+def test_what_is_wrong_is_said_with_the_way_out(file):
+    cases = [
         (["--model.hiden_size", "3"], r"the key `model.hiden_size` is unknown: did you mean `model.hidden_size`\?"),
         (["--trainin.learning_rate", "3"], r"the key `trainin` is unknown: did you mean `training`\?"),
         (
@@ -105,28 +105,24 @@ def test_every_key_can_be_said_on_the_command_line(file, said, of, expected):
         (["--task.type", "translation"], r"the key `task.train_file` is missing: it must be a text"),
         (["--task.type", "causal language"], r"got 'causal language': did you mean 'clm'\?"),
         (["--task", "3"], r"`task` must be a table with `type`, one of 'translation', 'synthetic'"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_what_is_wrong_is_said_with_the_way_out(file, said, words):
-    with pytest.raises(InputError, match=words):
-        read_config(file(), said)
+    ]
+    for case in sweep(cases):
+        with case as (said, words), pytest.raises(InputError, match=words):
+            read_config(file(), said)
 
 
-@pytest.mark.parametrize(
-    ("text", "name", "words"),
-    [
+def test_files_that_are_none_are_refused(file):
+    cases = [
         ("task = ", "it.toml", "cannot read the configuration"),
         ("task: [", "it.yaml", "cannot read the configuration"),
         ("model: 1\ntask: a\nmodel: 2\n", "it.yaml", "it names the key 'model' twice, again in line 3"),
         ("- a\n- b\n", "it.yaml", "must be a table of keys and values, got list"),
         ("!!python/object/apply:os.system ['true']", "it.yaml", "cannot read the configuration"),
         ("[task]\ntype = 'synthetic'\n", "it.toml", "the key `training` is missing: it must be a table"),
-    ],
-)
-def test_files_that_are_none_are_refused(file, text, name, words):
-    with pytest.raises(InputError, match=words):
-        read_config(file(text, name))
+    ]
+    for case in sweep(cases):
+        with case as (text, name, words), pytest.raises(InputError, match=words):
+            read_config(file(text, name))
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):
@@ -134,21 +130,24 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
         read_config(tmp_path / "nowhere.toml")
 
 
-@pytest.mark.parametrize("text", ['"\\u0000"', '"a\\u0000b"'])
-@pytest.mark.parametrize("key", ["training.output_dir", "task.task_name", "model.type"])
-def test_a_text_with_a_nul_is_one_sentence(tmp_path, key, text):
-    path = tmp_path / "it.toml"
-    path.write_text(WHOLE, "utf-8")
-    with pytest.raises(InputError, match=f"`{key}` must be .*got '.*x00"):
-        read_config(path, [f"--{key}={text}"])
+def test_a_text_with_a_nul_is_one_sentence(tmp_path_factory):
+    for case in sweep(product(['"\\u0000"', '"a\\u0000b"'], ["training.output_dir", "task.task_name", "model.type"])):
+        with case as (text, key):
+            tmp_path = tmp_path_factory.mktemp("case")
+            path = tmp_path / "it.toml"
+            path.write_text(WHOLE, "utf-8")
+            with pytest.raises(InputError, match=f"`{key}` must be .*got '.*x00"):
+                read_config(path, [f"--{key}={text}"])
 
 
-@pytest.mark.parametrize("value", ["9" * 5000, "[" * 5000, "nan", "inf", "9" * 400, "caf\udce9"])
-def test_a_value_of_an_option_that_is_no_number_is_one_sentence(tmp_path, value):
-    path = tmp_path / "it.toml"
-    path.write_text(WHOLE, "utf-8")
-    with pytest.raises(InputError, match=r"`training\.learning_rate` must be"):
-        read_config(path, ["--learning_rate", value])
+def test_a_value_of_an_option_that_is_no_number_is_one_sentence(tmp_path_factory):
+    for case in sweep(["9" * 5000, "[" * 5000, "nan", "inf", "9" * 400, "caf\udce9"]):
+        with case as value:
+            tmp_path = tmp_path_factory.mktemp("case")
+            path = tmp_path / "it.toml"
+            path.write_text(WHOLE, "utf-8")
+            with pytest.raises(InputError, match=r"`training\.learning_rate` must be"):
+                read_config(path, ["--learning_rate", value])
 
 
 OLD = """
@@ -211,21 +210,20 @@ def test_every_new_name_of_a_key_is_a_key():
             assert key in known[table], name
 
 
-@pytest.mark.parametrize(
-    ("key", "words"),
-    [
+def test_a_key_of_transformers_without_a_counterpart_is_refused_with_the_way_out(file):
+    cases = [
         ("per_device_train_batch_size", "set `training.max_tokens_per_batch`"),
         ("fp16", 'set `training.mixed_precision` = "fp16"'),
         ("label_smoothing_factor", "set `training.label_smoothing`"),
         ("eval_strategy", "set `training.eval_steps`"),
         ("logging_steps", "each step is logged in log.jsonl"),
         ("optim", "AdamW is the only optimizer"),
-    ],
-)
-def test_a_key_of_transformers_without_a_counterpart_is_refused_with_the_way_out(file, key, words):
-    for said in ([f"--{key}", "8"], [f"--training.{key}", "8"]):
-        with pytest.raises(InputError, match=f"{key}` of transformers is not a key here: .*{words}"):
-            read_config(file(), said)
+    ]
+    for case in sweep(cases):
+        with case as (key, words):
+            for said in ([f"--{key}", "8"], [f"--training.{key}", "8"]):
+                with pytest.raises(InputError, match=f"{key}` of transformers is not a key here: .*{words}"):
+                    read_config(file(), said)
 
 
 def test_no_key_is_both_ours_and_refused():

@@ -1,11 +1,14 @@
 """Schedules have transformers' names and values, and the papers' formulas."""
 
+from itertools import product
+
 import pytest
 import torch
 from transformers import get_scheduler
 
 from regard.errors import InputError
 from regard.train.loss_and_optimizer import Schedule, SchedulerKwargs
+from sweeps import sweep
 
 TOTAL = 40
 KINDS = [
@@ -21,16 +24,16 @@ KINDS = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "options"), KINDS, ids=str)
-@pytest.mark.parametrize("warmup", [0, 6])
-def test_every_step_has_the_value_of_transformers(kind, options, warmup):
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    theirs = get_scheduler(kind, optimizer, warmup, TOTAL, scheduler_specific_kwargs=options)
-    ours = Schedule(kind, warmup, SchedulerKwargs(**options))
-    for step in range(TOTAL):
-        assert ours.factor(step, TOTAL) == pytest.approx(theirs.get_last_lr()[0], abs=1e-12), step
-        optimizer.step()
-        theirs.step()
+def test_every_step_has_the_value_of_transformers():
+    for case in sweep(product(KINDS, [0, 6])):
+        with case as ((kind, options), warmup):
+            optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+            theirs = get_scheduler(kind, optimizer, warmup, TOTAL, scheduler_specific_kwargs=options)
+            ours = Schedule(kind, warmup, SchedulerKwargs(**options))
+            for step in range(TOTAL):
+                assert ours.factor(step, TOTAL) == pytest.approx(theirs.get_last_lr()[0], abs=1e-12), step
+                optimizer.step()
+                theirs.step()
 
 
 def test_a_warmup_below_one_is_a_fraction_of_all_steps():
@@ -45,9 +48,8 @@ def test_inverse_sqrt_is_the_papers_formula_up_to_its_peak():
         assert Schedule("inverse_sqrt", warmup).factor(step) * (width * warmup) ** -0.5 == pytest.approx(paper)
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
+def test_numbers_that_mean_nothing_are_refused():
+    cases = [
         (("noam",), "`lr_scheduler_type` must be one of linear, cosine"),
         (("cosine", -1), "`warmup_steps` must be at least 0, got -1"),
         (("cosine", 0, {"num_decay_steps": 3}), "`lr_scheduler_kwargs.num_decay_steps` is no option of 'cosine'"),
@@ -58,10 +60,9 @@ def test_inverse_sqrt_is_the_papers_formula_up_to_its_peak():
         ),
         (("warmup_stable_decay", 0), "`lr_scheduler_kwargs` must have `num_decay_steps`"),
         (("warmup_stable_decay", 0, {"num_decay_steps": 0}), "`num_decay_steps` must be at least 1"),
-    ],
-    ids=str,
-)
-def test_numbers_that_mean_nothing_are_refused(given, words):
-    kind, warmup, options = (*given, 0, {})[:3] if len(given) < 3 else given
-    with pytest.raises(InputError, match=words):
-        Schedule(kind, warmup, SchedulerKwargs(**(options or {})))
+    ]
+    for case in sweep(cases):
+        with case as (given, words):
+            kind, warmup, options = (*given, 0, {})[:3] if len(given) < 3 else given
+            with pytest.raises(InputError, match=words):
+                Schedule(kind, warmup, SchedulerKwargs(**(options or {})))

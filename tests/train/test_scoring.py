@@ -4,6 +4,7 @@ import pytest
 
 from regard.errors import InputError
 from regard.train.translator import bleu_tokenizer, translation_scores
+from sweeps import sweep
 
 SAID = ["图书馆在哪里？", "我喜欢深度学习。"]
 MEANT = [["图书馆在哪儿？"], ["我爱深度学习。"]]
@@ -21,12 +22,10 @@ def test_chinese_is_counted_in_characters():
     assert "nc:6" in found.chrf_signature
 
 
-@pytest.mark.parametrize(
-    ("language", "name"),
-    [("en", "13a"), ("ZH", "zh"), ("zh_Hant", "zh"), ("ja", "char"), ("ko", "char"), ("fr", "13a")],
-)
-def test_each_language_has_its_tokenizer(language, name):
-    assert bleu_tokenizer(language) == name
+def test_each_language_has_its_tokenizer():
+    for case in sweep([("en", "13a"), ("ZH", "zh"), ("zh_Hant", "zh"), ("ja", "char"), ("ko", "char"), ("fr", "13a")]):
+        with case as (language, name):
+            assert bleu_tokenizer(language) == name
 
 
 def test_any_reference_may_be_met():

@@ -8,6 +8,7 @@ from regard.train import model_types, train
 from regard.train.config import task_of
 from regard.train.model_types import check_size, least_parameters
 from regard.train.settings import TokenizerConfig
+from sweeps import sweep
 from train.runs import tiny
 
 GIB = 2**30
@@ -48,16 +49,17 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_a_model_has_at_least_as_many_parameters_as_are_counted(tmp_path, name):
-    config = tiny(tmp_path / "run", model=MODELS[name], task__num_symbols=1000)
-    made = sum(one.numel() for one in task_of(config, tmp_path).model(config.model).parameters())
-    assert made / 2 < least_parameters(config) <= made
+def test_a_model_has_at_least_as_many_parameters_as_are_counted(tmp_path_factory):
+    for case in sweep(MODELS):
+        with case as name:
+            tmp_path = tmp_path_factory.mktemp("case")
+            config = tiny(tmp_path / "run", model=MODELS[name], task__num_symbols=1000)
+            made = sum(one.numel() for one in task_of(config, tmp_path).model(config.model).parameters())
+            assert made / 2 < least_parameters(config) <= made
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
+def test_what_memory_cannot_hold_is_refused_before_anything_is_made(tmp_path_factory):
+    cases = [
         (
             {"model__hidden_size": 2**19},
             r"at least .* parameters, .* AdamW's moments take .* GiB, and this machine has 4\.0 G",
@@ -69,14 +71,15 @@ def test_a_model_has_at_least_as_many_parameters_as_are_counted(tmp_path, name):
         ),
         ({"task__max_length": 10**6, "task__num_examples": 10**4}, "of up to 1,000,000 symbols take about"),
         ({"task__task_name": "recall", "task__num_symbols": 10**6, "task__num_examples": 1000}, "lower `num_examples`"),
-    ],
-)
-def test_what_memory_cannot_hold_is_refused_before_anything_is_made(tmp_path, monkeypatch, changes, words):
-    monkeypatch.setattr(model_types, "memory", lambda: 4 * GIB)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(InputError, match=words):
-        train(tiny(tmp_path / "run", **changes))
-    assert not (tmp_path / "run").exists()
+    ]
+    for case in sweep(cases):
+        with case as (changes, words), pytest.MonkeyPatch.context() as monkeypatch:
+            tmp_path = tmp_path_factory.mktemp("case")
+            monkeypatch.setattr(model_types, "memory", lambda: 4 * GIB)
+            monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+            with pytest.raises(InputError, match=words):
+                train(tiny(tmp_path / "run", **changes))
+            assert not (tmp_path / "run").exists()
 
 
 def test_a_gpu_needs_room_for_the_weights_alone_beside_it(tmp_path, monkeypatch):
@@ -102,9 +105,8 @@ def test_the_memory_of_this_machine_is_what_linux_says():
 HUGE = 99_999_999_999_999_999_999
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "words"),
-    [
+def test_counts_beyond_all_reason_are_refused_by_the_key_of_the_file(tmp_path_factory):
+    cases = [
         ("task__num_symbols", 3_000_000_000, "`task.num_symbols` must be at most 1,048,576, got 3,000,000,000"),
         ("task__max_length", HUGE, "`task.max_length` must be at most 1,048,576, got 99,999"),
         ("task__num_examples", HUGE, "`task.num_examples` must be at most 1,000,000,000, got 99,999"),
@@ -131,27 +133,28 @@ HUGE = 99_999_999_999_999_999_999
         ("training__max_tokens_per_batch", HUGE, "`training.max_tokens_per_batch` must be at most"),
         ("training__gradient_accumulation_steps", HUGE, "`training.gradient_accumulation_steps` must be at most"),
         ("training__num_threads", HUGE, "`training.num_threads` must be at most"),
-    ],
-)
-def test_counts_beyond_all_reason_are_refused_by_the_key_of_the_file(tmp_path, key, value, words):
-    with pytest.raises(InputError) as why:
-        tiny(tmp_path / "run", **{key: value})
-    assert words in str(why.value)
+    ]
+    for case in sweep(cases):
+        with case as (key, value, words):
+            tmp_path = tmp_path_factory.mktemp("case")
+            with pytest.raises(InputError) as why:
+                tiny(tmp_path / "run", **{key: value})
+            assert words in str(why.value)
 
 
-@pytest.mark.parametrize(
-    ("task", "name"),
-    [
+def test_lengths_and_rows_of_every_task_have_a_limit(tmp_path_factory):
+    cases = [
         ({"type": "translation"}, "max_length"),
         ({"type": "clm"}, "block_size"),
         ({"type": "mlm"}, "block_size"),
         ({"type": "classification"}, "max_length"),
-    ],
-)
-def test_lengths_and_rows_of_every_task_have_a_limit(tmp_path, task, name):
-    for key in (name, "validation_size"):
-        with pytest.raises(InputError, match=rf"`task.{key}` must be at most"):
-            tiny(tmp_path / "run", task=task | {"train_file": "x.tsv", key: HUGE})
+    ]
+    for case in sweep(cases):
+        with case as (task, name):
+            tmp_path = tmp_path_factory.mktemp("case")
+            for key in (name, "validation_size"):
+                with pytest.raises(InputError, match=rf"`task.{key}` must be at most"):
+                    tiny(tmp_path / "run", task=task | {"train_file": "x.tsv", key: HUGE})
 
 
 def test_a_vocabulary_that_no_trainer_can_reserve_is_refused_when_the_file_is_read():

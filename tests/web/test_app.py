@@ -1,5 +1,6 @@
 """The server as another program meets it: what it tells, what it refuses, and what it bears."""
 
+import itertools
 import json
 import socket
 import threading
@@ -10,6 +11,7 @@ import pytest
 
 from regard.capture.records import Record
 from regard.errors import InputError
+from sweeps import sweep
 from web.cases import HOSTILE, Client, blocks, serving, web
 
 HEAD = {"record": 0, "layer": 0, "head": 0, "batch_index": 0}
@@ -89,46 +91,66 @@ def test_lines_of_a_map_say_what_they_do_not_know(client) -> None:
     assert np.isnan(line).sum() == 992
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/tile", "/tile?record=0", "/tile?record=9&layer=0&head=0&batch_index=0&step=1&row=0&column=0",
-        "/tile?record=0&layer=7&head=0&batch_index=0&step=1&row=0&column=0",
-        "/tile?record=0&layer=0&head=7&batch_index=0&step=1&row=0&column=0",
-        "/tile?record=0&layer=0&head=0&batch_index=1&step=1&row=0&column=0",
-        "/tile?record=0&layer=0&head=0&batch_index=0&step=3&row=0&column=0",
-        "/tile?record=0&layer=0&head=0&batch_index=0&step=1&row=2&column=0",
-        "/tile?record=0&layer=0&head=0&batch_index=0&step=999999999&row=999999999&column=0",
-        "/tile?record=0&layer=0&head=0&batch_index=0&step=1&row=0&column=0&pool=sum",
-        "/tile?record=0&layer=0&head=0&batch_index=0&step=1&row=-1&column=0",
-        "/tile?record=0&layer=0&head=0&batch_index=0&step=" + "9" * 5000 + "&row=0&column=0",
-        "/tile?record=1&layer=0&head=0&batch_index=0&step=1&row=0&column=0",
-        "/weight?record=0&layer=0&head=0&batch_index=0&query=300&key=0",
-        "/line?record=0&layer=0&head=0&batch_index=0&axis=row&at=300", "/tokens?record=0&layer=0&batch_index=1",
-        "/tile?record=0&layer=0&head=0&batch_index=0&step=0&row=0&column=0",
-        "/tile?record=1&layer=0&head=0&batch_index=0&step=0&row=0&column=0",
-        "/thumbs?record=0&layer=0&batch_index=4", "/head?record=%D9%A0&layer=0&head=0&batch_index=0",
-    ],
-)  # fmt: skip
-def test_a_wrong_question_gets_one_sentence(client, path: str) -> None:
-    assert refused(client, "GET", path, 400)
+WRONG = [
+    "/tile",
+    "/tile?record=0",
+    "/tile?record=9&layer=0&head=0&batch_index=0&step=1&row=0&column=0",
+    "/tile?record=0&layer=7&head=0&batch_index=0&step=1&row=0&column=0",
+    "/tile?record=0&layer=0&head=7&batch_index=0&step=1&row=0&column=0",
+    "/tile?record=0&layer=0&head=0&batch_index=1&step=1&row=0&column=0",
+    "/tile?record=0&layer=0&head=0&batch_index=0&step=3&row=0&column=0",
+    "/tile?record=0&layer=0&head=0&batch_index=0&step=1&row=2&column=0",
+    "/tile?record=0&layer=0&head=0&batch_index=0&step=999999999&row=999999999&column=0",
+    "/tile?record=0&layer=0&head=0&batch_index=0&step=1&row=0&column=0&pool=sum",
+    "/tile?record=0&layer=0&head=0&batch_index=0&step=1&row=-1&column=0",
+    "/tile?record=0&layer=0&head=0&batch_index=0&step=" + "9" * 5000 + "&row=0&column=0",
+    "/tile?record=1&layer=0&head=0&batch_index=0&step=1&row=0&column=0",
+    "/weight?record=0&layer=0&head=0&batch_index=0&query=300&key=0",
+    "/line?record=0&layer=0&head=0&batch_index=0&axis=row&at=300",
+    "/tokens?record=0&layer=0&batch_index=1",
+    "/tile?record=0&layer=0&head=0&batch_index=0&step=0&row=0&column=0",
+    "/tile?record=1&layer=0&head=0&batch_index=0&step=0&row=0&column=0",
+    "/thumbs?record=0&layer=0&batch_index=4",
+    "/head?record=%D9%A0&layer=0&head=0&batch_index=0",
+]
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/../../etc/passwd", "/..%2f..%2fetc%2fpasswd", "/%2e%2e/app.py", "/page/index.html", "//etc/passwd",
-        "/style.css/../app.py", "/etc/passwd", "/case.atlas", "/..\\..\\x", "/index.html%00", "/records/",
-    ],
-)  # fmt: skip
-def test_no_other_path_leads_anywhere(client, path: str) -> None:
-    assert refused(client, "GET", path, 404) == "there is nothing under this path"
+def test_a_wrong_question_gets_one_sentence(client) -> None:
+    for case in sweep(WRONG, name=lambda path: path[:80]):
+        with case as path:
+            assert refused(client, "GET", path, 400)
 
 
-@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "evil.example:80", "[::1]", "0.0.0.0", ""])
-@pytest.mark.parametrize("path", ["/", "/records", "/main.js", "/nowhere"])
-def test_a_foreign_host_is_refused(client, host: str, path: str) -> None:
-    assert "127.0.0.1 and localhost" in refused(client, "GET", path, 421, headers={"Host": host})
+NOWHERE = [
+    "/../../etc/passwd",
+    "/..%2f..%2fetc%2fpasswd",
+    "/%2e%2e/app.py",
+    "/page/index.html",
+    "//etc/passwd",
+    "/style.css/../app.py",
+    "/etc/passwd",
+    "/case.atlas",
+    "/..\\..\\x",
+    "/index.html%00",
+    "/records/",
+]
+
+
+def test_no_other_path_leads_anywhere(client) -> None:
+    for case in sweep(NOWHERE):
+        with case as path:
+            assert refused(client, "GET", path, 404) == "there is nothing under this path"
+
+
+def test_a_foreign_host_is_refused(client) -> None:
+    for case in sweep(
+        itertools.product(
+            ["evil.example", "127.0.0.1.evil.example", "evil.example:80", "[::1]", "0.0.0.0", ""],
+            ["/", "/records", "/main.js", "/nowhere"],
+        )
+    ):
+        with case as (host, path):
+            assert "127.0.0.1 and localhost" in refused(client, "GET", path, 421, headers={"Host": host})
 
 
 def test_both_names_of_this_machine_are_answered(client) -> None:
@@ -155,19 +177,20 @@ def test_every_answer_forbids_to_load_from_elsewhere(client) -> None:
         assert not [name for name in headers if name.lower().startswith("access-control")]
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "status"),
-    [
-        ("PUT", "/", 405),
-        ("DELETE", "/records", 405),
-        ("OPTIONS", "/read", 405),
-        ("TRACE", "/", 405),
-        ("GET", "/read", 405),
-    ],
-)
-def test_other_methods_are_refused(client, method: str, path: str, status: int) -> None:
-    assert refused(client, method, path, status)
-    assert refused(client, "POST", "/records", 405, body=b"{}", headers=POST)
+METHODS = [
+    ("PUT", "/", 405),
+    ("DELETE", "/records", 405),
+    ("OPTIONS", "/read", 405),
+    ("TRACE", "/", 405),
+    ("GET", "/read", 405),
+]
+
+
+def test_other_methods_are_refused(client) -> None:
+    for case in sweep(METHODS):
+        with case as (method, path, status):
+            assert refused(client, method, path, status)
+            assert refused(client, "POST", "/records", 405, body=b"{}", headers=POST)
 
 
 def test_hostile_tokens_are_told_as_text(hostile) -> None:
@@ -223,28 +246,29 @@ def test_a_text_is_refused_where_no_model_is_given(client) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("sent", "status"),
-    [
-        ({"body": b'{"text": "a"}', "headers": {"Content-Type": "text/plain"}}, 415),
-        ({"body": b'{"text": "a"}', "headers": {}}, 415),
-        ({"body": b'{"text": "a"}', "headers": POST | {"Origin": "http://evil.example"}}, 403),
-        ({"body": b'{"text": "a"}', "headers": POST | {"Origin": "null"}}, 403),
-        ({"body": b'{"text": "a"}', "headers": POST | {"Sec-Fetch-Site": "cross-site"}}, 403),
-        ({"body": b'{"text": "a"}', "headers": POST | {"Host": "evil.example"}}, 421),
-        ({"body": b"x" * 100_001, "headers": POST}, 413),
-        ({"body": b"{", "headers": POST}, 400),
-        ({"body": b'{"text": 3}', "headers": POST}, 400),
-        ({"body": b'{"text": "a\\ud800"}', "headers": POST}, 400),
-        ({"body": b"[]", "headers": POST}, 400),
-        ({"body": b"[" * 90_000, "headers": POST}, 400),
-        ({"body": b"\xff", "headers": POST}, 400),
-    ],
-)
-def test_what_is_no_text_of_the_page_is_refused(reading, sent, status: int) -> None:
-    client, echo = reading
-    refused(client, "POST", "/read", status, **sent)
-    assert echo.texts == []
+NO_TEXTS = [
+    ({"body": b'{"text": "a"}', "headers": {"Content-Type": "text/plain"}}, 415),
+    ({"body": b'{"text": "a"}', "headers": {}}, 415),
+    ({"body": b'{"text": "a"}', "headers": POST | {"Origin": "http://evil.example"}}, 403),
+    ({"body": b'{"text": "a"}', "headers": POST | {"Origin": "null"}}, 403),
+    ({"body": b'{"text": "a"}', "headers": POST | {"Sec-Fetch-Site": "cross-site"}}, 403),
+    ({"body": b'{"text": "a"}', "headers": POST | {"Host": "evil.example"}}, 421),
+    ({"body": b"x" * 100_001, "headers": POST}, 413),
+    ({"body": b"{", "headers": POST}, 400),
+    ({"body": b'{"text": 3}', "headers": POST}, 400),
+    ({"body": b'{"text": "a\\ud800"}', "headers": POST}, 400),
+    ({"body": b"[]", "headers": POST}, 400),
+    ({"body": b"[" * 90_000, "headers": POST}, 400),
+    ({"body": b"\xff", "headers": POST}, 400),
+]
+
+
+def test_what_is_no_text_of_the_page_is_refused(reading) -> None:
+    for case in sweep(NO_TEXTS, name=lambda text: str(text)[:80]):
+        with case as (sent, status):
+            client, echo = reading
+            refused(client, "POST", "/read", status, **sent)
+            assert echo.texts == []
 
 
 @pytest.mark.parametrize("length", [b"", b"Content-Length: 13\r\n"])

@@ -1,12 +1,14 @@
 """Tiles, lines and weights against the dense matrix, with the sinks and without them."""
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
 
 from regard.errors import InputError, ObservationError
 from regard.web import HeadTiles
+from sweeps import sweep
 from web.cases import SINK, blocks
 
 ALL = slice(0, 300), slice(0, 300)
@@ -22,22 +24,22 @@ def without(weights: np.ndarray, sinks: list[int]) -> np.ndarray:
     return clean
 
 
-@pytest.mark.parametrize("pool", ["mean", "max"])
-@pytest.mark.parametrize("step", [1, 2, 8, 64, 512])
-def test_a_tile_is_the_dense_matrix_pooled(small, step: int, pool: str) -> None:
-    cells = HeadTiles(small.record.layers[0], 2).tile(*ALL, step, pool)
-    np.testing.assert_allclose(cells, blocks(small.weights[0][2], step, pool), rtol=1e-5, atol=1e-8)
+def test_a_tile_is_the_dense_matrix_pooled(small) -> None:
+    for case in sweep(itertools.product(["mean", "max"], [1, 2, 8, 64, 512])):
+        with case as (pool, step):
+            cells = HeadTiles(small.record.layers[0], 2).tile(*ALL, step, pool)
+            np.testing.assert_allclose(cells, blocks(small.weights[0][2], step, pool), rtol=1e-5, atol=1e-8)
 
 
-@pytest.mark.parametrize("pool", ["mean", "max"])
-@pytest.mark.parametrize("step", [1, 4, 32])
-def test_without_sinks_rows_are_divided_by_what_remains(small, step: int, pool: str) -> None:
-    sheet = HeadTiles(small.record.layers[0], 1)
-    assert sheet.sinks.tolist() == [SINK]
-    expected = without(small.weights[0][1], [SINK])
-    np.testing.assert_allclose(expected[40:].sum(-1), 1)
-    cells = sheet.tile(*ALL, step, pool, sinks=False)
-    np.testing.assert_allclose(cells, blocks(expected, step, pool), rtol=1e-4, atol=1e-7)
+def test_without_sinks_rows_are_divided_by_what_remains(small) -> None:
+    for case in sweep(itertools.product(["mean", "max"], [1, 4, 32])):
+        with case as (pool, step):
+            sheet = HeadTiles(small.record.layers[0], 1)
+            assert sheet.sinks.tolist() == [SINK]
+            expected = without(small.weights[0][1], [SINK])
+            np.testing.assert_allclose(expected[40:].sum(-1), 1)
+            cells = sheet.tile(*ALL, step, pool, sinks=False)
+            np.testing.assert_allclose(cells, blocks(expected, step, pool), rtol=1e-4, atol=1e-7)
 
 
 def test_a_part_without_sinks_is_that_part_of_the_whole(small) -> None:
@@ -53,13 +55,14 @@ def test_a_layer_without_sinks_is_shown_as_it_is(small) -> None:
     np.testing.assert_array_equal(sheet.tile(*ALL, 1, "mean", sinks=False), sheet.tile(*ALL, 1, "mean"))
 
 
-@pytest.mark.parametrize("sinks", [True, False])
-def test_rows_and_columns_are_those_of_the_dense_matrix(small, sinks: bool) -> None:
-    sheet = HeadTiles(small.record.layers[0], 2)
-    dense = small.weights[0][2] if sinks else without(small.weights[0][2], [SINK])
-    np.testing.assert_allclose(sheet.line("row", 200, sinks=sinks), dense[200], rtol=1e-4)
-    np.testing.assert_allclose(sheet.line("column", 60, sinks=sinks), dense[:, 60], rtol=1e-4)
-    np.testing.assert_allclose(sheet.line("column", SINK, sinks=sinks), dense[:, SINK], rtol=1e-4)
+def test_rows_and_columns_are_those_of_the_dense_matrix(small) -> None:
+    for case in sweep([True, False]):
+        with case as sinks:
+            sheet = HeadTiles(small.record.layers[0], 2)
+            dense = small.weights[0][2] if sinks else without(small.weights[0][2], [SINK])
+            np.testing.assert_allclose(sheet.line("row", 200, sinks=sinks), dense[200], rtol=1e-4)
+            np.testing.assert_allclose(sheet.line("column", 60, sinks=sinks), dense[:, 60], rtol=1e-4)
+            np.testing.assert_allclose(sheet.line("column", SINK, sinks=sinks), dense[:, SINK], rtol=1e-4)
 
 
 def test_a_weight_is_told_with_the_sinks_and_without_them(small) -> None:
@@ -103,15 +106,15 @@ def test_of_a_map_only_the_strongest_weights_are_known(pooled_record) -> None:
         sheet.tile(slice(0, 8), slice(0, 8), 2, "max")
 
 
-@pytest.mark.parametrize("sinks", [True, False])
-@pytest.mark.parametrize("pool", ["mean", "max"])
-def test_the_top_of_a_step_is_its_largest_cell(small, pool: str, sinks: bool) -> None:
-    tops = HeadTiles(small.record.layers[0], 0).tops(sinks=sinks)[pool]
-    dense = small.weights[0][0] if sinks else without(small.weights[0][0], [SINK])
-    assert list(tops) == [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]
-    for step in (1, 4, 256):
-        # Cells at an edge, of fewer positions, weigh as much as others where they are merged again.
-        assert tops[step] == pytest.approx(blocks(dense, step, pool).max(), rel=0.05)
+def test_the_top_of_a_step_is_its_largest_cell(small) -> None:
+    for case in sweep(itertools.product([True, False], ["mean", "max"])):
+        with case as (sinks, pool):
+            tops = HeadTiles(small.record.layers[0], 0).tops(sinks=sinks)[pool]
+            dense = small.weights[0][0] if sinks else without(small.weights[0][0], [SINK])
+            assert list(tops) == [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]
+            for step in (1, 4, 256):
+                # Cells at an edge, of fewer positions, weigh as much as others where they are merged again.
+                assert tops[step] == pytest.approx(blocks(dense, step, pool).max(), rel=0.05)
 
 
 def test_rectangles_outside_and_steps_that_are_no_power_of_two_are_refused(small) -> None:

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from regard.models.decoding import BeamSearch, GenerationLimits, Greedy, Sampling
+from sweeps import sweep
 
 pytest.importorskip("transformers")
 from models.decoding import transformers_models as tiny
-from tiers import slow_but
 
 MAKERS = [tiny.gpt2, tiny.t5, tiny.marian, tiny.bart]
 STOP = (2, 5, 11)
@@ -42,26 +42,39 @@ def assert_as_generate(made, beam, limits, **options):
     return tokens
 
 
+BEHIND_PADDING = [(-1.0, "never"), (0.0, True), (1.0, False), (2.0, "never")]
+
+
 @pytest.mark.parametrize(
-    ("length_penalty", "early"),
-    slow_but(
-        [(-1.0, "never"), (0.0, True), (1.0, False), (2.0, "never")],
-        itertools.product((-1.0, 0.0, 1.0, 2.0), (False, True, "never")),
-    ),
+    "ways",
+    [
+        BEHIND_PADDING,
+        pytest.param(
+            [
+                way
+                for way in itertools.product((-1.0, 0.0, 1.0, 2.0), (False, True, "never"))
+                if way not in BEHIND_PADDING
+            ],
+            marks=pytest.mark.slow,
+        ),
+    ],
+    ids=["some", "others"],
 )
-def test_beams_of_gpt2_behind_padding(length_penalty, early):
+def test_beams_of_gpt2_behind_padding(ways):
     gpt2 = tiny.gpt2(seed=0)
-    lengths = [
-        len(text)
-        for beams in (2, 3, 4, 5)
-        for text in assert_as_generate(
-            gpt2,
-            BeamSearch(beams, length_penalty, early, num_return_sequences=2),
-            GenerationLimits(max_new_tokens=10, eos_token_id=STOP[: beams - 1]),
-        )
-    ]
-    assert max(lengths) == 10
-    assert min(lengths) < 10 or length_penalty == 2.0, "some texts end by themselves, some at the limit"
+    for case in sweep(ways):
+        with case as (length_penalty, early):
+            lengths = [
+                len(text)
+                for beams in (2, 3, 4, 5)
+                for text in assert_as_generate(
+                    gpt2,
+                    BeamSearch(beams, length_penalty, early, num_return_sequences=2),
+                    GenerationLimits(max_new_tokens=10, eos_token_id=STOP[: beams - 1]),
+                )
+            ]
+            assert max(lengths) == 10
+            assert min(lengths) < 10 or length_penalty == 2.0, "some texts end by themselves, some at the limit"
 
 
 def test_beams_of_every_model(made):
@@ -80,17 +93,20 @@ def test_beams_without_a_stop_token_are_those_of_the_limit(made):
     assert {len(text) for text in tokens} == {6}
 
 
-@pytest.mark.parametrize("least", [0, 3])
-def test_beams_with_forced_and_banned_tokens(made, least):
-    options = {"forced_eos_token_id": 2, "bad_words_ids": [[0], [7]], "min_new_tokens": least}
-    limits = {"forced_eos_token_id": 2, "suppress_tokens": (0, 7), "min_new_tokens": least}
-    if made.source is not None:
-        options["forced_bos_token_id"] = limits["forced_bos_token_id"] = 9
-    for beams, length_penalty in ((2, 0.0), (4, 1.0), (5, 2.0)):
-        limit = GenerationLimits(max_new_tokens=7, eos_token_id=STOP, **limits)
-        tokens = assert_as_generate(made, BeamSearch(beams, length_penalty, num_return_sequences=2), limit, **options)
-        assert all(len(text) > least and not {0, 7} & set(text) for text in tokens)
-        assert any(len(text) == 7 and text[-1] == 2 for text in tokens)
+def test_beams_with_forced_and_banned_tokens(made):
+    for case in sweep([0, 3]):
+        with case as least:
+            options = {"forced_eos_token_id": 2, "bad_words_ids": [[0], [7]], "min_new_tokens": least}
+            limits = {"forced_eos_token_id": 2, "suppress_tokens": (0, 7), "min_new_tokens": least}
+            if made.source is not None:
+                options["forced_bos_token_id"] = limits["forced_bos_token_id"] = 9
+            for beams, length_penalty in ((2, 0.0), (4, 1.0), (5, 2.0)):
+                limit = GenerationLimits(max_new_tokens=7, eos_token_id=STOP, **limits)
+                tokens = assert_as_generate(
+                    made, BeamSearch(beams, length_penalty, num_return_sequences=2), limit, **options
+                )
+                assert all(len(text) > least and not {0, 7} & set(text) for text in tokens)
+                assert any(len(text) == 7 and text[-1] == 2 for text in tokens)
 
 
 def test_greedy(made):
@@ -138,17 +154,16 @@ def test_sampling_draws_what_generate_draws_from_the_same_seed(made):
     assert [one.tokens for one in found] == expected
 
 
-@pytest.mark.parametrize(
-    "decoding",
-    [Greedy(), *(BeamSearch(3, 1.0, early, num_return_sequences=2) for early in (False, True, "never"))],
-    ids=str,
-)
-def test_no_row_depends_on_the_others(made, decoding):
-    limits = GenerationLimits(max_new_tokens=10, eos_token_id=STOP)
-    together = written(made, decoding, limits)
-    apart = [one for row in range(5) for one in written(made.alone(row), decoding, limits)]
-    assert [one.tokens for one in together] == [one.tokens for one in apart]
-    np.testing.assert_allclose([one.score for one in together], [one.score for one in apart], atol=1e-4)
+def test_no_row_depends_on_the_others(made):
+    for case in sweep(
+        [Greedy(), *(BeamSearch(3, 1.0, early, num_return_sequences=2) for early in (False, True, "never"))]
+    ):
+        with case as decoding:
+            limits = GenerationLimits(max_new_tokens=10, eos_token_id=STOP)
+            together = written(made, decoding, limits)
+            apart = [one for row in range(5) for one in written(made.alone(row), decoding, limits)]
+            assert [one.tokens for one in together] == [one.tokens for one in apart]
+            np.testing.assert_allclose([one.score for one in together], [one.score for one in apart], atol=1e-4)
 
 
 def test_rows_that_have_ended_are_not_read_again():

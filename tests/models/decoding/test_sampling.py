@@ -1,11 +1,14 @@
 """Sampling: how often each token is drawn, which are kept, and that a seed settles it."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 import torch
 
 from regard.models.decoding import GenerationLimits, Markov, Sampling
 from regard.models.decoding.sampling import likeliest
+from sweeps import sweep
 
 DRAWS = 20_000
 
@@ -30,20 +33,27 @@ def expected(logits, temperature, top_k, top_p):
     return chances / chances.sum()
 
 
-@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
-@pytest.mark.parametrize(("top_k", "top_p"), [(None, None), (3, None), (None, 0.8), (5, 0.7), (1, None), (None, 1e-6)])
-def test_tokens_come_as_often_as_softmax_says(temperature, top_k, top_p):
-    logits = torch.tensor([0.3, -1.0, 2.0, 1.1, -0.2, 0.9, -2.5, 1.6])
-    choose = Sampling(temperature, top_k, top_p, seeded())
-    (drawn,) = choose.stream(
-        Markov(logits.repeat(8, 1)), torch.zeros(DRAWS, 1, dtype=torch.int64), GenerationLimits(max_new_tokens=1)
-    )
-    found, chances = np.bincount(drawn, minlength=8), expected(logits.double().numpy(), temperature, top_k, top_p)
-    assert not found[chances == 0].any()
-    kept = chances > 0
-    square = ((found - DRAWS * chances)[kept] ** 2 / (DRAWS * chances[kept])).sum()
-    # The chi-square of n − 1 degrees passes n − 1 + 5 · sqrt(2 n) about once in a million draws.
-    assert square < kept.sum() - 1 + 5 * np.sqrt(2 * kept.sum())
+def test_tokens_come_as_often_as_softmax_says():
+    for case in sweep(
+        product([0.5, 1.0, 2.0], [(None, None), (3, None), (None, 0.8), (5, 0.7), (1, None), (None, 1e-6)])
+    ):
+        with case as (temperature, (top_k, top_p)):
+            logits = torch.tensor([0.3, -1.0, 2.0, 1.1, -0.2, 0.9, -2.5, 1.6])
+            choose = Sampling(temperature, top_k, top_p, seeded())
+            (drawn,) = choose.stream(
+                Markov(logits.repeat(8, 1)),
+                torch.zeros(DRAWS, 1, dtype=torch.int64),
+                GenerationLimits(max_new_tokens=1),
+            )
+            found, chances = (
+                np.bincount(drawn, minlength=8),
+                expected(logits.double().numpy(), temperature, top_k, top_p),
+            )
+            assert not found[chances == 0].any()
+            kept = chances > 0
+            square = ((found - DRAWS * chances)[kept] ** 2 / (DRAWS * chances[kept])).sum()
+            # The chi-square of n − 1 degrees passes n − 1 + 5 · sqrt(2 n) about once in a million draws.
+            assert square < kept.sum() - 1 + 5 * np.sqrt(2 * kept.sum())
 
 
 def rows(vocabulary, sharpness):
@@ -53,24 +63,24 @@ def rows(vocabulary, sharpness):
 SCORES = {"few": rows(20, 2.0), "flat": rows(5000, 0.1), "sharp": rows(5000, 4.0), "tied": rows(3000, 2.0).round()}
 
 
-@pytest.mark.parametrize("scores", SCORES.values(), ids=SCORES)
-@pytest.mark.parametrize("top_k", [None, 1, 7, 1500, 9000])
-@pytest.mark.parametrize("top_p", [None, 0.01, 0.5, 0.93, 1.0])
-def test_the_kept_tokens_are_those_of_transformers(scores, top_k, top_p):
-    logits_process = pytest.importorskip("transformers.generation.logits_process")
-    warped = scores
-    if top_k is not None:
-        warped = logits_process.TopKLogitsWarper(top_k)(None, warped)
-    if top_p is not None and top_p < 1:
-        warped = logits_process.TopPLogitsWarper(top_p)(None, warped)
-    found, tokens = likeliest(scores, top_k, top_p)
-    spread = torch.full_like(scores, -torch.inf).scatter(1, tokens, found)
-    if scores is SCORES["tied"]:  # which of the tokens that are equally likely comes last is free
-        spread, warped = spread.sort(1).values, warped.sort(1).values
-        differing = (spread != warped).sum(1)
-        assert (differing <= 2).all()
-    else:
-        assert torch.equal(spread, warped)
+def test_the_kept_tokens_are_those_of_transformers():
+    for case in sweep(product(SCORES, [None, 1, 7, 1500, 9000], [None, 0.01, 0.5, 0.93, 1.0])):
+        with case as (label, top_k, top_p):
+            scores = SCORES[label]
+            logits_process = pytest.importorskip("transformers.generation.logits_process")
+            warped = scores
+            if top_k is not None:
+                warped = logits_process.TopKLogitsWarper(top_k)(None, warped)
+            if top_p is not None and top_p < 1:
+                warped = logits_process.TopPLogitsWarper(top_p)(None, warped)
+            found, tokens = likeliest(scores, top_k, top_p)
+            spread = torch.full_like(scores, -torch.inf).scatter(1, tokens, found)
+            if scores is SCORES["tied"]:  # which of the tokens that are equally likely comes last is free
+                spread, warped = spread.sort(1).values, warped.sort(1).values
+                differing = (spread != warped).sum(1)
+                assert (differing <= 2).all()
+            else:
+                assert torch.equal(spread, warped)
 
 
 def test_all_tokens_as_likely_as_the_k_th_are_kept():
