@@ -239,6 +239,22 @@ def test_a_mask_for_one_length_fits_where_all_other_documents_are_empty(within):
     assert torch.equal(packed, torch.block_diag(alone, alone).bool())
 
 
+def test_a_global_token_beyond_a_text_is_saved_with_its_queries_and_keys(tmp_path):
+    class Model(torch.nn.Module):
+        def forward(self, x):
+            return regard.attention(x, x, x, mask=masks.longformer(2, [0, 400]))
+
+    x = torch.randn(1, 2, 24, 8)
+    with regard.watch(model := Model(), keep="qk") as seen:
+        model(x)
+    seen.save(tmp_path / "it.atlas")
+    found = regard.load_atlas(tmp_path / "it.atlas").weights(layer=0, head=1)
+    i, j = np.arange(24)[:, None], np.arange(24)
+    scores = (x[0, 1].double() @ x[0, 1].double().T / 8**0.5).numpy()
+    expected = np.where((abs(i - j) <= 1) | (i == 0) | (j == 0), np.exp(scores), 0.0)
+    np.testing.assert_allclose(found[0], expected / expected.sum(-1, keepdims=True), atol=1e-6)
+
+
 def test_a_sequence_of_padding_alone_sees_nothing_through_a_global_token():
     mask = masks.Padding.from_lengths(torch.tensor([2, 0]), kv_len=3) & (masks.Window(2) | masks.Global([0]))
     assert mask.bind(3, 3).dense(batch=2)[:, 0].int().tolist() == [[[1, 1, 0], [1, 1, 0], [1, 1, 0]], [[0] * 3] * 3]

@@ -90,6 +90,13 @@ def test_it_is_rounded_once():
     assert sinusoidal(2, 4, device="meta").device.type == "meta"
 
 
+def test_it_is_made_within_a_graph_and_on_the_default_device():
+    graph = torch.compile(lambda x: x + sinusoidal(3, 4), backend="eager", fullgraph=True)
+    assert torch.equal(graph(torch.zeros(3, 4)), sinusoidal(3, 4))
+    with torch.device("meta"):
+        assert sinusoidal(3, 4).is_meta
+
+
 def test_a_wrong_call_says_what_is_right():
     cases = [
         (lambda: sinusoidal(2, 4, variant="halves"), "one of 'paper', 'tensor2tensor', 'marian', got 'halves'"),

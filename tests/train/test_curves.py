@@ -1,5 +1,7 @@
 """The figure of a run shows what its log says."""
 
+import math
+
 import pytest
 
 from regard.errors import InputError
@@ -26,6 +28,17 @@ def test_each_score_has_a_panel_with_its_numbers(log):
     assert (list(held.get_xdata()), list(held.get_ydata())) == ([2, 4], [3.0, 2.0])
     assert list(panels[1].lines[0].get_ydata()) == [10.0, 20.0]
     assert len({axes.get_xlim() for axes in panels}) == 1
+
+
+def test_a_score_that_the_last_evaluation_lacks_keeps_its_panel(log):
+    journal = JsonlLog(log)
+    journal(Stepped(5, 0, 1.0, 0.1, 1.0, 100, 0.5))
+    journal(Evaluated(5, 0, {"loss": 1.5}, True, 1.0))
+    panels = curves_figure(read_log(log)).axes
+    assert [axes.get_ylabel() for axes in panels] == ["loss (nats)", "BLEU", "learning rate"]
+    values = panels[1].lines[0].get_ydata()
+    assert [float(value) for value in values[:2]] == [10.0, 20.0]
+    assert math.isnan(float(values[2]))
 
 
 def test_a_run_that_has_just_begun_can_be_drawn(tmp_path):

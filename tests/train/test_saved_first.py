@@ -51,7 +51,7 @@ def same(one, other):
 
 # What fails, where it is, and how the warning names it.
 DECORATIONS = {
-    "samples": (SyntheticTask, "samples", "the samples is left out"),
+    "samples": (SyntheticTask, "samples", "the list of samples is left out"),
     "figure": (Task, "draw", "the figure of the model's attention is left out"),
     "final scores": (Task, "final", "scores.json is left out"),
     "generated texts": (Transformer, "generate", "the score exact is left out"),
@@ -175,6 +175,30 @@ def test_an_error_at_an_evaluation_loses_no_step_and_the_run_resumes_with_the_sa
     assert same(*(weights_of(tmp_path / run / "checkpoints" / "step-00000003") for run in ("undisturbed", "run")))
 
 
+def test_a_run_whose_evaluation_failed_stops_early_where_an_undisturbed_one_does(tmp_path, monkeypatch):
+    config = {"training__max_steps": 8, "training__eval_steps": 2, "training__early_stopping_patience": 1}
+    config |= {"training__learning_rate": 1e-9}  # no evaluation is better than the first by a bit that counts
+    evaluate, events = SyntheticTask.evaluate, []
+    monkeypatch.setattr(SyntheticTask, "evaluate", lambda *given: evaluate(*given) | {"loss": 1.0})
+    undisturbed = train(short(tmp_path / "undisturbed", **config))
+    assert (undisturbed.reason, undisturbed.step) == ("early_stopping", 4)
+
+    def second_fails(*given):
+        return failing() if events else evaluate(*given) | {"loss": 1.0}
+
+    def count(event):
+        if isinstance(event, Evaluated):
+            events.append(event)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SyntheticTask, "evaluate", second_fails)
+        with pytest.raises(OSError, match="no ink"):
+            train(short(tmp_path / "run", **config), [count])
+    assert Checkpoints(tmp_path / "run" / "checkpoints").steps()[-1] == 4
+    resumed = train(short(tmp_path / "run", **config))
+    assert (resumed.reason, resumed.step) == ("early_stopping", 4)
+
+
 def test_without_a_number_in_any_evaluation_the_model_is_that_of_the_last_step(tmp_path, monkeypatch):
     monkeypatch.setattr(SyntheticTask, "evaluate", lambda self, model, _: {"loss": math.nan, "exact": 0.0})
     train(short(tmp_path / "run"))
@@ -226,7 +250,7 @@ def test_bleu_that_cannot_be_computed_is_left_out_and_the_loss_is_not(tmp_path, 
     assert set(ended.scores) == {"loss"}
     assert {text.split(" is left out")[0] for text in ended.warnings} == {
         "the score bleu",
-        "the samples",
+        "the list of samples",
         "BLEU and chrF of the final model",
         "alignment.svg",
     }

@@ -2,10 +2,12 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
 
+from regard.errors import InputError
 from regard.models import Transformer
 from regard.train import Translator, train
 from regard.train.config import task_of
@@ -123,6 +125,19 @@ def test_the_held_out_loss_is_that_of_transformers(tmp_path, checkpoints, config
         summed, count = summed + float(loss) * int(batch.num_labels), count + int(batch.num_labels)
     found = made.evaluate(made.model(config(name).model).eval(), 100)
     assert found["loss"] == pytest.approx(summed / count, rel=1e-5)
+
+
+def test_a_checkpoint_that_names_no_token_to_start_from_is_refused_with_the_setting(tmp_path, checkpoints, config):
+    folder = checkpoints["marian"][1]
+    copy = tmp_path / "without"
+    shutil.copytree(folder, copy)
+    for name in ("config.json", "generation_config.json"):
+        values = json.loads((copy / name).read_text("utf-8"))
+        (copy / name).write_text(json.dumps(values | {"decoder_start_token_id": None, "bos_token_id": None}), "utf-8")
+    options = config("marian")
+    without = replace(options, model=replace(options.model, model_name_or_path=str(copy)))
+    with pytest.raises(InputError, match=r"without has neither `decoder_start_token_id`.*config\.json"):
+        task_of(without, tmp_path / "words")
 
 
 def test_a_trained_bart_translates_and_is_drawn_from_its_start_token(tmp_path, config):

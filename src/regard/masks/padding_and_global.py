@@ -132,13 +132,15 @@ class Global(Mask):
             check_count("tokens", token, 0, "gives positions, each of which counts from the first key", most=_FAR)
 
     def __eq__(self, other: object) -> bool:
-        """The same tokens, whatever the length that it is bound to."""
-        if not isinstance(other, Global) or isinstance(self.tokens, Tensor) or isinstance(other.tokens, Tensor):
-            return isinstance(other, Global) and self.tokens is other.tokens
-        return self.tokens == other.tokens
+        """The same tokens, also of those that lengths have left."""
+        if type(other) is not type(self):
+            return False
+        tokens, others = (getattr(mask, "_named", mask.tokens) for mask in (self, other))
+        return tokens is others if isinstance(tokens, Tensor) or isinstance(others, Tensor) else tokens == others
 
     def __hash__(self) -> int:
-        return id(self.tokens) if isinstance(self.tokens, Tensor) else hash(self.tokens)
+        tokens = getattr(self, "_named", self.tokens)
+        return id(tokens) if isinstance(tokens, Tensor) else hash(tokens)
 
     @property  # kept by hand: compilers cannot enter the lock of `cached_property` before Python 3.12
     def _flags(self) -> Tensor:
@@ -147,9 +149,8 @@ class Global(Mask):
         kept: Tensor | None = getattr(self, "_listed", None)
         if kept is not None:
             return kept
-        near = getattr(self, "_near", self.tokens)
-        flags = torch.zeros(1, 1 + max(near, default=0), dtype=torch.bool, device="cpu")
-        flags[0, list(near)] = True
+        flags = torch.zeros(1, 1 + max(self.tokens, default=0), dtype=torch.bool, device="cpu")
+        flags[0, list(self.tokens)] = True
         if not torch.compiler.is_compiling():
             object.__setattr__(self, "_listed", flags)
         return flags
@@ -192,9 +193,9 @@ class Global(Mask):
         return self
 
     def _before(self, near: tuple[int, ...]) -> "Global":
-        # No field: it is the same mask, of which fewer flags are made, and equal to what other lengths leave of it.
-        placed = Global(self.tokens)
-        object.__setattr__(placed, "_near", near)
+        # What other lengths leave of it is the same rule, and equal: documents of several lengths share one.
+        placed = Global(near)
+        object.__setattr__(placed, "_named", getattr(self, "_named", self.tokens))
         return placed
 
 

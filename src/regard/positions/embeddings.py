@@ -87,7 +87,7 @@ def sinusoidal(
         table = torch.cat([sines, cosines[:, : dim // 2]], 1)
     else:
         table = torch.cat([sines, cosines, sines.new_zeros(length, dim % 2)], 1)
-    return table.to(device=torch.get_default_device() if device is None else device, dtype=dtype)
+    return table.to(device=torch.empty(0).device if device is None else device, dtype=dtype)
 
 
 def learned(table: Float[Tensor, "positions dim"], length: int, *, start: int = 0) -> Float[Tensor, "length dim"]:

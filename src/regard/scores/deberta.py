@@ -164,6 +164,6 @@ def _log_buckets(distance: Int[Tensor, " n"], buckets: int, most: int) -> Int[Te
     """Distances as they are to half the buckets, then logarithmic to `most`, in float32 as checkpoints were trained."""
     middle = buckets // 2
     far = distance.abs().clamp(min=middle)
-    last = torch.log(torch.tensor((most - 1) / middle, dtype=torch.float32, device=distance.device))
+    last = torch.log(torch.tensor((most - 1) / middle, dtype=torch.float32, device="cpu"))
     steps = torch.ceil(torch.log(far.float() / middle) / last * (middle - 1)) + middle
     return torch.where(distance.abs() <= middle, distance, steps.long() * distance.sign())

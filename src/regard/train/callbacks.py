@@ -232,7 +232,7 @@ def curves_figure(log_history: Sequence[dict[str, Any]]) -> "Figure":
     """Return a figure of the events of a log: panels for the loss, each other score, and the learning rate."""
     steps = [one for one in log_history if one["event"] == "stepped"]
     scored = [one for one in log_history if one["event"] == "evaluated"]
-    names = [name for name in (scored[-1]["scores"] if scored else ()) if name not in ("loss", "perplexity")]
+    names = dict.fromkeys(name for one in scored for name in one["scores"] if name not in ("loss", "perplexity"))
     panels = ["loss", *names, "learning_rate"]
     with sheet(panels) as brush:
         height = len(panels) * (_HIGH + _GAP) + 0.2
@@ -266,7 +266,7 @@ def _panel(axes: "Axes", name: str, steps: Sequence[dict[str, Any]], scored: Seq
             [one["step"] for one in steps], [one[name] for one in steps], color=_TRAINED, lw=0.9, label="training"
         )
     if name != "learning_rate" and scored:
-        values = [one["scores"].get(name) for one in scored]
+        values = [one["scores"].get(name, math.nan) for one in scored]
         axes.plot([one["step"] for one in scored], values, color=_HELD, lw=1.4, marker="o", ms=3, label="held out")
     axes.set_ylabel({"loss": "loss (nats)", "learning_rate": "learning rate", "bleu": "BLEU"}.get(name, name))
     axes.set_xlabel("step")

@@ -145,7 +145,9 @@ class Trainer:
         self.notify(Started(self.folder.path, self.place.step, self.total, self.num_parameters, notes))
         reason = self.over()
         if reason is None and self.place.step > 0 and self.evaluates() and not self.scored():
-            self.evaluate(self.place.epoch)  # which has failed before the checkpoint was saved
+            # It failed before the checkpoint was saved. After the last batch the place is in the next epoch already.
+            self.evaluate(self.place.epoch - (self.place.batch == 0))
+            reason = self.over()
         steps = self.steps()
         while reason is None:
             began = time.perf_counter()
@@ -232,7 +234,7 @@ class Trainer:
         self.place = self.place.scored(scores)
         best = before is None or self.place.best(self.metric, self.higher) != before
         samples: tuple[Sample, ...] = ()
-        with optional_part("the samples", self.task.warnings):
+        with optional_part("the list of samples", self.task.warnings):
             samples = self.task.samples(self.accelerator.unwrap_model(self.model))
         seconds, warnings = time.perf_counter() - began, self.take_warnings()
         # Before it is saved: killed in between, the run evaluates again, and the log drops what came after.

@@ -236,9 +236,18 @@ class CheckpointSettings(ModelSettings):
         return TransformerModel.from_pretrained(self.model_name_or_path, **asked)
 
     def generation_tokens(self, tokenizer: SpecialTokens) -> SpecialTokens:
-        """Return the checkpoint's own special tokens; where it has none for a role, those of its tokenizer."""
+        """Return the checkpoint's own special tokens; where it has none to pad or to end, those of its tokenizer.
+
+        Raises:
+            InputError: It names no token to start from: what is trained from another one could not generate.
+        """
         own: SpecialTokens = TransformerModel.pretrained_config(self.model_name_or_path).special_tokens
-        lacking = {name: getattr(tokenizer, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
+        if not own.decoder_prefix:
+            raise InputError(
+                f"the configuration of {self.model_name_or_path} has neither `decoder_start_token_id` nor "
+                "`bos_token_id`: put the token that its decoder starts from into its config.json"
+            )
+        lacking = {name: getattr(tokenizer, name) for name in ("pad_token_id", "eos_token_id")}
         lacking = {name: token for name, token in lacking.items() if getattr(own, name) is None}
         return replace(own, **lacking)
 
