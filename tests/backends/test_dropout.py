@@ -141,7 +141,7 @@ def test_a_kept_weight_is_divided_by_its_chance(backend):
 @every_backend
 def test_the_mean_over_seeds_is_the_output_without_dropout(backend):
     q, k, v = _inputs(60)
-    generator, calls = _generator(0), 200
+    generator, calls = _generator(0), 400
     runs = torch.stack(
         [regard.attention(q, k, v, dropout=0.4, generator=generator, backend=backend.name) for _ in range(calls)]
     )

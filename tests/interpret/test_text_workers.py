@@ -49,7 +49,7 @@ def test_a_worker_that_lives_keeps_its_text(tmp_path):
     assert next(ours.take()) == 1
     with ThreadPoolExecutor(1) as pool:
         rest = pool.submit(lambda: list(theirs.take()))
-        time.sleep(0.3)  # the other worker looks for lost texts several times
+        time.sleep(0.7)  # the other worker looks for lost texts several times
         assert texts.claimed_by(ours.file) == [1]
         assert texts.claimed_by(theirs.file) == []
         assert ours.finish(1, writes("ours"))

@@ -76,7 +76,7 @@ class Rows(statistics.PerQuery):
         return rows.weights.new_zeros(rows.weights.shape[:2])
 
 
-def test_only_chosen_rows_are_computed() -> None:
+def test_a_statistic_is_given_chosen_rows_alone() -> None:
     for queries, count in (({}, 2 * 20), ({"queries": [3, 4, 19]}, 2 * 3)):
         Rows.counts.clear()
         watched(made(), heads=["1.2"], statistics=[Rows()], **queries)

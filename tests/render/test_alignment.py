@@ -15,6 +15,7 @@ from regard.errors import InputError, ObservationError
 from regard.render.alignment_figure import alignment_figure
 from regard.render.mpl_figure import write_figure
 from regard.render.word_alignment import align
+from tiers import slow_but
 
 ZEICHEN = (Token("Zei", word=0), Token("chen", word=0), Token("sind", word=1, space=True), Token("</s>", special=True))
 TOKENS = (Token("<s>", special=True), Token("to", word=0), Token("kens", word=0))
@@ -108,7 +109,12 @@ def test_each_head_has_its_own_map_on_one_scale(german: Record) -> None:
 
 
 @pytest.mark.usefixtures("chinese_font")
-@pytest.mark.parametrize(("heads", "suffix"), [("mean", ".svg"), ("each", ".png")])
+@pytest.mark.parametrize(
+    ("heads", "suffix"),
+    slow_but(
+        [("mean", ".svg"), ("each", ".png")], [(one, end) for one in ("mean", "each") for end in (".png", ".svg")]
+    ),
+)
 def test_chinese_on_both_axes_is_drawn_whole(tmp_path: Path, heads: str, suffix: str) -> None:
     source = tuple(Token(word, word=number) for number, word in enumerate(["貓", "追", "老鼠", "，", "因為", "它"]))
     target = tuple(Token(word, word=number) for number, word in enumerate(["ネコ", "は", "ネズミ", "を"]))

@@ -9,7 +9,7 @@ from regard.train.config import Config
 
 WORDS = "the animal did not cross the street because it was too tired and too wide for it today".split()
 STEPS = 4
-RESUMING = 3  # ranks that resume what one process has begun
+RESUMING = 2  # ranks that resume what one process has begun
 _MODEL = {"type": "transformer", "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64,
           "num_hidden_layers": 2}  # fmt: skip
 _CLM = {"type": "clm", "block_size": 45, "packing": False}
