@@ -91,7 +91,7 @@ def on_page_markdown(text: str, *, page: Any, files: Any, **_: Any) -> str:
         inside = posixpath.normpath(posixpath.join(folder, path))
         to = OF_ROOT.get(inside, inside.removeprefix("docs/") if inside.startswith("docs/") else "")
         to = f"{to}/README.md" if f"{to}/README.md" in files.src_uris else to
-        if to not in files.src_uris:
+        if to not in files.src_uris or to.endswith(".py"):
             return label[1:-1]
         return f"{label}({posixpath.relpath(to, here or '.')}{hash_}{anchor})"
 

@@ -9,6 +9,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import util
+from pathlib import Path
 
 import pytest
 import torch
@@ -256,7 +257,7 @@ def test_a_processor_without_wide_vectors_computes_the_same(tmp_path):
     (tmp_path / "tests_of_numba.py").write_bytes(importlib.import_module(__name__).__spec__.loader.get_data(__file__))
     features = "+sse3,+ssse3,+sse4.1,+sse4.2,+popcnt,+avx,+avx2,+fma,+bmi,+bmi2"
     told = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": features, "REGARD_CACHE": str(tmp_path)}
-    paths = [str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]
+    paths = [str(tmp_path), str(Path(__file__).resolve().parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
     run = subprocess.run(
         [sys.executable, "-c", _ELSEWHERE],
         env={**os.environ, **told, "PYTHONPATH": os.pathsep.join(paths)},

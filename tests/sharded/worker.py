@@ -236,6 +236,7 @@ def lose_a_rank(how, mesh, folder, *, busy=0.0):
 
 def close_connections(mesh, folder):
     """Rank 1 closes its connections in the middle, the first time that the program is run."""
+    dist.barrier()  # a rank that is still connecting would wait for one that has closed for as long as its timeout
     if mesh.get_rank() == 1 and not (closed := folder.with_name("closed")).exists():
         closed.touch()
         for file in os.listdir("/proc/self/fd"):
