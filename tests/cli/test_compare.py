@@ -60,6 +60,7 @@ def test_a_model_and_itself_are_the_same_and_other_shapes_are_refused(run) -> No
     assert "got 6 layers of 12 heads (minilm) and 12 layers of 12 heads (me5): score each with regard heads" in err
 
 
+@pytest.mark.slow
 def test_two_atlases_are_compared_as_their_texts_are(run, tmp_path: Path) -> None:
     names = [str(tmp_path / name) for name in ("tired.atlas", "wide.atlas")]
     for text, name in zip((TIRED, WIDE), names, strict=True):

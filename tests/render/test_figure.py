@@ -70,6 +70,7 @@ def test_the_map_shows_the_weights_with_tokens_on_both_axes(english) -> None:
     assert [label.get_text() for label in axes.get_xticklabels()] == tokens
 
 
+@pytest.mark.slow
 def test_a_pooled_map_spans_all_tokens_and_says_what_a_cell_is(long_text) -> None:
     axes = heatmap_figure(long_text.record, layer=5, head=1).axes[0]
     assert axes.images[0].get_extent() == [0, 512, 512, 0]
