@@ -74,13 +74,6 @@ def test_links_within_the_repository_lead_somewhere():
             assert [link for link in links if "://" not in link and not (page.parent / link).exists()] == []
 
 
-def test_architecture_shows_the_layers_that_are_enforced():
-    contract = (ROOT / "pyproject.toml").read_text(encoding="utf-8").partition("layers = [")[2].partition("]")[0]
-    layers = [layer.strip() for layer in re.findall(r'"(.+?)"', contract)]
-    shown = (ROOT / "docs/architecture.md").read_text(encoding="utf-8").partition("```text\n")[2].partition("```")[0]
-    assert [line.split("  ")[0].strip() for line in shown.splitlines()] == layers
-
-
 def test_tables_of_speed_are_those_of_the_saved_results(monkeypatch):
     results = [str(path) for path in sorted(ROOT.glob("benchmarks/results/speed-2-cores*.json"))]
     table = runpy.run_path(str(ROOT / "benchmarks/table.py"))
