@@ -32,7 +32,7 @@ QUESTIONS = {
     "grouped queries": {"mechanisms/arguments/grouped_queries"},
     "attention sink": {"mechanisms/arguments/sink_logit", "mechanisms/masks/sinks", "heads"},
     "own mask": {"start", "contributing", "reference/masks", "mechanisms/masks/maskmod"},
-    "own statistic": {"extensions", "watching", "contributing"},
+    "own statistic": {"extensions", "watching", "adding"},
     "induction head": {"heads", "lab"},
     "ablate heads": {"heads", "reference/regard"},
     "long text atlas": {"atlas", "watching"},
