@@ -16,8 +16,8 @@ changes it.
 plants the mutants of an earlier run again, so that two states of the tests are compared without covering both. FOLDER
 is the checkout of the earlier run, RESULTS what it found. A mutant whose line is no longer there is drawn anew among
 the lines of its file, or of its folder, that both checkouts have; its row has "instead of", and no earlier verdict.
-Each is run against the file of the test that found it before, then against the files of the other tests that reached
-its line, with a tier's marker.
+Each is run against the test that found it before, then its file, then the files of the other tests that reached its
+line, with a tier's marker.
 
 Needs `coverage` and `pytest-xdist` (`pip install -e '.[dev]'`).
 """
@@ -338,13 +338,21 @@ def same_mutant(row: dict[str, Any], text: str) -> Mutant | None:
 
 def judge_again(mutant: Mutant, row: dict[str, Any], known: Reach, copy: Path) -> dict[str, Any]:
     """Run a mutant against the test files that found or reached it in the earlier run, tier by tier."""
-    finder = row.get("by", "").partition(" ")[2].partition("::")[0]
+    finder = row.get("by", "").partition(" ")[2].partition(" - ")[0].partition("[")[0]  # without parameters
+    named = finder.partition("::")[0]
+    if (
+        "::" in finder
+        and (copy / named).exists()
+        and f"def {finder.split('::')[-1]}(" not in (copy / named).read_text()
+    ):
+        finder = named
     old = Mutant(row["file"], row["line"], 0, 0, row["before"], row["after"])
     result: dict[str, Any] = {"file": mutant.file, "line": mutant.line, "before": mutant.before, "after": mutant.after}
     result |= {"earlier": {key: row.get(key) for key in ("line", "tier", "verdict", "by", "instead of")}}
     for tier, slow in (("make test", False), ("make test-all", True)):
         reaching = [name.partition("::")[0] for name in known.of(old, slow=slow)]
-        files = [name for name in dict.fromkeys([finder, *reaching]) if name and (copy / name).exists()]
+        wanted = dict.fromkeys([finder, named, *reaching])
+        files = [name for name in wanted if name and (copy / name.partition("::")[0]).exists()]
         started = time.perf_counter()
         result["tier"], result["verdict"], result["by"] = tier, "survived", ""
         for file in files[:FILES]:
