@@ -1,11 +1,13 @@
-"""The wheel on every Python and PyTorch that it promises, alone, with each extra and with all (`nox`).
+"""The wheel on every Python and PyTorch that it promises, with kernels and without, with each extra and all (`nox`).
 
-`nox -s extras` runs one kind of session. `nox` skips Pythons that are not installed here, and says so. Each session
-makes an environment of its own from the package index; with PyTorch for CUDA, as the index has it for most versions,
-that is 3 GB or more.
+`nox -s extras` runs one kind of session; `nox -s wheels` makes the files of a release. `nox` skips Pythons that are not
+installed here, and says so. Each session makes an environment of its own from the package index; with PyTorch for CUDA,
+as the index has it for most versions, that is 3 GB or more.
 """
 
+import runpy
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -14,8 +16,10 @@ import nox
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 TORCHES = ("2.11.0", "2.12.1", "2.13.0")
 OLDEST_TRANSFORMERS = "5.17.0"  # tested with the oldest PyTorch
-OUT = Path(__file__).resolve().parent / "out" / "wheel"
-nox.options.sessions = ["alone", "extras", "tests"]
+ROOT = Path(__file__).resolve().parent
+OUT = ROOT / "out" / "wheel"
+DIST = ROOT / "dist"
+nox.options.sessions = ["alone", "kernels", "pure", "extras", "tests"]
 nox.options.error_on_missing_interpreters = False
 
 ALONE = """
@@ -31,6 +35,19 @@ with torch.no_grad():
         assert torch.equal(model(x), expected)
 assert seen.weights(layer=1, head=1).shape == (1, 3, 3)
 seen.save(sys.argv[1] + "/it.atlas")
+"""
+KERNELS = """
+q = torch.randn(1, 2, 70, 16)
+output = regard.attention(q, q, q, mask=regard.masks.Causal(), backend="native")
+torch.testing.assert_close(output, regard.attention(q, q, q, mask=regard.masks.Causal(), backend="reference"))
+"""
+NO_KERNELS = """
+try:
+    regard.attention(q, q, q, backend="native")
+except regard.InputError as error:
+    assert "ziglang" in str(error), error
+else:
+    raise AssertionError("a pure wheel has kernels")
 """
 # What each extra is for, in a line or two: the names of ALONE are there.
 EXTRAS = {
@@ -49,7 +66,6 @@ regard.models.Transformer.from_pretrained(sys.argv[1] + "/model")
     "cli": "sys.argv[1:] = ['doctor']\nfrom regard.cli import main\nmain()",
     "web": "from regard.web import Shelf, make_app\nmake_app(Shelf(seen.records))",
     "train": "from regard.train import read_config\nimport accelerate, sacrebleu, opencc, pydantic",
-    "numba": "regard.attention(x, x, x, backend='numba')",
 }
 
 
@@ -73,6 +89,13 @@ def borrow(session: nox.Session) -> None:
     (own / "shared.pth").write_text(f"{shared}\n")
 
 
+def without_network() -> list[str]:
+    """Return the beginning of a command line that cuts the rest of it off from the network, where this user may."""
+    cut = ["unshare", "--map-root-user", "--net"]
+    works = shutil.which(cut[0]) and subprocess.run([*cut, "true"], capture_output=True, check=False).returncode == 0
+    return cut if works else []
+
+
 def call(session: nox.Session, code: str) -> None:
     """Run code outside the checkout, so that only the wheel can be imported."""
     folder = Path(session.virtualenv.location).resolve() / "call"
@@ -91,13 +114,30 @@ def alone(session: nox.Session, torch: str) -> None:
 
 
 @nox.session(python=PYTHONS, tags=["wheel"])
+def kernels(session: nox.Session) -> None:
+    """`pip install .` on a machine without a compiler: the kernels are there, and compute."""
+    borrow(session)
+    session.install(".", env={"PATH": session.bin})
+    call(session, ALONE + KERNELS)
+
+
+@nox.session(python=PYTHONS, tags=["wheel"])
+def pure(session: nox.Session) -> None:
+    """Without isolation, compiler and network: the wheel is pure, works, and says why it has no kernels."""
+    borrow(session)
+    session.install("hatchling")
+    command = "python -m pip install --no-index --no-build-isolation .".split()
+    session.run(*without_network(), *command, external=True)
+    call(session, ALONE + NO_KERNELS)
+
+
+@nox.session(python=PYTHONS, tags=["wheel"])
 @nox.parametrize("extra", [*EXTRAS, "all"])
 def extras(session: nox.Session, extra: str) -> None:
     """The wheel with one extra, or with all of them."""
     borrow(session)
     session.install("-c", "constraints.txt", f"{built(session)}[{extra}]")
-    codes = [code for name, code in EXTRAS.items() if name != "numba"] if extra == "all" else [EXTRAS[extra]]
-    for code in codes:
+    for code in EXTRAS.values() if extra == "all" else [EXTRAS[extra]]:
         call(session, ALONE + code)
 
 
@@ -107,6 +147,18 @@ def tests(session: nox.Session, torch: str) -> None:
     """The quick tests on the wheel; those of the bundled models and of the browser need more than the index has."""
     tools = ("pytest", "pytest-xdist", "hypothesis", "nbformat", "nbclient", "playwright", "hatchling", "packaging")
     oldest = [f"transformers=={OLDEST_TRANSFORMERS}"] if torch == TORCHES[0] else []
-    session.install(f"torch=={torch}", *oldest, f"{built(session)}[all,numba]", *tools)
+    session.install(f"torch=={torch}", *oldest, f"{built(session)}[all]", *tools)
     quick = "not slow and not models and not browser"
     session.run("pytest", "tests", "-q", "-p", "no:cacheprovider", "-m", quick, *session.posargs)
+
+
+@nox.session
+def wheels(session: nox.Session) -> None:
+    """The wheels of all platforms and the sdist, in dist: what a release uploads."""
+    session.install("-c", "constraints.txt", "auditwheel", "hatchling", "lief", "ziglang")
+    shutil.rmtree(DIST, ignore_errors=True)
+    wheel = "python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .".split()
+    for platform in runpy.run_path(str(ROOT / "native" / "build.py"))["PLATFORMS"]:
+        session.run(*wheel, "--config-settings", f"platform={platform}")
+    session.run("python", "-m", "hatchling", "build", "-t", "sdist", "-d", "dist")
+    session.run("python", "tools/check_wheels.py", *map(str, sorted(DIST.glob("*.whl"))))

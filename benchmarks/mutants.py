@@ -7,7 +7,7 @@ which gives the lines that each test executes. Then 120 mutants are drawn with a
 its share of lines, and each one is run in a copy of the checkout: first against the tests of `make test` that reach its
 line, then, where these find nothing, against the others that do, the most specific tests first, 60 seconds of processor
 time a mutant and tier, so that a busy machine finds what an idle one does. A line that coverage cannot see (compiled by
-numba or Triton, run in another process, executed by the import) is tested by the tests that reach its file. The results
+numba, run in another process, executed by the import) is tested by the tests that reach its file. The results
 are written after each mutant; a run that was stopped resumes. The draw is that of the checkout as it is: a changed file
 changes it.
 
@@ -19,6 +19,12 @@ the lines of its file, or of its folder, that both checkouts have; its row has "
 Each is run against the test that found it before, then its file, then the files of the other tests that reached its
 line, with a tier's marker.
 
+    python benchmarks/mutants.py --of src/regard/backends/native native --count 60 --tests FILE … --results RESULTS
+
+draws from some folders or files alone, each with the same chance, and runs each mutant against the named files of tests
+in their order, tier by tier; nothing is covered. C++ is taken too: its operators, numbers and calls for an effect are
+changed in the text, and the libraries of the copy are built again.
+
 Needs `coverage` and `pytest-xdist` (`pip install -e '.[dev]'`).
 """
 
@@ -27,6 +33,7 @@ import ast
 import json
 import os
 import random
+import re
 import resource
 import shutil
 import signal
@@ -48,16 +55,12 @@ FILES = 8  # of tests, against which a mutant of an earlier run is run in a tier
 WAITS = 5  # times as much on the clock: what hangs without working ends too
 ROOT = Path(__file__).resolve().parent.parent
 REACH = ROOT / "out" / "mutants" / "reach"
-# Loops and kernels that are compiled, or interpreted by Triton, are not seen by coverage: how the names of their tests
-# begin, by file or folder.
+# Loops that are compiled are not seen by coverage: how the names of their tests begin, by file or folder.
 UNSEEN = {
     "src/regard/backends/numba_loops/": "tests/backends/test_numba",
     "src/regard/backends/numba_loops/decode.py": "tests/backends/test_numba_decoding.py",
-    "src/regard/backends/numba_loops/head_rows.py": "tests/capture/test_head_rows.py",
     "src/regard/backends/numba_loops/statistics_from_qk.py": "tests/capture/test_compiled_pass.py",
-    "src/regard/backends/numba_loops/weight_statistics.py": "tests/capture/test_compiled.py",
-    "src/regard/backends/triton_additive/": "tests/backends/test_additive_triton.py",
-    "src/regard/capture/fused/": "tests/capture/test_fused.py",
+    "src/regard/backends/numba_loops/weight_statistics.py": "tests/capture/test_compiled_pass.py",
 }
 COMPARED = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq}
 COMPARED |= {ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In}
@@ -157,6 +160,65 @@ def mutants_of(path: Path, root: Path = ROOT) -> list[Mutant]:
     return sorted(found, key=lambda one: (one.start, one.end))
 
 
+_CPP_TOKENS = re.compile(
+    r"(?P<comment>//.*)|(?P<text>\"[^\"]*\"|'[^']*')|(?P<directive>^\s*(?:#|static|template|constexpr|using|namespace).*)|"
+    r"(?P<float>\b\d+\.\d*(?:e-?\d+)?f?\b)|(?P<int>(?<![\w.])\d+(?![\w.]))|"
+    r"(?P<operator> (?:<=|>=|==|!=|\+=|-=|&&|\|\||<<|>>|[-+*/%<>]) )|"
+    r"(?P<call>^\s+(?:memset|memcpy|store|add)\(.*\);$)",
+    re.MULTILINE,
+)
+_CPP_OPERATORS = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "&&": "||", "||": "&&", "+": "-"}
+_CPP_OPERATORS |= {
+    "-": "+",
+    "*": "+",
+    "/": "*",
+    "%": "/",
+    "+=": "-=",
+    "-=": "+=",
+    "<<": ">>",
+    ">>": "<<",
+}
+
+
+def mutants_of_cpp(path: Path, root: Path = ROOT) -> list[Mutant]:
+    """Every mutant of a file of C++, in the order of its text."""
+    text, found = path.read_text(encoding="utf-8"), []
+    for token in _CPP_TOKENS.finditer(text):
+        before = token.group().strip()
+        after = {
+            "operator": _CPP_OPERATORS.get(before, ""),
+            "int": f"{int(before) + 1}" if token.lastgroup == "int" else "",
+            "float": f"(2 * {before} + 1)",
+            "call": ";",
+        }.get(token.lastgroup or "", "")
+        if not after:
+            continue
+        start = len(text[: token.start() + token.group().index(before)].encode())
+        line = text.count("\n", 0, token.start() + token.group().index(before)) + 1
+        found.append(Mutant(str(path.relative_to(root)), line, start, start + len(before.encode()), before, after))
+    return found
+
+
+def draw_within(places: list[Path], count: int) -> list[Mutant]:
+    """Mutants of some files and folders alone."""
+    files = [path for place in places for path in (sorted(place.rglob("*")) if place.is_dir() else [place])]
+    possible = [mutant for path in files if path.suffix == ".py" for mutant in mutants_of(path.resolve())]
+    possible += [mutant for path in files if path.suffix in (".h", ".cpp") for mutant in mutants_of_cpp(path.resolve())]
+    return random.Random(SEED).sample(possible, min(count, len(possible)))
+
+
+def judge_by_files(mutant: Mutant, tests: list[str], copy: Path) -> dict[str, Any]:
+    """Run one mutant against files of tests, tier by tier; what does not compile is found by the build."""
+    row: dict[str, Any] = {"file": mutant.file, "line": mutant.line, "before": mutant.before, "after": mutant.after}
+    started = time.perf_counter()
+    for tier, slow in (("make test", False), ("make test-all", True)):
+        row["tier"] = tier
+        row["verdict"], row["by"] = verdict(mutant, tests, copy, slow=slow)
+        if row["verdict"] == "killed":
+            return row | {"seconds": round(time.perf_counter() - started, 1)}
+    return row | {"tier": "", "seconds": round(time.perf_counter() - started, 1)}
+
+
 def draw() -> list[Mutant]:
     """120 mutants, from each folder of the package as many as its share of lines."""
     folders: dict[str, list[Path]] = {}
@@ -240,14 +302,24 @@ def verdict(mutant: Mutant, tests: list[str], copy: Path, *, slow: bool | None =
     while tests := [test for test in tests if test not in BROKEN]:
         target.write_bytes(source[: mutant.start] + mutant.after.encode() + source[mutant.end :])
         try:
+            if mutant.file.startswith("native/") and not built(copy):
+                return "killed", "the build"
             found, by = run(tests, copy, slow=slow)
         finally:
             target.write_bytes(source)
         name = by.partition(" ")[2].partition(" - ")[0]
-        if found != "killed" or not name or run([name], copy)[0] != "killed":
+        crashed = not by.startswith(("FAILED", "ERROR"))  # of the process, or of the build
+        if found != "killed" or crashed or run([name], copy)[0] != "killed":
             return found, by
         BROKEN.add(name)
     return "survived", ""
+
+
+def built(copy: Path) -> bool:
+    """Build the libraries of a copy again; no where they do not compile."""
+    build = [sys.executable, str(copy / "native" / "build.py")]
+    made = subprocess.run(build, cwd=copy, capture_output=True, check=False)
+    return made.returncode == 0 and not (copy / "src/regard/backends/native/lib/absent.txt").exists()
 
 
 def run(tests: list[str], copy: Path, *, slow: bool | None = None) -> tuple[str, str]:
@@ -385,11 +457,19 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=ROOT / "benchmarks" / "results" / "mutants.json")
     parser.add_argument("--before", type=Path, help="results of an earlier run, whose mutants are planted again")
     parser.add_argument("--checkout", type=Path, help="the checkout of that run, with its out/mutants/reach")
+    parser.add_argument("--of", type=Path, nargs="+", default=[], help="files and folders that mutants are drawn from")
+    parser.add_argument("--tests", nargs="+", default=[], help="files of tests for the mutants of --of")
+    parser.add_argument("--count", type=int, default=MUTANTS, help="number of mutants of --of")
     options = parser.parse_args()
+    if bool(options.of) != bool(options.tests):
+        parser.error("--of and --tests belong together")
     if (options.before is None) != (options.checkout is None):
         parser.error("--before and --checkout belong together")
     work: list[tuple[Mutant, Callable[[Path], dict[str, Any]]]]
-    if options.before is not None:
+    if options.of:
+        drawn = draw_within(options.of, options.count)
+        work = [(mutant, partial(judge_by_files, mutant, options.tests)) for mutant in drawn]
+    elif options.before is not None:
         known = Reach(options.checkout / REACH.relative_to(ROOT))
         earlier = planted_again(json.loads(options.before.read_text()), options.checkout.resolve())
         work = [(mutant, partial(judge_again, mutant, row, known)) for mutant, row in earlier]

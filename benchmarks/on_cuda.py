@@ -202,8 +202,8 @@ def _few_queries(report: Report, device: str) -> None:
 
 
 @section
-def _kernels(report: Report, device: str) -> None:
-    """Additive scores in Triton and FlexAttention with our block masks, forward and backward."""
+def _flex(report: Report, device: str) -> None:
+    """FlexAttention with our block masks, forward and backward."""
     for seed, (queries, keys), mask in itertools.product(
         range(2), ((64, 64), (100, 300), (513, 513)), ("none", "causal", "window", "documents")
     ):
@@ -213,23 +213,18 @@ def _kernels(report: Report, device: str) -> None:
         generator = torch.Generator().manual_seed(seed)
         wide = [torch.randn(*size, generator=generator) for size in (
             (2, 4, queries, 32), (2, 2, keys, 32), (2, 2, keys, 32), (2, 4, queries, 32))]  # fmt: skip
-        held = [torch.randn(*size, generator=generator) * 0.3 for size in ((8, 32), (8, 32), (8,))]
-        for backend, additive in (("triton", True), ("flex", False)):
-            what = f"{backend} {mask} {queries}×{keys} {seed}"
+        what = f"{mask} {queries}×{keys} {seed}"
 
-            def run(backend: str, where: str, dtype: torch.dtype, *, additive: bool = additive, wide: Any = wide,
-                    held: Any = held, mask: str = mask, shape: Shape = shape) -> list[Tensor]:  # fmt: skip
-                q, k, v, up = (one.to(where, dtype, copy=True).requires_grad_() for one in wide)
-                parts = [one.to(where, dtype, copy=True).requires_grad_() for one in held]
-                score = scores.Additive(*parts) if additive else None
-                output = regard.attention(q, k, v, score=score, mask=moved(MASKS[mask](shape), where), backend=backend)
-                leaves = [q, k, v, *(parts if additive else ())]
-                return [output, *torch.autograd.grad(output, leaves, up.detach())]
+        def run(backend: str, where: str, dtype: torch.dtype, *, wide: Any = wide, mask: str = mask,
+                shape: Shape = shape) -> list[Tensor]:  # fmt: skip
+            q, k, v, up = (one.to(where, dtype, copy=True).requires_grad_() for one in wide)
+            output = regard.attention(q, k, v, mask=moved(MASKS[mask](shape), where), backend=backend)
+            return [output, *torch.autograd.grad(output, [q, k, v], up.detach())]
 
-            with report.trying(what):
-                expected = run("reference", "cpu", torch.float64)
-                for at, (found, exact) in enumerate(zip(run(backend, device, torch.float32), expected, strict=True)):
-                    report.near(f"{what}: {at}", found, exact, 5e-3)
+        with report.trying(what):
+            expected = run("reference", "cpu", torch.float64)
+            for at, (found, exact) in enumerate(zip(run("flex", device, torch.float32), expected, strict=True)):
+                report.near(f"{what}: {at}", found, exact, 5e-3)
 
 
 def tiny(name: str, **options: Any) -> nn.Module:
@@ -268,29 +263,22 @@ FAMILIES_OF_MODELS = (
 
 @section
 def _watching(report: Report, device: str) -> None:
-    """Models of transformers: outputs to the bit, weights those of eager attention, by PyTorch and by the kernels."""
-    for name, dtype, kernel in itertools.product(FAMILIES_OF_MODELS, (torch.float32, torch.bfloat16), (None, "triton")):
+    """Models of transformers: outputs to the bit, weights those of eager attention."""
+    for name, dtype in itertools.product(FAMILIES_OF_MODELS, (torch.float32, torch.bfloat16)):
         if report.is_over:
             return
-        with report.trying(f"{name} {dtype} {kernel or 'PyTorch'}"), torch.no_grad():
-            _watched(report, device, name, dtype, kernel)
+        with report.trying(f"{name} {dtype}"), torch.no_grad():
+            _watched(report, device, name, dtype)
 
 
-def _watched(report: Report, device: str, name: str, dtype: torch.dtype, kernel: str | None) -> None:
-    what = f"{name} {dtype} {kernel or 'PyTorch'}"
+def _watched(report: Report, device: str, name: str, dtype: torch.dtype) -> None:
+    what = f"{name} {dtype}"
     model = tiny(name).to(device, dtype)
     inputs = given(model, device)
-    if kernel is not None:  # which know bands around the diagonal, and no padding
-        inputs["attention_mask"].fill_(1)
     plain = model(**inputs)
-    with contextlib.ExitStack() as stack:
-        if kernel is not None and device == "cuda":
-            stack.enter_context(regard.use_backend(kernel))
-        seen = stack.enter_context(regard.watch(model, keep="weights" if kernel is None else "maps"))
+    with regard.watch(model, keep="weights") as seen:
         watched = model(**inputs)
     report.same(f"{what}: output", watched.last_hidden_state, plain.last_hidden_state)
-    if kernel is not None and seen.fallback_reasons:
-        print(f"  {what}: {next(iter(seen.fallback_reasons.values()))}")
     eager = tiny(name, attn_implementation="eager").to(device, dtype)
     eager.load_state_dict(model.state_dict())
     answer = eager(**inputs, output_attentions=True)
@@ -299,7 +287,7 @@ def _watched(report: Report, device: str, name: str, dtype: torch.dtype, kernel:
     for at, (layer, exact) in enumerate(zip(layers, theirs, strict=True)):
         for b, h in itertools.product(range(2), range(layer.heads)):
             real = 9 if model.config.is_encoder_decoder else int(inputs["attention_mask"][b].sum())
-            found = np.array((layer.weights if kernel is None else layer.mean)[b, h, :real, :real])
+            found = np.array(layer.weights[b, h, :real, :real])
             most = 2e-5 if dtype == torch.float32 else 3e-2
             report.near(f"{what}: {at}.{h}", found, exact[b, h, :real, :real].float(), most)
 

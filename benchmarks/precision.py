@@ -1,13 +1,14 @@
 """How far narrow types are from float64: regard's backends and PyTorch's own kernel on the same inputs.
 
     python benchmarks/precision.py            # prints the table
-    python benchmarks/precision.py --write    # and writes it into docs/precision.md
+    python benchmarks/precision.py --write    # and writes it into docs/precision.md, in place of the one there
 
 The error of a tensor is its root mean square difference from the result in float64 of the same (rounded) inputs, over
 the root mean square of that result. The peak is the largest difference, over the same.
 """
 
 import argparse
+import re
 from pathlib import Path
 from typing import NamedTuple
 
@@ -119,6 +120,12 @@ def table() -> str:
     return "\n".join([HEAD, *(f"| {' | '.join(row)} |" for row in rows())])
 
 
+def with_table(page: str, text: str) -> str:
+    """Return the page with another table, and with the release of PyTorch that was measured."""
+    page = re.sub(r"\| type \|.*?\n\n", lambda _: f"{text}\n\n", page, count=1, flags=re.DOTALL)
+    return re.sub(r"\(torch [\d.]+\)", f"({RELEASE})", page, count=1)
+
+
 def main() -> None:
     """Print the table, and write it into the page if asked."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -127,67 +134,7 @@ def main() -> None:
     text = table()
     print(text)
     if asked.write:
-        PAGE.write_text(f"{INTRODUCTION}\n{text}\n{AFTERWARDS}", encoding="utf-8")
-
-
-INTRODUCTION = f"""# How exact narrow types are
-
-Inputs are rounded to bfloat16 or float16. The result of each backend is compared with the formula, which is evaluated
-in float64 on the same rounded inputs. The error is the root mean square of the difference divided by the root mean
-square of the float64 result.
-
-The columns of PyTorch give the error of `F.scaled_dot_product_attention` on CPU ({RELEASE}). The column "its
-gradients" gives the largest error among the gradients of q, k and v. The columns of the backends give the error of each
-backend divided by the error of PyTorch; for gradients this is again the largest of the three. A value of 1.00 means as
-exact as PyTorch, and a smaller value means more exact. A test limits the values of `sdpa` and `blockwise` to at most
-1.5.
-
-`blockwise` and `reference` convert their inputs to float32, compute in float32, and round once at the end. `sdpa` is
-PyTorch's kernel, which rounds the weights before it multiplies them by the values.
-
-A score that projects queries or keys (`Bilinear`, `Cosine`) does so in float32, and every backend then computes in
-float32 and rounds the output once. `sdpa` takes longer that way where a device multiplies narrow types faster: pass
-`q @ W` with `scores.Dot()` to have its projections rounded.
-
-`rotary=` turns queries and keys in their own type, as models do: turned, they are rounded to it again on every backend.
-
-Measured by `python benchmarks/precision.py --write` on CPU.
-"""
-
-
-AFTERWARDS = """
-## Autocast
-
-Under autocast, the output has the dtype of autocast on every backend, like the output of
-`F.scaled_dot_product_attention`. Float64 inputs stay float64. `sdpa` also computes in the dtype of autocast; only a
-bias in float32 is added in float32. All other backends compute in the same way as without autocast and round the output
-once.
-
-## Rows with a very low bias
-
-Padding is sometimes implemented as a bias of −1e9, or of the lowest number of a dtype. If such a bias covers a whole
-row, the scores are finite and the weights sum to 1: each of the n keys gets the weight 1/n. With a *mask* instead of a
-bias, a fully hidden row has weights 0.
-
-In float32 a log-sum-exp cannot represent a row with such a bias, because −1e9 + ln n is rounded to −1e9. If parts of
-the row are merged by their log-sum-exp, they are added instead of averaged, and exp(score − lse) gives 1 instead of
-1/n. The backends differ as follows:
-
-- `blockwise` and `numba` store a log-sum-exp in two numbers; the second number is the rounding error of the first. Both
-  are right, forward and backward. If the log-sum-exp of a row is beyond ±1,024, `blockwise` computes without the fused
-  kernel, which gives only one number. For a window of 256 over 2,048 tokens this took 2.3 times as long forward and 1.3
-  times as long backward.
-- `reference` computes whole rows, and is right.
-- `sdpa` is right forward. In the backward of PyTorch's CPU kernel, the gradients of such a row are up to n times too
-  large. regard therefore looks for such rows if the call is on CPU, the bias is not learned, and q, k or v need
-  gradients. If there is such a row, `sdpa` refuses the call, and `auto` selects another backend.
-- In compiled code, under `torch.func` and on other devices, regard does not look for such rows, and `flex` never looks
-  for them. In these cases hide keys with `mask=`, which needs no low bias and is faster.
-
-In float32 the scores of such a row are rounded to multiples of 64, because they are close to −1e9. The weights of the
-row are therefore equal, whatever the products of q and k are. This is the result of the formula in float32, and it is
-the same on every backend.
-"""
+        PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8"), text), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -2,8 +2,9 @@
 
     python benchmarks/table.py benchmarks/results/speed-2-cores*.json [--check]
 
-Each file is a run with the compiled loops, which has a column. A table is between `<!-- speed: NAME -->` and
-`<!-- end of speed -->`; what is to be read from it is written above it by hand. `--check` writes nothing, and exits
+Each file is a run with one library of native kernels, and has a column, headed by its processor. A file whose name ends
+with `-avx2` is a run that was limited to AVX2, and comes after the others. A table is between `<!-- speed: NAME -->`
+and `<!-- end of speed -->`; what is to be read from it is written above it by hand. `--check` writes nothing, and exits
 with 1 where the page differs from the results.
 """
 
@@ -19,7 +20,7 @@ from regard_bench.report import limits_table, processor, read, table, targets_ta
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "performance.md"
-AS_INSTALLED = ROOT / "benchmarks" / "results" / "speed-again-2-cores.json"  # before `auto` took compiled loops
+LIMITED = "-avx2"  # how the name of a run ends in which regard, PyTorch and MKL were limited to AVX2
 MARKS = re.compile(r"(<!-- speed: ([^>]*) -->\n).*?(<!-- end of speed -->)", re.DOTALL)
 CASES = {  # table: its cases
     "full and causal, float32": ("causal, float32", "full, float32"),
@@ -67,22 +68,33 @@ CASES = {  # table: its cases
 }
 
 
-def tables(runs: Sequence[Mapping[str, Any]], as_installed: Mapping[str, Any]) -> dict[str, str]:
-    """Return the tables by the names of their marks: `runs` are with compiled loops, `as_installed` is without.
+def columns_of(paths: Sequence[Path]) -> dict[str, dict[str, Any]]:
+    """Return the runs by the headings of their columns, those of whole processors first.
+
+    Raises:
+        SystemExit: Two runs have the same heading.
+    """
+    columns: dict[str, dict[str, Any]] = {}
+    for path in sorted(paths, key=lambda path: (path.stem.endswith(LIMITED), path)):
+        run = read(path)
+        heading = f"{processor(run)}, AVX2" if path.stem.endswith(LIMITED) else processor(run)
+        if heading in columns:
+            sys.exit(f"{path} and a file before it are both of {heading}: leave one out")
+        columns[heading] = run
+    return columns
+
+
+def tables(columns: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Return the tables by the names of their marks.
 
     Raises:
         SystemExit: A case has no table.
     """
     cases = [case for many in CASES.values() for case in many]
-    if missing := sorted({row["case"] for run in runs for row in run["rows"]} - set(cases)):
+    if missing := sorted({row["case"] for run in columns.values() for row in run["rows"]} - set(cases)):
         sys.exit(f"no table of {Path(__file__).name} has {', '.join(missing)}")
-    compiled = {f"{processor(run)}, compiled loops": run for run in runs}
-    keys = {row["key"] for run in runs for row in run["rows"]}
-    installed = {"rows": [row for row in as_installed["rows"] if row["key"] in keys]}
-    columns = {f"{processor(as_installed)}, as installed": installed, **compiled}
     named = {name: table(columns, many) for name, many in CASES.items()}
-    machines = {processor(run): run for run in runs}
-    return named | {"targets": targets_table(machines, cases), "limits": limits_table(machines)}
+    return named | {"targets": targets_table(columns, cases), "limits": limits_table(columns)}
 
 
 def main() -> None:
@@ -91,7 +103,7 @@ def main() -> None:
     parser.add_argument("results", type=Path, nargs="+")
     parser.add_argument("--check", action="store_true")
     arguments = parser.parse_args()
-    texts = tables([read(path) for path in arguments.results], read(AS_INSTALLED))
+    texts = tables(columns_of(arguments.results))
     before = PAGE.read_text("utf-8")
     marks = [name for _, name, _ in MARKS.findall(before)]
     if sorted(marks) != sorted(texts):

@@ -1,12 +1,12 @@
 """What watching costs: SmolLM2 over 8,192 real tokens, every layer and head, against the plain forward pass.
 
-    python benchmarks/watching.py [--model smollm2] [--tokens 8192] [--repeats 3] [--backend numba] [--out results.json]
-                                  [--files folder]
+    python benchmarks/watching.py [--model smollm2] [--tokens 8192] [--repeats 3] [--backend native | sdpa]
+                                  [--out results.json] [--files folder]
 
 Folded are maps, the 8 strongest keys, entropy, received and distance. Times are of one process, plain and watched
 passes in turn, as ratios of neighbours; extra time is the ratio less 1. Memory is the peak resident set of a process of
 its own for each, from after the model has been loaded to the end of one pass (Linux). The atlas (without q and k) and
-the page are written to `--files`, or to a folder that is removed.
+the page are written to `--files`, or to a folder that is removed. `--backend sdpa` has PyTorch compute the second pass.
 """
 
 import argparse
@@ -75,7 +75,7 @@ def main() -> None:
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--tokens", type=int, default=8192)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--backend", choices=["auto", "numba"], default="auto")
+    parser.add_argument("--backend", choices=["auto", "native", "sdpa"], default="auto")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--files", type=Path)
     parser.add_argument("--alone", choices=["load", "plain", "watched"], help=argparse.SUPPRESS)
@@ -91,8 +91,6 @@ def main() -> None:
         print(1024 * int(next(line for line in status if line.startswith("VmHWM")).split()[1]))
         return
     run(loaded.model, ids, watched=False)  # warm-up
-    if arguments.backend != "auto":
-        run(loaded.model, ids[:, :2048], watched=True, backend=arguments.backend)  # compiles
     plain, watched, same = [], [], []
     for _ in range(arguments.repeats):
         seconds, (_, output) = run(loaded.model, ids, watched=False)

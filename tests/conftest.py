@@ -16,8 +16,6 @@ from shared_folders import make_once
 settings.register_profile("regard", deadline=None)
 settings.load_profile("regard")
 
-# Whether numba's loops are compiled on this machine decides no test: those of the loops ask for them.
-os.environ["REGARD_AUTO_NUMBA"] = "0"
 os.environ["MPLBACKEND"] = "Agg"  # where there is a screen, pyplot would wait for its window to be closed
 
 _SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -25,7 +23,6 @@ _LACKING = {
     "Chromium (apt-get install chromium)": lambda: not Path("/usr/bin/chromium").exists(),
     "a C++ compiler (apt-get install g++)": lambda: shutil.which("g++") is None,
     "Playwright (pip install playwright)": lambda: util.find_spec("playwright") is None,
-    "Triton (pip install triton)": lambda: util.find_spec("triton") is None,
     "the Tatoeba sample (../shared/data)": lambda: not (_SHARED / "tatoeba-eng-cmn.tsv").exists(),
     "the extras (pip install -c constraints.txt -e '.[all]')": lambda: util.find_spec("transformers") is None,
 }

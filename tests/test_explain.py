@@ -102,9 +102,19 @@ def test_the_budget_decides():
 
 @pytest.mark.parametrize("call", [regard.attention, regard.explain])
 def test_an_unknown_backend_is_answered_with_those_there_are(call):
-    words = "one of sdpa, blockwise, reference, numba, split, flex, triton, sharded, got 'flash'"
+    words = "one of sdpa, blockwise, reference, native, split, flex, sharded, got 'flash'$"
     with pytest.raises(InputError, match=words):
         call(X, X, X, backend="flash")
+
+
+@pytest.mark.parametrize("call", [regard.attention, regard.explain])
+def test_a_removed_backend_is_answered_with_those_that_compute_its_calls(call):
+    words = r"got 'triton': the Triton kernels were removed; backend=\"auto\" computes additive scores by \"blockwise\""
+    with pytest.raises(InputError, match=words):
+        call(X, X, X, backend="triton")
+    for x, name in ((LONG, "blockwise"), (X[:, :, :5], "reference")):
+        score = scores.Additive(None, None, torch.ones(64, device=x.device))
+        assert str(regard.explain(x, x, x, score=score)).startswith(f"{name} runs it")
 
 
 def test_a_named_backend_that_refuses_says_why_and_what_to_do():

@@ -22,7 +22,7 @@ import torch
 x = torch.ones(1, 1, 9, 4)
 regard.attention(x, x, x, mask=regard.masks.Window(2), backend="blockwise")
 assert "torch._dynamo" not in sys.modules, "the compiler takes as long as PyTorch, and nothing is compiled"
-for name in ("triton", "torch.nn.attention.flex_attention", "transformers", "matplotlib", "numba"):
+for name in ("triton", "torch.nn.attention.flex_attention", "transformers", "matplotlib", "native"):
     assert name not in sys.modules, f"{name} was imported, and nothing needs it"
 """
 

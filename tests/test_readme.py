@@ -97,13 +97,13 @@ def check_make(words: list[str]) -> None:
 
 
 def check_pip(words: list[str]) -> None:
-    """An extra is of pyproject.toml; numba is the one dependency that is named without regard."""
+    """An extra is of pyproject.toml."""
     import tomllib
 
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
     assert words[1] in ("install", "wheel"), words
     assert set(re.findall(r"\[(\w+)\]", " ".join(words))) <= set(extras), words
-    assert {word for word in words[2:] if word.isalpha()} <= {"numba", "dist"}, words
+    assert {word for word in words[2:] if word.isalpha()} <= {"dist"}, words
 
 
 def parts(line: str) -> list[list[str]]:
@@ -157,7 +157,7 @@ def test_figures_of_speed_are_among_those_of_the_page_of_speed(name):
     text = (ROOT / name).read_text(encoding="utf-8")
     section = re.search(r"^## (?:Speed|速度)\n(.+?)^## ", text, flags=re.MULTILINE | re.DOTALL)[1]
     figures = re.findall(r"(?<![\d.])\d+\.\d+(?![\d.])", section)
-    assert len(figures) == 6  # three as installed, three with compiled loops
+    assert len(figures) == 6  # three with native kernels, three without
     page = (ROOT / "docs/performance.md").read_text(encoding="utf-8")
     assert [figure for figure in figures if f"{figure} ×" not in page] == []
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from regard.errors import InputError
 
-__all__ = ["SHIFT", "TIMES", "Dropout"]
+__all__ = ["Dropout"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,9 +41,9 @@ class Dropout:
     ) -> Bool[Tensor, "batch heads *items rows columns"]:
         """Tell which weights are kept; rows and columns are indices of queries and keys, not positions."""
         bits = self.row_bits(batch, heads, rows)[..., None] ^ self.column_bits(columns)[..., None, :]
-        bits.mul_(TIMES[0])
-        bits.bitwise_xor_(bits >> SHIFT)  # the shift copies the sign, which leaves a bijection
-        bits.mul_(TIMES[1])
+        bits.mul_(_TIMES[0])
+        bits.bitwise_xor_(bits >> _SHIFT)  # the shift copies the sign, which leaves a bijection
+        bits.mul_(_TIMES[1])
         return bits >= self.least_bits
 
     def row_bits(self, batch: slice, heads: slice, rows: Int[Tensor, "*#items rows"]) -> Int[Tensor, "..."]:
@@ -63,8 +63,8 @@ class Dropout:
         return int(self.p * 2**32) - 2**31
 
 
-TIMES = (0x85EBCA6B - 2**32, 0xC2B2AE35 - 2**32)  # odd multipliers of MurmurHash3's 32-bit finalizer, as signed numbers
-SHIFT = 15
+_TIMES = (0x85EBCA6B - 2**32, 0xC2B2AE35 - 2**32)  # odd multipliers of MurmurHash3's finalizer, as signed numbers
+_SHIFT = 15
 
 
 def _mixed(numbers: Int[Tensor, "..."]) -> Int[Tensor, "..."]:

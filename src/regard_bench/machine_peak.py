@@ -1,15 +1,13 @@
 """Measure the machine's limits on PyTorch's threads: fused multiply–adds in registers, and memory that is read."""
 
-import platform
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from regard.backends.kernel_compilers import refuses_numba
-from regard.backends.numba_loops.target import processor
-from regard.backends.numba_loops.threads import run_on_threads
+from regard.backends.native import library
+from regard.backends.native.threads import run_on_threads
 from regard_bench.cases.inputs import flops, products
 from regard_bench.shares import Peaks, Resource
 from regard_bench.timing import Call, Ratio, in_turn
@@ -27,7 +25,7 @@ class PeakMeter:
     """The machine's limits, of which a run takes samples at its beginning, between cases and at its end."""
 
     def __init__(self) -> None:
-        """Prepare the loops for as many threads as PyTorch uses now; the first sample compiles them."""
+        """Prepare the loops for as many threads as PyTorch uses now."""
         self._found: dict[str, list[float]] = {}
         self._sides: dict[str, tuple[Call, float]] | None = None
         self._missing = {one: why for one in (Resource.FLOAT32, Resource.BFLOAT16) if (why := refuses_peak(one))}
@@ -65,29 +63,27 @@ class PeakMeter:
 
 
 class PeakLoop:
-    """A call that adds the same products to sums in registers, on each of PyTorch's threads."""
+    """A call that adds the same products to sums in registers, on each of PyTorch's threads (native/peak.h)."""
 
     def __init__(self, resource: Resource) -> None:
-        """Compile the loop."""
-        from regard_bench import peak_loops
-
+        """Make the factors and the sums."""
         self.resource = resource
-        pairs = resource is Resource.BFLOAT16
-        self._loop = peak_loops.add_products_of_pairs() if pairs else peak_loops.add_products()
+        pairs, kernels = resource is Resource.BFLOAT16, library.library()
+        self._kernel = kernels.kernels["add_products_of_pairs" if pairs else "add_products"]
         self._threads = torch.get_num_threads()
         lanes = np.arange(32 if pairs else 16)
         self.factors = np.stack([lanes % 5 - 2, lanes % 3 - 1])  # small, so that all sums are exact
         self.stored: npt.NDArray[np.generic] = _bfloat16(self.factors) if pairs else self.factors.astype(np.float32)
-        self.start = np.arange(self._threads * peak_loops.ACCUMULATORS, dtype=np.float32)
-        self.sums = np.zeros((self._threads, peak_loops.ACCUMULATORS, 16), np.float32)
+        self.start = np.arange(self._threads * kernels.accumulators, dtype=np.float32)
+        self.sums = np.zeros((self._threads, kernels.accumulators, 16), np.float32)
         # A multiplication and an addition of each factor, in each sum.
-        self.flops = 2.0 * _TIMES * self._threads * peak_loops.ACCUMULATORS * len(lanes)
+        self.flops = 2.0 * _TIMES * self._threads * kernels.accumulators * len(lanes)
 
     def __call__(self) -> None:
         """Add to sums that begin anew."""
         self.sums[:] = self.start.reshape(self._threads, -1, 1)
         record = np.array([0, _TIMES, self.stored.ctypes.data, self.sums.ctypes.data], np.int64)
-        run_on_threads(self._loop.ctypes, self._loop.address, record.ctypes.data, self._threads)
+        run_on_threads(self._kernel, record.ctypes.data, self._threads, (self, record))
 
     def is_right(self) -> bool:
         """Return whether the sums of the last call are those of numpy, so that each thread has added each product."""
@@ -97,15 +93,14 @@ class PeakLoop:
 
 def refuses_peak(resource: Resource) -> str | None:
     """Say why the peak of fused multiply–adds cannot be measured here; None where it can."""
-    if (reason := refuses_numba()) is not None:
+    if (reason := library.refuses()) is not None:
         return reason
-    features = processor().features
     if resource is Resource.FLOAT32:
-        slow = platform.machine().lower() in ("x86_64", "amd64") and "fma" not in features
-        return "the processor has no fused multiply–adds" if slow else None
+        return None
     if not _has_bfloat16_products():
         return "the processor has no AVX-512 BF16"
-    return "the products of AMX, which this processor has, are not in the loop" if "amx-bf16" in features else None
+    amx = "amx" in library.instruction_sets()
+    return "the products of AMX, which this processor has, are not in the loop" if amx else None
 
 
 def last_cache_bytes() -> int | None:
@@ -123,7 +118,7 @@ def last_cache_bytes() -> int | None:
 
 def _has_bfloat16_products() -> bool:
     """Return whether the processor has instructions for them, without which a product takes seconds; no if unknown."""
-    return refuses_numba() is None and "avx512bf16" in processor().features
+    return library.refuses() is None and library.library().has_bf16
 
 
 def _product(resource: Resource) -> str:

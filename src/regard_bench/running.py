@@ -9,7 +9,6 @@ from typing import Any
 from regard.errors import InputError, MissingExtraError
 from regard.files import write_atomically
 from regard.interpret.bundled import BundledModelError
-from regard_bench.cases.inputs import compile_loops
 from regard_bench.machine_peak import PeakMeter
 from regard_bench.page import page
 from regard_bench.report import as_json, regressions, write_json
@@ -44,8 +43,6 @@ def measure(
     rows: list[Row] = []
     took: dict[str, float] = {}
     _write(out, rows, about, Peaks())  # an output that cannot be written is refused now
-    effort.progress("compiling loops, once a machine")
-    compile_loops()
     effort.progress("the machine's limits")
     meter.sample()
     for case in cases:

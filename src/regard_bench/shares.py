@@ -99,12 +99,12 @@ def shown_peaks(peaks: Mapping[str, Any]) -> dict[str, str]:
     """Return the limits, from their JSON, as text by name.
 
     >>> of = {"rate": vars(Ratio(236.2e9, 235e9, 237e9, 60)), "matrix_product": vars(Ratio(2e11, 199e9, 201e9, 60))}
-    >>> none = {"rate": None, "matrix_product": None, "why": "no numba"}
+    >>> none = {"rate": None, "matrix_product": None, "why": "no native kernels"}
     >>> memory = {"rate": vars(Ratio(28.1e9, 28e9, 28.2e9, 60)), "matrix_product": None}
     >>> for line in shown_peaks({"float32": of, "bfloat16": none, "memory": memory}).items():
     ...     print(*line)
     float32 peak 236 GFLOP/s (235 – 237); matrix products 200 (199 – 201)
-    bfloat16 peak not measured: no numba
+    bfloat16 peak not measured: no native kernels
     memory's speed 28.1 GB/s (28.0 – 28.2)
     """
     found = {}

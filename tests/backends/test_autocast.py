@@ -22,7 +22,7 @@ MASKS = {
     "window": (masks.Causal() & masks.Window(9), causal(N, N) & window(N, N, 8, 0)),
     "tensor": (torch.from_numpy(causal(N, N)), causal(N, N)),
 }
-BACKENDS = ["auto", "sdpa", "blockwise", "reference", "numba"]
+BACKENDS = ["auto", "sdpa", "blockwise", "reference", "native"]
 
 
 def drawn():
@@ -53,7 +53,7 @@ def test_so_it_has_with_dropout():
                 )
 
 
-@pytest.mark.parametrize("backend", ["blockwise", "reference", "numba"])
+@pytest.mark.parametrize("backend", ["blockwise", "reference", "native"])
 def test_what_computes_in_float32_rounds_once_at_the_end(backend):
     q, k, v = drawn()
     plain = regard.attention(q, k, v, backend=backend)

@@ -11,6 +11,7 @@ import torch.utils.checkpoint
 import regard
 from regard import masks
 from regard.backends import call_cache
+from regard.backends.native import choice
 from regard.errors import InputError
 from regard.problem import Problem
 from sweeps import sweep
@@ -69,6 +70,7 @@ def test_calls_of_one_size_that_differ_otherwise_are_never_taken_for_one_another
 
 
 def test_a_mask_that_is_a_value_is_checked_planned_and_chosen_for_once(monkeypatch):
+    monkeypatch.setattr(choice, "_loaded", lambda: "")  # training of the native kernels is prepared anew each time
     generator = torch.Generator().manual_seed(1)
     short, long = (torch.randn(3, 1, 2, n, 16, generator=generator) for n in (6, 1100))
     of = Problem.of

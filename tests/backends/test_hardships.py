@@ -66,7 +66,7 @@ def test_a_scale_may_be_negative_or_nothing():
             )
 
 
-@pytest.mark.parametrize("backend", ["auto", "sdpa", "blockwise", "numba", "reference"])
+@pytest.mark.parametrize("backend", ["auto", "sdpa", "blockwise", "native", "reference"])
 def test_a_bias_that_lifts_all_scores_leaves_the_gradients(backend):
     """exp of it is beyond float32. The 290 rows fill no whole number of blocks, and all blocks share one tile."""
     for case in sweep(itertools.product([100.0, 300.0], [False, True])):
@@ -288,7 +288,7 @@ def test_lengths_may_be_symbols_where_weights_would_be_beyond_max_bytes():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["blockwise", "numba"])
+@pytest.mark.parametrize("backend", ["blockwise", "native"])
 def test_a_checkpointed_call_is_computed_again(backend):
     x = drawn(1, 2, 150, 8, dtype=torch.float32).requires_grad_()
 

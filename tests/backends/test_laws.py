@@ -8,7 +8,7 @@ import torch
 import regard
 from regard import masks
 from regard.backends import BACKENDS
-from regard.backends.numba_loops import Compiled
+from regard.backends.native import Native
 from regard.normalizers import Sigmoid, Softmax
 from regard.problem import Problem
 from regard.scores import ScaledDot, Shaw
@@ -27,15 +27,15 @@ def _inputs(keys=KEYS, dtype=torch.float64):
 
 
 def _run(backend, q, k, v, **options):
-    """The door, with the backend by name; None where it refuses. Compiled loops take float32 at most."""
-    if backend.name == "numba":
+    """The door, with the backend by name; None where it refuses. The native kernels take float32 at most."""
+    if backend.name == "native":
         q, k, v = (x.float() if x.dtype == torch.float64 else x for x in (q, k, v))
     if backend.refuses(Problem.of(q, k, v, **options)) is not None:
         return None
     return regard.attention(q, k, v, backend=backend.name, **options)
 
 
-every_backend = pytest.mark.parametrize("backend", [*BACKENDS, Compiled()], ids=lambda one: one.name)
+every_backend = pytest.mark.parametrize("backend", [*BACKENDS, Native()], ids=lambda one: one.name)
 OPTIONS = {
     "plain": {},
     "scale": {"scale": -0.5},
@@ -123,7 +123,7 @@ def test_the_weights_of_a_softmax_sum_to_one(backend):
             torch.testing.assert_close(sums, torch.ones_like(sums))
             both = _run(backend, q, k, v, mask=mask, return_weights=True)
             if both is None:
-                assert backend.name in ("sdpa", "blockwise", "numba")
+                assert backend.name in ("sdpa", "blockwise", "native")
                 continue
             weights = both[1]
             assert (weights >= 0).all()
@@ -168,7 +168,7 @@ def test_two_parts_of_the_keys_add_up_for_a_sigmoid(backend):
     given = {"normalizer": Sigmoid(shift=-2.0)}
     whole = _run(backend, q, k, v, **given)
     if whole is None:
-        assert backend.name in ("sdpa", "numba")
+        assert backend.name in ("sdpa", "native")
         return
     parts = [_run(backend, q, k[:, :, part], v[:, :, part], **given) for part in (slice(0, 130), slice(130, KEYS))]
     torch.testing.assert_close(parts[0] + parts[1], whole)

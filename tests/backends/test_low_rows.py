@@ -19,7 +19,7 @@ from sweeps import sweep
 
 N, HEADS, KV_HEADS, DIM = 300, 2, 1, 16
 LOWS = {"-2**20": -(2.0**20), "-1e9": -1e9, "lowest": torch.finfo(torch.float32).min}
-OWN = ["auto", "blockwise", "reference", "numba"]
+OWN = ["auto", "blockwise", "reference", "native"]
 
 
 def whole_numbers(*shape, seed):
@@ -115,7 +115,7 @@ def test_a_sink_as_low_takes_its_share_where_nothing_is_learned(backend):
     np.testing.assert_allclose(found, dense(*given, visible=seen, bias=bias, sink=sink).output, atol=1e-5)
 
 
-@pytest.mark.parametrize("backend", ["blockwise", "reference", "numba"])
+@pytest.mark.parametrize("backend", ["blockwise", "reference", "native"])
 def test_the_gradient_of_the_log_sum_exp_is_the_weights(backend):
     bias, mask, seen, rows = padding(LOWS["-2**20"])
     q, k, v = inputs(rows, LOWS["-2**20"])

@@ -71,7 +71,7 @@ WAYS = {
 }
 
 
-# What compiled loops do not compute, and a bias without a distance, of which they want the whole.
+# What native kernels do not compute, and a bias without a distance, of which they want the whole.
 REFUSED = {
     "dropout",
     "sigmoid",
@@ -87,10 +87,10 @@ COMPILED = [way for way in WAYS if way not in REFUSED]
 
 
 SLOW = ("gaussian", "deberta", "relative key query", "t5", "softcap", "additive")  # one to three seconds in blocks
-EACH = {"blockwise": [way for way in WAYS if way not in SLOW], "numba": COMPILED, "blockwise, slow ones": SLOW}
+EACH = {"blockwise": [way for way in WAYS if way not in SLOW], "native": COMPILED, "blockwise, slow ones": SLOW}
 
 
-@pytest.mark.parametrize("name", slow_but(["blockwise", "numba"], EACH))
+@pytest.mark.parametrize("name", slow_but(["blockwise", "native"], EACH))
 def test_nothing_is_as_large_as_the_weights(name):
     for case in sweep(EACH[name]):
         with case as way:

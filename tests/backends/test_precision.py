@@ -9,7 +9,7 @@ import torch
 
 import regard
 from regard import scores
-from regard.backends.numba_loops import object_code
+from regard.backends.native import library
 from sweeps import sweep
 
 PATH = Path(__file__).parents[2] / "benchmarks" / "precision.py"
@@ -37,10 +37,10 @@ def test_the_error_is_at_most_half_as_large_again_as_that_of_pytorch(dtype):
                     )
 
 
-@pytest.mark.parametrize("backend", ["sdpa", "blockwise", "reference", "numba"])
+@pytest.mark.parametrize("backend", ["sdpa", "blockwise", "reference", "native"])
 def test_projected_queries_and_keys_are_not_rounded(backend):
     """Rounded to bfloat16 they would move scores of this size by half, and weights by as much."""
-    if backend == "numba" and (reason := object_code.refuses()):
+    if backend == "native" and (reason := library.refuses()):
         pytest.skip(reason)
     for case in sweep(["bilinear", "cosine"]):
         with case as kind:
@@ -66,9 +66,16 @@ def test_the_error_that_is_measured_is_that_of_rounding():
     assert 0.5 < output.mean / (2**-9 / 3**0.5) < 2
 
 
+def test_another_table_leaves_the_rest_of_the_page():
+    page = precision.PAGE.read_text(encoding="utf-8")
+    changed = precision.with_table(page, "| type | another |")
+    after = page.partition("| type |")[2].partition("\n\n")[2]
+    assert changed.partition("| type |")[2] == f" another |\n\n{after}"
+    assert changed.partition("(torch ")[0] == page.partition("(torch ")[0]
+
+
 def test_the_page_shows_every_case():
     page = precision.PAGE.read_text(encoding="utf-8")
-    assert page.startswith(precision.INTRODUCTION.split("The columns")[0])
     lines = [line for line in page.splitlines() if line.startswith(("| bfloat16", "| float16"))]
     assert len(lines) == len(precision.TYPES) * len(precision.SHAPES) * len(precision.MASKS)
     for line in lines:

@@ -64,7 +64,7 @@ def test_auto_takes_the_formula_where_no_other_has_the_derivative(name):
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
-@pytest.mark.parametrize("backend", ["sdpa", "blockwise", "numba", "flex"])
+@pytest.mark.parametrize("backend", ["sdpa", "blockwise", "native", "flex"])
 def test_the_others_refuse_it_and_drop_no_tangent(backend):
     for case in sweep([*FORWARD, *TWICE]):
         with case as name:

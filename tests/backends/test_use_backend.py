@@ -35,10 +35,10 @@ def test_calls_inside_take_it_and_others_do_not():
 
 def test_what_it_refuses_goes_as_ever():
     x = drawn()
-    with regard.use_backend("numba"):
+    with regard.use_backend("native"):
         assert ran(x, return_weights=True) == "reference"
         assert ran(x.double()) == "sdpa"
-        assert ran(x, mask=masks.Window(3)) == "numba"
+        assert ran(x, mask=masks.Window(3)) == "native"
 
 
 def test_a_model_takes_it_in_all_its_layers():
@@ -74,6 +74,11 @@ def test_an_unknown_name_is_told_those_that_there_are():
         pytest.raises(InputError, match='must be "auto" or one of sdpa, blockwise, reference, '),
         regard.use_backend("nobody"),
     ):
+        pass
+
+
+def test_a_removed_backend_is_named_as_such():
+    with pytest.raises(InputError, match="got 'triton': the Triton kernels were removed"), regard.use_backend("triton"):
         pass
 
 

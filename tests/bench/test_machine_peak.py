@@ -1,10 +1,12 @@
 """The machine's limits: that the loops do what is counted, and what is said where they cannot run."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
 
-from regard.backends.numba_loops.target import Processor, processor
+from regard.backends.native import library
 from regard_bench import machine_peak
 from regard_bench.machine_peak import PeakLoop, PeakMeter, last_cache_bytes, refuses_peak
 from regard_bench.shares import Resource
@@ -19,9 +21,9 @@ def little(monkeypatch):
 
     The products that are tested are those of AVX-512, which a processor with AMX has as well.
     """
-    if machine_peak.refuses_numba() is None:
-        without_amx = processor()._replace(features=processor().features - {"amx-bf16"})
-        monkeypatch.setattr(machine_peak, "processor", lambda: without_amx)
+    if library.refuses() is None:
+        without_amx = library.instruction_sets() - {"amx"}
+        monkeypatch.setattr(library, "instruction_sets", lambda: without_amx)
     monkeypatch.setattr(machine_peak, "_TIMES", 7)
     monkeypatch.setattr(machine_peak, "_LEAST_BYTES", 1 << 12)
     monkeypatch.setattr(machine_peak, "last_cache_bytes", lambda: None)
@@ -86,30 +88,30 @@ def test_limits_are_medians_of_all_samples_and_a_loop_with_wrong_sums_is_none(mo
 
 
 @pytest.mark.usefixtures("little")
-def test_without_numba_memory_and_matrix_products_are_measured(monkeypatch):
-    monkeypatch.setattr(machine_peak, "refuses_numba", lambda: "no numba here")
+def test_without_kernels_memory_and_matrix_products_are_measured(monkeypatch):
+    monkeypatch.setattr(library, "_loaded", lambda: library._Loaded(None, "none here"))
     meter = PeakMeter()
     meter.sample()
     peaks = meter.peaks()
     assert (set(peaks.rates), set(peaks.products)) == ({Resource.MEMORY}, {Resource.FLOAT32})
-    assert peaks.missing == dict.fromkeys(ARITHMETIC, "no numba here")
+    assert peaks.missing == dict.fromkeys(ARITHMETIC, "none here")
 
 
-PROCESSORS = [
-    ({"fma", "avx512bf16"}, "x86_64", (None, None)),
-    ({"fma"}, "x86_64", (None, "no AVX-512 BF16")),
-    ({"sse2"}, "AMD64", ("no fused multiply–adds", "no AVX-512 BF16")),
-    ({"neon"}, "aarch64", (None, "no AVX-512 BF16")),
-    ({"fma", "avx512bf16", "amx-bf16"}, "x86_64", (None, "products of AMX")),
+PROCESSORS = [  # whether kernels multiply pairs of bfloat16, instruction sets, what is said of float32 and bfloat16
+    (True, {"v3", "v4", "bf16"}, (None, None)),
+    (False, {"v3"}, (None, "no AVX-512 BF16")),
+    (True, {"v3", "v4", "bf16", "amx"}, (None, "products of AMX")),
 ]
 
 
 def test_what_the_processor_lacks_is_said(monkeypatch):
+    loop_of(Resource.FLOAT32)
+    best = library.library()
     for case in sweep(PROCESSORS):
-        with case as (features, machine, reasons):
-            monkeypatch.setattr(machine_peak, "refuses_numba", lambda: None)
-            monkeypatch.setattr(machine_peak, "processor", lambda: Processor("one", frozenset(features)))
-            monkeypatch.setattr(machine_peak.platform, "machine", lambda: machine)
+        with case as (has_bf16, sets, reasons):
+            loaded = library._Loaded(dataclasses.replace(best, has_bf16=has_bf16), None)
+            monkeypatch.setattr(library, "_loaded", lambda loaded=loaded: loaded)
+            monkeypatch.setattr(library, "instruction_sets", lambda sets=sets: frozenset(sets))
             for resource, reason in zip(ARITHMETIC, reasons, strict=True):
                 found = refuses_peak(resource)
                 assert found is None if reason is None else reason in found
@@ -118,8 +120,8 @@ def test_what_the_processor_lacks_is_said(monkeypatch):
 @pytest.mark.usefixtures("little")
 def test_beside_amx_the_product_of_bfloat16_is_measured_and_no_peak(monkeypatch):
     loop_of(Resource.BFLOAT16)
-    with_amx = processor().features | {"amx-bf16"}
-    monkeypatch.setattr(machine_peak, "processor", lambda: Processor("one", with_amx))
+    with_amx = library.instruction_sets() | {"amx"}
+    monkeypatch.setattr(library, "instruction_sets", lambda: with_amx)
     meter = PeakMeter()
     meter.sample()
     assert set(meter.peaks().products) == set(ARITHMETIC)

@@ -1,4 +1,4 @@
-"""The second pass in one compiled loop gives what dense float64 weights give, and takes the calls that it can."""
+"""The second pass in one native kernel gives what dense float64 weights give, and takes the calls that it can."""
 
 import itertools
 from dataclasses import replace
@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from oracles import causal, dense, entropy, pooled, window
-from regard.capture import compiled_pass, compiled_statistics
+from regard.capture import compiled_pass
 from regard.capture.capture_qk import Purse, QueriesKeys
 from regard.capture.statistics import Confidence, Distance, Entropy, Extent, HeatMap, Received, Sink, Top
 from regard.capture.weights_from_qk import CallFromQK
@@ -24,6 +24,10 @@ MASKS = {
     "window": (Window(left=70, right=3), lambda *sizes: window(*sizes, 70, 3)),
     "causal window": (Causal() & Window(200), lambda *sizes: window(*sizes, 199, 0)),
     "before": (Window(left=300, right=0), lambda *sizes: window(*sizes, 300, 0)),
+    "narrowest of three": (
+        Causal() & Window(left=90, right=90) & Window(left=40, right=120),
+        lambda *sizes: window(*sizes, 40, 0),
+    ),
 }
 
 
@@ -39,11 +43,10 @@ def fold(calls, strongest=8):
         start, queries = queries, queries + call.queries
         sizes = call.batch, call.heads, queries, call.keys
         extent = Extent(*sizes, torch.float32, torch.device("cpu"), call.keys - queries, around=call)
-        assert compiled_statistics.refuses(call, extent) is None
-        assert compiled_pass.reads_sums_only(call, statistics)
+        assert compiled_pass.refuses(call, statistics) is None
         for one in statistics:
             one.start(extent)
-        for portion in compiled_statistics.portions(call, statistics, extent, start):
+        for portion in compiled_pass.portions(call, statistics, extent, start):
             for rows in portion():
                 for one in statistics:
                     one.fold(rows)
@@ -211,24 +214,27 @@ def plain(**changed):
     return CallFromQK(Problem.of(q, k, k, **changed))
 
 
-def test_other_calls_keep_the_weights_in_blocks():
+def test_the_pass_takes_plain_calls_of_statistics_that_read_sums():
     standard = [HeatMap(), Top(), Entropy(), Received()]
-    takes = compiled_pass.reads_sums_only
-    assert takes(plain(), standard)
-    assert takes(plain(mask=Causal()), [*standard, Distance(), Confidence()])
+
+    def takes(call, statistics=standard):
+        return compiled_pass.refuses(call, statistics) is None
 
     class Own(Entropy):
         pass
 
+    assert takes(plain())
+    assert takes(plain(mask=Causal()), [*standard, Distance(), Confidence()])
     assert not takes(plain(), [*standard, Sink()])
     assert not takes(plain(), [Own()])
-    assert not takes(plain(mask=Padding(torch.ones(1, 64))), standard)
-    assert not takes(plain(bias=torch.zeros(64, 64)), standard)
-    assert not takes(plain(score=ScaledDot(softcap=5.0)), standard)
-    assert not takes(plain(normalizer=Softmax(sink=torch.zeros(2))), standard)
-    assert not takes(plain(weight_factor=torch.ones(64, 64)), standard)
-    assert not takes(plain().of_heads((1,)), standard)
-    assert not takes(plain().having(chosen_rows=frozenset({3})), standard)
+    for no_band in (Padding(torch.ones(1, 64)), ~Causal(), Causal() | Window(4)):
+        assert not takes(plain(mask=no_band))
+    assert not takes(plain(bias=torch.zeros(64, 64)))
+    assert not takes(plain(score=ScaledDot(softcap=5.0)))
+    assert not takes(plain(normalizer=Softmax(sink=torch.zeros(2))))
+    assert not takes(plain(weight_factor=torch.ones(64, 64)))
+    assert not takes(plain().of_heads((1,)))
+    assert not takes(plain().having(chosen_rows=frozenset({3})))
     problem = plain().problem
-    assert not takes(CallFromQK(replace(problem, q=problem.q * torch.nan)), standard)
-    assert not takes(CallFromQK(replace(problem, q=problem.q.double(), k=problem.k.double())), standard)
+    assert not takes(CallFromQK(replace(problem, q=problem.q * torch.nan)))
+    assert not takes(CallFromQK(replace(problem, q=problem.q.double(), k=problem.k.double())))

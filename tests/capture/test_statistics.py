@@ -1,17 +1,12 @@
-"""Statistics folded block by block equal the slow ones of dense float64 weights, in one pass and call by call.
-
-Each test runs twice: folded by PyTorch, and by the loops that numba compiles.
-"""
+"""Statistics folded block by block equal the slow ones of dense float64 weights, in one pass and call by call."""
 
 import itertools
-import sys
 
 import numpy as np
 import pytest
 import torch
 
 from oracles import causal, dense, entropy, f64, pooled, window
-from regard.capture import compiled_statistics
 from regard.capture.statistics import Distance, Entropy, Extent, HeatMap, Mass, Received, Top, Weights
 from regard.capture.statistics.default_statistics import bin_width
 from regard.capture.watched_call import Ids
@@ -23,25 +18,6 @@ from sweeps import sweep
 
 FIELDS = {"mean", "max", "query_bin", "key_bin", "top_keys", "top_weights"}
 FIELDS |= {"entropy", "received", "weights", "distance"}
-
-
-def by_pytorch(call, statistics, extent, start):
-    return call.blocks(start, bin_width(extent.queries))
-
-
-def by_numba(call, statistics, extent, start):
-    if compiled_statistics.refuses(call, extent) is not None:
-        assert isinstance(call, CallFromWeights)
-        return by_pytorch(call, statistics, extent, start)
-    return (rows for portion in compiled_statistics.portions(call, statistics, extent, start) for rows in portion())
-
-
-blocks = by_pytorch
-
-
-@pytest.fixture(autouse=True, params=[by_pytorch, by_numba], ids=["pytorch", "numba"])
-def _folded_by(request, monkeypatch):
-    monkeypatch.setattr(sys.modules[__name__], "blocks", request.param)
 
 
 def randn(*shape, seed=0, dtype=torch.float64):
@@ -57,7 +33,7 @@ def fold(calls, dtype=torch.float64):
         extent = Extent(call.batch, call.heads, queries, call.keys, dtype, device)
         for one in statistics:
             one.start(extent)
-        for rows in blocks(call, statistics, extent, start):
+        for rows in call.blocks(start, bin_width(extent.queries)):
             for one in statistics:
                 one.fold(rows)
     return {name: value for one in statistics for name, value in one.finish(extent).items()}

@@ -237,8 +237,8 @@ def test_doctor_tells_why_a_backend_refuses(run) -> None:
 def test_doctor_sets_backends_apart_that_are_not_ready_on_a_gpu(run) -> None:
     _, out, _ = run("doctor")
     table = out.split("what is not as it should be yet")[1].split("\n\n")[0]
-    assert [line.split()[0] for line in table.splitlines() if line[:1].strip()] == ["flex", "triton", "sharded"]
-    assert " ".join(table.split()).count("on an H100") == 2
+    assert [line.split()[0] for line in table.splitlines() if line[:1].strip()] == ["flex", "sharded"]
+    assert "on an H100" in " ".join(table.split())
 
 
 def test_an_encoder_decoder_shows_its_cross_attention(run, tmp_path: Path) -> None:
@@ -315,12 +315,11 @@ def test_what_cannot_be_is_said_before_an_atlas_is_written(refused, tmp_path: Pa
 
 
 def test_a_backend_that_cannot_fold_is_named_and_done_without(tmp_path: Path) -> None:
-    with regard.use_backend("triton"):
-        found = regard.look(SENTENCE, model="minilm", out=tmp_path / "it.atlas")
-    assert found.warning.startswith("triton did not compute 6 of 6 layers: ")
-    assert (tmp_path / "it.atlas").exists()
-    with regard.use_backend("numba"):
+    with regard.use_backend("native"):
+        found = regard.look(SENTENCE, model="minilm", statistics=["sink"], out=tmp_path / "it.atlas")
         assert regard.look(SENTENCE, model="minilm").warning is None
+    assert found.warning.startswith("native did not compute 6 of 6 layers: the statistic 'sink' reads the weights")
+    assert (tmp_path / "it.atlas").exists()
 
 
 def test_an_interrupted_atlas_is_gone_on_with(run, tmp_path: Path, monkeypatch) -> None:

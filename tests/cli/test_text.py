@@ -2,12 +2,10 @@
 
 import io
 from importlib import util
-from pathlib import Path
 
 from rich.table import Table
 
-from regard.backends import kernel_compilers
-from regard.backends.numba_loops import object_code
+from regard.backends.native import library
 from regard.cli.console import TextConsole
 from sweeps import sweep
 
@@ -29,8 +27,8 @@ def test_markup_is_text_in_lines_tables_and_status():
 
 def test_the_doctor_names_the_extra_in_brackets(run, monkeypatch):
     usual = util.find_spec
-    monkeypatch.setattr(util, "find_spec", lambda name, *rest: None if name == "numba" else usual(name, *rest))
-    assert "missing numba: pip install 'regard[numba]'" in run("doctor", columns=300)[1]
+    monkeypatch.setattr(util, "find_spec", lambda name, *rest: None if name == "matplotlib" else usual(name, *rest))
+    assert "missing matplotlib: pip install 'regard[figures]'" in run("doctor", columns=300)[1]
 
 
 def test_the_doctor_fits_80_columns_and_cuts_no_path(run, monkeypatch):
@@ -41,29 +39,27 @@ def test_the_doctor_fits_80_columns_and_cuts_no_path(run, monkeypatch):
     assert max(map(len, lines)) <= 80
     assert "…" not in out
     assert out.count("\n\n") == 7  # seven tables under the versions
-    assert out.count("it computes additive scores alone") == 1  # not once a call
+    assert out.count("DTensors") == 1  # not once a call
     assert any(line.startswith("sdpa ") and "weights" in line for line in lines)
 
 
-def test_the_doctor_compiles_the_loops_and_says_where_they_cannot_be_kept(run, monkeypatch):
-    def compile_and_keep(progress):
-        for done in (1, 2, 3):
-            progress(done)
-        return kept
+def test_the_doctor_names_the_kernels_or_why_there_are_none(run, monkeypatch):
+    best = library._Loaded(library.load("x86_64_v3") if library.refuses() is None else None, None, ("v4 is broken",))
+    monkeypatch.setattr(library, "_loaded", lambda: best)
+    if best.best is not None:
+        assert run("doctor")[1].splitlines()[2:4] == [
+            "native kernels: x86_64_v3",
+            "native kernels not loaded: v4 is broken",
+        ]
+    monkeypatch.setattr(library, "_loaded", lambda: library._Loaded(None, "no compiler: run `make native`"))
+    code, out, _ = run("doctor")
+    assert (code, out.splitlines()[2]) == (0, "native kernels: none, because no compiler: run `make native`")
 
-    kept = None
-    monkeypatch.setattr(object_code, "compile_and_keep", compile_and_keep)
+
+def test_the_doctor_no_longer_compiles(run):
     code, _, err = run("doctor", "--compile")
     assert code == 2
-    assert "cannot be kept" in err
-    assert "REGARD_CACHE" in err
-    kept = Path("loops.zip")
-    code, out, _ = run("doctor", "--compile")
-    assert code == 0
-    assert "numba's loops: " in out.splitlines()[2]
-    monkeypatch.setattr(kernel_compilers, "refuses_numba", lambda: "it is not there")
-    code, _, err = run("doctor", "--compile")
-    assert (code, err.strip()) == (2, "regard: it is not there")
+    assert "nothing has to be compiled" in err
 
 
 MARKUP = [

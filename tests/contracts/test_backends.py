@@ -9,7 +9,7 @@ import torch
 from oracles import Largest, causal, dense, window
 from regard import masks
 from regard.backends import BACKENDS, Sdpa
-from regard.backends.numba_loops import Compiled
+from regard.backends.native import Native
 from regard.normalizers import Softmax
 from regard.problem import Problem
 from regard.scores import ScaledDot
@@ -82,7 +82,7 @@ def _rule(b, h, n, m):
     return rule, (i + j + np.arange(h)[:, None, None]) % 2 == 0
 
 
-EVERY = (*BACKENDS, Compiled())
+EVERY = (*BACKENDS, Native())
 every_backend = pytest.mark.parametrize("backend", EVERY, ids=lambda backend: backend.name)
 _MAKERS = (_none, _causal, _causal_start, _window, _both_sides, _padded, _padded_causal, _tensor, _not_itself, _rule)
 MASKS = {make.__name__.strip("_"): make for make in _MAKERS}
@@ -124,7 +124,7 @@ def _computes(backend, options):
 
 def _types(backend):
     """The types of inputs that a backend takes, the widest first."""
-    return [dtype for dtype in TOLERANCE if backend.name != "numba" or dtype != torch.float64]
+    return [dtype for dtype in TOLERANCE if backend.name != "native" or dtype != torch.float64]
 
 
 def _check(backend, problem, inputs, cotangent, expected):

@@ -21,11 +21,11 @@ from regard.backends import BACKENDS, Reference
 from regard.backends.blockwise import backend as blockwise
 from regard.backends.blockwise.fused_tiles import Fused
 from regard.backends.blockwise.unfused import General
-from regard.backends.numba_loops import Compiled
+from regard.backends.native import Native
 from regard.problem import Problem
 from sweeps import sweep
 
-OTHERS = [one for one in (*BACKENDS, Compiled()) if one.name != "reference"]
+OTHERS = [one for one in (*BACKENDS, Native()) if one.name != "reference"]
 TOLERANCE = {torch.float64: 1e-11, torch.float32: 2e-5, torch.float16: 8e-3, torch.bfloat16: 6e-2}
 
 

@@ -1,7 +1,7 @@
 """One to three queries, anywhere before or among many keys, see what their mask leaves and nothing else.
 
 The keys that a mask hides from all hold numbers that would drown the others. Sizes are those at which few queries go
-other ways than many: pieces of keys side by side, ranges of keys, and the numba backend's reading of keys as they lie.
+other ways than many: pieces of keys side by side, ranges of keys, and the native kernels' reading of keys as they lie.
 """
 
 import inspect
@@ -96,7 +96,7 @@ def test_the_default_takes_pieces_and_hides_in_them(queries):
     assert_is(regard.attention(q, k, v), dense(q, k, v).output, "no mask")
 
 
-NAMED = [one for name, one in named().items() if name not in ("flex", "triton", "split", "sharded")]
+NAMED = [one for name, one in named().items() if name not in ("flex", "split", "sharded")]
 
 
 BACKENDS = {backend.name: backend for backend in (*NAMED, Flex(compiles=False))}

@@ -15,7 +15,7 @@ from families import BIASES, FACTORS, MASKS, NORMALIZERS, SCORES, WIDTH, Leaves,
 from regard import masks, normalizers, positions
 from regard.backends.blockwise.backend import OPERATOR as BLOCKWISE
 from regard.backends.call_form import read, unwritable, write
-from regard.backends.numba_loops.backend import OPERATOR as NUMBA
+from regard.backends.native.backend import OPERATOR as NATIVE
 from regard.backends.selection import named
 from regard.errors import InputError
 from regard.problem import Problem
@@ -71,7 +71,7 @@ COMPILED = [[one for one in every if one not in OF_PYTHON] for every in (MASKS, 
 @pytest.mark.slow
 @pytest.mark.parametrize(("mask", "bias"), [*zip(COMPILED[0], itertools.cycle(COMPILED[1]), strict=False)])
 def test_every_mask_and_bias_is_compiled_whole_and_at_most_twice(mask, bias):
-    for case in sweep(["blockwise", "numba"]):
+    for case in sweep(["blockwise", "native"]):
         with case as backend:
             _agrees_at_all_lengths(backend, mask=mask, bias=bias)
 
@@ -129,7 +129,7 @@ def _case(**options):
     return Problem.of(q, k, v, **parts | options), [q, k, v, table, sink]
 
 
-@pytest.mark.parametrize("operator", [BLOCKWISE, NUMBA], ids=lambda one: one.name)
+@pytest.mark.parametrize("operator", [BLOCKWISE, NATIVE], ids=lambda one: one.name)
 def test_an_operator_computes_what_its_backend_does(operator):
     problem, leaves = _case()
     form = write(problem)
@@ -143,7 +143,7 @@ def test_an_operator_computes_what_its_backend_does(operator):
 
 
 @pytest.mark.slow  # 3 s each
-@pytest.mark.parametrize("operator", [BLOCKWISE, NUMBA], ids=lambda one: one.name)
+@pytest.mark.parametrize("operator", [BLOCKWISE, NATIVE], ids=lambda one: one.name)
 @pytest.mark.parametrize("permuted", [False, True], ids=["dense", "permuted"])
 def test_an_operator_is_what_pytorch_expects_of_one(operator, permuted):
     problem, _ = _case()
@@ -251,7 +251,7 @@ class Attends(torch.nn.Module):
 
 
 @pytest.mark.slow  # 20 s each: another process imports PyTorch and regard
-@pytest.mark.parametrize("backend", ["blockwise", "numba"])
+@pytest.mark.parametrize("backend", ["blockwise", "native"])
 @pytest.mark.parametrize("strict", [False, True], ids=["traced", "by the compiler"])
 def test_an_exported_program_computes_the_same_in_another_process(tmp_path, backend, strict):
     model = Attends(backend)

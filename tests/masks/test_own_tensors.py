@@ -15,7 +15,7 @@ from oracles import dense, f64
 from regard import masks, positions, scores
 from regard.backends.blockwise import Blockwise
 from regard.backends.flex import Flex
-from regard.backends.numba_loops import Compiled
+from regard.backends.native import Native
 from regard.backends.reference import Reference
 from regard.backends.sdpa import Sdpa
 from regard.errors import InputError
@@ -26,7 +26,7 @@ from sweeps import sweep
 pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without:UserWarning")
 N = 140
 AT = np.arange(N)
-BACKENDS = {one.name: one for one in (Reference(), Sdpa(), Blockwise(), Compiled(), Flex(compiles=False))}
+BACKENDS = {one.name: one for one in (Reference(), Sdpa(), Blockwise(), Native(), Flex(compiles=False))}
 Q, K, V = (torch.randn(2, 1, N, 8, generator=torch.Generator().manual_seed(seed)) for seed in range(3))
 FLAGS = (AT < 100)[None].repeat(2, 0)
 IDS = (AT // 50)[None].repeat(2, 0)
@@ -136,7 +136,7 @@ def test_a_boolean_tensor_is_not_copied_where_nothing_is_learned():
 
 
 def test_a_boolean_tensor_that_changes_before_the_backward_changes_no_gradient():
-    for case in sweep(["reference", "sdpa", "blockwise", "numba"]):
+    for case in sweep(["reference", "sdpa", "blockwise", "native"]):
         with case as backend:
             seen = torch.ones(N, N).tril().bool()
             source, gradients = seen.clone(), []
@@ -150,7 +150,7 @@ def test_a_boolean_tensor_that_changes_before_the_backward_changes_no_gradient()
 
 
 def test_an_optimizer_step_on_a_bias_is_seen_by_plans_that_are_remembered():
-    for case in sweep(["reference", "sdpa", "blockwise", "numba"]):
+    for case in sweep(["reference", "sdpa", "blockwise", "native"]):
         with case as backend:
             bias = positions.RelativePositionBias(torch.nn.Parameter(torch.randn(2 * N - 1, 1)))
             mask = masks.Padding(torch.tensor(FLAGS))
@@ -163,7 +163,7 @@ def test_an_optimizer_step_on_a_bias_is_seen_by_plans_that_are_remembered():
 
 
 def test_an_optimizer_step_on_a_score_is_seen_by_plans_that_are_remembered():
-    for case in sweep(["reference", "sdpa", "blockwise", "numba"]):
+    for case in sweep(["reference", "sdpa", "blockwise", "native"]):
         with case as backend:
             score = scores.Bilinear(torch.nn.Parameter(torch.randn(8, 8)))
             mask = masks.Padding(torch.tensor(FLAGS))
@@ -197,7 +197,7 @@ class OneOfMyOwn(masks.Padding):
 
 
 def test_masks_of_ones_own_may_hold_what_they_like_and_are_planned_at_each_call():
-    for case in sweep(["reference", "blockwise", "numba"]):
+    for case in sweep(["reference", "blockwise", "native"]):
         with case as backend:
             flags = torch.tensor(FLAGS)
             mask = OneOfMyOwn(flags, np.zeros(3), {"a"})
@@ -221,7 +221,7 @@ class Band(masks.Mask):
 
 
 def test_a_number_that_is_assigned_to_a_mask_of_ones_own_is_seen():
-    for case in sweep(["auto", "blockwise", "numba"]):
+    for case in sweep(["auto", "blockwise", "native"]):
         with case as backend:
             band = Band(9)
             for mask, other in ((band, True), (band & masks.Causal(), np.tri(N, dtype=bool)), (band.bind(N, N), True)):
@@ -250,7 +250,7 @@ def test_copies_are_as_large_as_what_is_told_apart():
 def test_no_plan_keeps_a_mask_alive():
     mask = masks.Padding(torch.tensor(FLAGS))
     alive = weakref.ref(mask)
-    for backend in ("blockwise", "numba", "flex"):
+    for backend in ("blockwise", "native", "flex"):
         BACKENDS[backend](Problem.of(Q, K, V, mask=mask))
     del mask
     gc.collect()

@@ -9,7 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from regard.backends.numba_loops import object_code
+from measured_kernels import take_rules_of
+from regard.backends.native import choice, library
 from regard.errors import InputError
 from regard.train import JsonlLog, read_log, train
 from regard.train.callbacks import Started
@@ -175,21 +176,17 @@ def test_a_resumed_run_says_when_attention_is_computed_otherwise(tmp_path, monke
         if isinstance(event, Started):
             notes.append(event.notes)
 
-    monkeypatch.setattr(object_code, "_ready", False)
+    monkeypatch.setattr(choice, "_loaded", lambda: "")
     train(tiny(tmp_path / "run", training__max_steps=1), [listen])
     train(tiny(tmp_path / "run", training__max_steps=2), [listen])
-    monkeypatch.setattr(object_code, "_ready", True)
-    monkeypatch.setattr(object_code, "processor", lambda: object_code.Processor("", frozenset({"avx512f"})))
+    take_rules_of(monkeypatch)
+    kernels = f"regard's kernels for {library.library().name} and PyTorch's"
     train(tiny(tmp_path / "run", training__max_steps=3), [listen])
-    said = (
-        "attention was computed by PyTorch's kernels before and is computed by numba's loops and PyTorch's kernels "
-        "now: results differ by rounding"
-    )
+    before = "attention was computed by PyTorch's kernels before"
+    said = f"{before} and is computed by {kernels} now: results differ by rounding"
     assert notes == [notes[0], notes[0], (*notes[0], said)]
     found = json.loads((tmp_path / "run" / "run.json").read_text("utf-8"))
-    assert [one["attention"] for one in found["sessions"]] == ["PyTorch's kernels"] * 2 + [
-        "numba's loops and PyTorch's kernels"
-    ]
+    assert [one["attention"] for one in found["sessions"]] == ["PyTorch's kernels"] * 2 + [kernels]
 
 
 def test_training_leaves_the_callers_generator_alone(tmp_path):

@@ -7,7 +7,6 @@ from regard.backends.reference import Reference
 from regard.backends.sdpa import Sdpa
 from regard.backends.selection import (
     BACKENDS,
-    LOOPS_FROM,
     SELECTION,
     Explanation,
     check_name,
@@ -20,7 +19,6 @@ from regard.backends.sharded.dtensors import attend_dtensors, explain_dtensors
 __all__ = [
     "BACKENDS",
     "FEW_QUERIES",
-    "LOOPS_FROM",
     "SELECTION",
     "Answer",
     "Backend",

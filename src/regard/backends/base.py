@@ -13,11 +13,10 @@ from torch.autograd import forward_ad
 from regard.backends import compiled_selection
 from regard.errors import InputError
 from regard.masks import Causal
-from regard.masks.causal_and_window import band_of
 from regard.masks.random_blocks import draws_blocks
 from regard.normalizers import Sigmoid, Softmax
 from regard.problem import Problem
-from regard.scores import Additive, ScaledDot
+from regard.scores import ScaledDot
 from regard.tensors import in_forward_mode, tensors, unwrapped
 from regard.torch_private import (
     TransformType,
@@ -27,8 +26,8 @@ from regard.torch_private import (
 )
 
 __all__ = [
-    "DERIVATIVES", "FEATURES", "LARGE", "PREFERRED", "SOFTMAX_OF_PRODUCTS", "Answer", "Backend", "Selection",
-    "are_rounded", "log_sum", "merge", "preferred", "with_sink",
+    "DERIVATIVES", "FEATURES", "LARGE", "PREFERRED", "REMOVED", "SOFTMAX_OF_PRODUCTS", "Answer", "Backend",
+    "Selection", "are_rounded", "log_sum", "merge", "preferred", "with_sink",
 ]  # fmt: skip
 
 PREFERRED: ContextVar[str] = ContextVar("preferred", default="auto")
@@ -39,11 +38,9 @@ FEATURES: Mapping[str, Callable[[Problem], str | bool]] = {
     "log-sum-exp": lambda call: call.wants_lse,
     "score": lambda call: not call.score.product and type(call.score).__name__,
     "score but ScaledDot": lambda call: type(call.score) is not ScaledDot,
-    "score but Additive": lambda call: type(call.score) is not Additive and type(call.score).__name__,
     "scores": lambda _: True,
     "softcap": lambda call: call.score.softcap is not None,
     "normalizer": lambda call: not isinstance(call.normalizer, Softmax) and type(call.normalizer).__name__,
-    "normalizer but Softmax": lambda call: type(call.normalizer) is not Softmax and type(call.normalizer).__name__,
     "normalizer of whole rows": lambda call: (
         not isinstance(call.normalizer, Softmax | Sigmoid) and type(call.normalizer).__name__
     ),
@@ -52,9 +49,6 @@ FEATURES: Mapping[str, Callable[[Problem], str | bool]] = {
     "weight_factor": lambda call: call.weight_factor is not None,
     "dropout": lambda call: call.dropout is not None,
     "mask but Causal": lambda call: call.mask is not None and type(call.mask.mask) is not Causal,
-    "mask but a band": lambda call: (
-        call.mask is not None and band_of(call.mask.mask) is None and type(call.mask.mask).__name__
-    ),
     "mapped mask": lambda call: call.mask is not None and any(map(is_batchedtensor, tensors(call.mask.mask))),
     "drawn mask": lambda call: torch.compiler.is_compiling() and call.mask is not None and draws_blocks(call.mask.mask),
     "gradients": lambda call: torch.is_grad_enabled() and any(x.requires_grad for x in (call.q, call.k, call.v)),
@@ -81,6 +75,14 @@ SOFTMAX_OF_PRODUCTS = {
     "normalizer": "it has no {}, only the softmax",
     "weight_factor": "it has no factor on the weights",
     "dropout": "it has no dropout",
+}
+# Names of backends that were removed, and what computes their calls now.
+REMOVED: Mapping[str, str] = {
+    "numba": 'the compiled loops are backend="native" now, which needs no compiler and no command',
+    "triton": (
+        'the Triton kernels were removed; backend="auto" computes additive scores by "blockwise" or '
+        'by "reference", and regard.watch computes its statistics without a backend'
+    ),
 }
 
 
@@ -148,7 +150,8 @@ class Backend:
     def plain(self, problem: Problem) -> Callable[[Tensor, Tensor, Tensor], Tensor] | None:
         """Give a function of q, k and v for all problems of these sizes with this mask and bias, if there is one.
 
-        `call_cache` keeps it, and asks only for problems whose bias holds no tensor of the caller's.
+        `call_cache` keeps it, and asks only for problems whose bias holds no tensor of the caller's. Where a problem
+        has dropout, the function draws a seed for each call; a backend that cannot has none.
         """
         return None
 
@@ -188,9 +191,15 @@ class Selection:
         object.__setattr__(self, "named", {one.name: one for one in (*self.usual, *self.shortcuts, *self.by_name)})
 
     def check_name(self, backend: object) -> None:
-        """Raise an InputError that lists the names if it is none of them."""
+        """Raise an InputError if it is not the name of a backend; the error lists the names, and says what computes the
+        calls of a backend that was removed.
+        """
         if not isinstance(backend, str) or (backend != "auto" and backend not in self.named):
-            raise InputError(f'`backend` must be "auto" or one of {", ".join(self.named)}, got {backend!r}')
+            removed = REMOVED.get(backend) if isinstance(backend, str) else None
+            raise InputError(
+                f'`backend` must be "auto" or one of {", ".join(self.named)}, got {backend!r}'
+                f"{'' if removed is None else f': {removed}'}"
+            )
 
     def choose(self, problem: Problem, backend: str = "auto", prefers: str = "auto") -> Backend:
         """Take the named backend, or the preferred one, or the one with the least work; raise with every reason if none

@@ -38,7 +38,8 @@ KnownCall = tuple[tuple[Any, ...], tuple[Mask, ...]]
 
 
 def describe(q: object, k: object, v: object, backend: object, options: Options) -> KnownCall | None:
-    """Describe a call, or give None where the checks look at more than sizes, types, a scale, a mask and a bias.
+    """Describe a call, or give None where the checks look at more than sizes, types, a scale, a mask, a bias and a
+    probability of dropout.
 
     For calls with no other option than these, on tensors in memory whose work nobody traces. A mask that may change
     without a trace (a tensor, a mask of one's own that does not copy its tensors) cannot be known by a key, and
@@ -53,10 +54,11 @@ def describe(q: object, k: object, v: object, backend: object, options: Options)
         return None
     mask: Any = None
     bias = scale = None
+    dropout = 0.0
     if options:
         if (found := _values_of(options)) is None:
             return None
-        mask, bias, scale = found
+        mask, bias, scale, dropout = found
     if q.is_cpu and k.is_cpu and v.is_cpu:
         kind, device = "cpu", None
     elif q.is_cuda and k.is_cuda and v.is_cuda:
@@ -89,7 +91,7 @@ def describe(q: object, k: object, v: object, backend: object, options: Options)
     added = bias and (bias.num_heads, bias.bidirectional)
     learns = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
     key = (
-        q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype, device, seen, added, scale, learns, backend,
+        q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype, device, seen, added, scale, dropout, learns, backend,
         backend == "auto" and PREFERRED.get(),
         torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind),
         torch.are_deterministic_algorithms_enabled(),
@@ -97,10 +99,11 @@ def describe(q: object, k: object, v: object, backend: object, options: Options)
     return key, holders
 
 
-def _values_of(options: Options) -> tuple[Any, ALiBi | None, float | None] | None:
-    """The mask, a bias that holds no tensor, and the scale; None where anything else is not its default."""
+def _values_of(options: Options) -> tuple[Any, ALiBi | None, float | None, float] | None:
+    """The mask, a bias that holds no tensor, the scale and dropout; None where anything else is not its default."""
     mask: Any = None
     bias = scale = None
+    dropout = 0.0
     for name, value in options.items():
         if value is DEFAULTS.get(name, _MISSING):
             continue
@@ -110,9 +113,11 @@ def _values_of(options: Options) -> tuple[Any, ALiBi | None, float | None] | Non
             bias = value
         elif name == "scale" and type(value) is float:
             scale = value
-        elif not (name == "dropout" and type(value) is float and value == 0.0):
+        elif name == "dropout" and type(value) is float:
+            dropout = value
+        else:
             return None
-    return mask, bias, scale
+    return mask, bias, scale, dropout
 
 
 def _identity_of(mask: object) -> tuple[Any, tuple[Mask, ...]] | None:
@@ -138,7 +143,8 @@ def find(call: KnownCall) -> Compute | None:
 def keep(call: KnownCall, backend: Backend, problem: Problem, keys: Any = None) -> Compute | None:
     """Keep what computes such calls and return it, if the backend has a function of q, k and v alone for them.
 
-    `keys` are those that some query sees (`narrowed`), None where they are all.
+    `keys` are those that some query sees (`narrowed`), None where they are all. What computes calls with dropout is not
+    returned: it draws a seed for each, and that of the first was drawn.
     """
     if (compute := backend.plain(problem)) is None:
         return None
@@ -152,7 +158,7 @@ def keep(call: KnownCall, backend: Backend, problem: Problem, keys: Any = None) 
         compute = partial(_in_type, narrow, compute)
     key, holders = call
     _KEPT[key] = tuple(weakref.ref(one) for one in holders), compute
-    return compute
+    return compute if problem.dropout is None else None
 
 
 def _of_keys(keys: Any, compute: Compute, q: Tensor, k: Tensor, v: Tensor) -> Tensor:

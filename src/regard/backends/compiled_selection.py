@@ -18,7 +18,7 @@ def choose(backends: "Selection", problem: Problem) -> "Backend | None":
     """Return the backend that compiled code takes for a problem, or None if all refuse it.
 
     Compiled code takes the shortcuts that eager code takes. Exported programs are for any length, and may run on a
-    machine that has no loops.
+    machine that has no native kernels.
     """
     if is_exporting():
         if (found := _of_any_length(backends.usual, problem)) is not None:

@@ -12,18 +12,16 @@ from regard.backends.base import FEATURES, PREFERRED, Backend, Selection
 from regard.backends.blockwise import Blockwise
 from regard.backends.chunked_sdpa import Split
 from regard.backends.flex import Flex
-from regard.backends.numba_loops import Compiled, auto
+from regard.backends.native import Native, choice
 from regard.backends.reference import Reference
 from regard.backends.sdpa import Sdpa
 from regard.backends.sharded import Sharded
-from regard.backends.triton_additive import AdditiveTriton
 from regard.problem import Problem
 from regard.tensors import human_bytes
 
 __all__ = [
     "BACKENDS",
     "BY_NAME",
-    "LOOPS_FROM",
     "SELECTION",
     "Explanation",
     "check_name",
@@ -34,15 +32,14 @@ __all__ = [
 ]
 
 _FORMULA = Reference()
-_LOOPS = Compiled()
+_NATIVE = Native()
 SELECTION = Selection(
     usual=(Sdpa(), Blockwise(), _FORMULA),
-    shortcuts=(_LOOPS, Split()),
-    by_name=(Flex(), AdditiveTriton(), Sharded()),
+    shortcuts=(_NATIVE, Split()),
+    by_name=(Flex(), Sharded()),
     formula=_FORMULA,
 )
 BACKENDS, BY_NAME = SELECTION.usual, SELECTION.by_name
-LOOPS_FROM = _LOOPS.least_keys  # keys from which on `auto` may take what reads the tensors' memory
 choose, check_name = SELECTION.choose, SELECTION.check_name
 
 
@@ -132,8 +129,8 @@ def explain(problem: Problem, backend: str = "auto", prefers: str = "auto") -> E
     ready = [one for name, one in named().items() if reasons.get(name, "not asked") is None]
     chosen = _first_of(ready, problem) if ready else None
     slower = [] if chosen is None else [(one.name, _times(one, chosen, problem)) for one in ready if one is not chosen]
-    if chosen is _LOOPS and backend == "auto":
-        said.append(f"{chosen.name}: {auto.reason_for(problem)}")
+    if chosen is _NATIVE and backend == "auto":
+        said.append(f"{chosen.name}: {choice.reason_for(problem)}")
     share = problem.plan().share
     pairs = problem.batch * problem.heads * problem.queries * problem.keys
     flops = int(2 * pairs * (problem.q.shape[-1] + problem.v.shape[-1]) * share)
@@ -150,13 +147,13 @@ def explain(problem: Problem, backend: str = "auto", prefers: str = "auto") -> E
 
 
 def _shortcuts(problem: Problem) -> tuple[list[Backend], list[str]]:
-    """The shortcuts that `auto` asks to run a problem, and what hinders the loops if they could."""
+    """The shortcuts that `auto` asks to run a problem, and what hinders native kernels if they could."""
     asked = (
         [] if torch.compiler.is_compiling() else [one for one in SELECTION.shortcuts if SELECTION.asks(one, problem)]
     )
-    hindered = _LOOPS in asked and not any(FEATURES[what](problem) for what in _LOOPS.lacks)
-    reason = auto.hindrance(problem) if hindered else ""
-    said = [f"{_LOOPS.name} not taken: {reason}"] if reason else []
+    hindered = _NATIVE in asked and not any(FEATURES[what](problem) for what in _NATIVE.lacks)
+    reason = choice.hindrance(problem) if hindered else ""
+    said = [f"{_NATIVE.name} not taken: {reason}"] if reason else []
     return [one for one in asked if not one.is_passed_over(problem)], said
 
 

@@ -95,7 +95,7 @@ class Site:
 
     @property
     def fallback_reason(self) -> str | None:
-        """Why the kernel of regard.use_backend has not processed all calls; None if it has, or if none was
+        """Why the kernel that regard.use_backend names has not processed all calls; None if it has, or if none was
         requested.
         """
         return self._folding.fallback_reason

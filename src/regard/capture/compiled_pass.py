@@ -1,7 +1,10 @@
-"""The whole second pass in one compiled loop, from q and k to the sums that statistics keep; weights are not stored.
+"""The whole second pass in one native kernel, from q and k to the sums that statistics keep; weights are not stored.
 
-`reads_sums_only` decides which calls it takes. Of others, `compiled_statistics` reads weights that PyTorch has computed
-and stored, a block of rows at a time.
+PyTorch passes over a block of weights about a dozen times, once per operation; the kernel computes a few rows and all
+of their statistics while they are in cache. It has no threads of its own: heads are processed in parallel
+(`side_by_side` in `run_statistics.py`), and Python's lock is released. `refuses` decides which calls it takes: a plain
+softmax of scaled products in a band around the diagonal, whose statistics read nothing else than sums. PyTorch computes
+all others.
 """
 
 import itertools
@@ -17,11 +20,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from regard.backends.numba_loops import object_code
-from regard.backends.numba_loops.kernel_args import BLOCK_OF_WEIGHTS, CHUNK
-from regard.backends.numba_loops.sizes import BLOCK, ROWS
+from regard.backends.native import library
+from regard.backends.native.record import ROWS
+from regard.backends.native.sizes import BLOCK, ROWS_AT_ONCE
 from regard.capture.capture_qk import QueriesKeys
-from regard.capture.statistics import Confidence, Distance, Entropy, HeatMap, Received, Statistic, Top
+from regard.capture.statistics import Confidence, Distance, Entropy, Extent, HeatMap, Received, Statistic, Top
+from regard.capture.statistics.default_statistics import bin_width
 from regard.capture.watched_call import WatchedCall
 from regard.capture.weight_rows import RowBlock
 from regard.capture.weights_from_qk import CallFromQK
@@ -29,7 +33,7 @@ from regard.masks.causal_and_window import Band, band_of
 from regard.normalizers import Softmax
 from regard.problem import Problem
 
-__all__ = ["Requested", "portions", "reads_sums_only", "spanned"]
+__all__ = ["portions", "refuses"]
 
 _READ = HeatMap, Top, Entropy, Received, Distance, Confidence, QueriesKeys
 _PAIRS = 2**22  # visible pairs of a block of rows: some milliseconds, after which Ctrl-C is heard
@@ -37,8 +41,50 @@ _SCORES = 2**17  # scores of a group of rows, half of a core's L2 cache
 _FEWEST, _MOST = 16, 32  # rows of a group
 
 
+def refuses(call: WatchedCall, statistics: Sequence[Statistic]) -> str | None:
+    """Return why the pass does not support a call with these statistics, or None if it does."""
+    if call.is_sharded:
+        return "the sequence is sharded over ranks"
+    if not isinstance(call, CallFromQK):
+        return "the model computed its weights itself"
+    if call.device.type != "cpu":
+        return f"it runs on CPU, and the queries are on {call.device}"
+    if call.head_numbers is not None or call.chosen_rows is not None:
+        return "heads or queries were chosen, and it computes all of them"
+    return _refuses_statistics(statistics) or _refuses_problem(call) or library.refuses()
+
+
+def _refuses_statistics(statistics: Sequence[Statistic]) -> str | None:
+    for one in statistics:
+        if type(one) not in _READ:  # what a subclass reads is unknown
+            return f"the statistic {one.name!r} reads the weights themselves"
+    return None
+
+
+def _refuses_problem(call: CallFromQK) -> str | None:
+    problem = call.problem
+    if torch.promote_types(problem.q.dtype, torch.float32) != torch.float32:
+        return f"it computes in float32, and the queries are {problem.q.dtype}"
+    if not problem.score.product:
+        return f"the score is no scaled product, but {type(problem.score).__name__}"
+    if type(problem.normalizer) is not Softmax:
+        return f"the weights are no softmax, but {type(problem.normalizer).__name__}"
+    if problem.mask is not None and band_of(problem.mask.mask) is None:
+        return f"the mask is no band around the diagonal, but {type(problem.mask.mask).__name__}"
+    parts = {
+        "the scores have a softcap": problem.score.softcap,
+        "the scores have a bias": problem.bias,
+        "the weights have a sink": problem.sink,
+        "the weights have a factor": problem.weight_factor,
+    }
+    for reason, part in parts.items():
+        if part is not None:
+            return reason
+    return None if call.is_tame else "queries or keys are empty, NaN, or so large that scores may overflow"
+
+
 @dataclass(frozen=True)
-class Requested:
+class _Requested:
     """The requested results: strongest keys of a row, bins of the map; the position of row 0 of the record among its
     keys, and the number of these before the call's own keys.
     """
@@ -50,34 +96,32 @@ class Requested:
     shift: int
 
 
-def spanned(start: int, length: int, width: int) -> int:
+def _spanned(start: int, length: int, width: int) -> int:
     """Return the number of bins of a given width that a range overlaps."""
     return (start + length - 1) // width - start // width + 1
 
 
-def reads_sums_only(call: WatchedCall, statistics: Sequence[Statistic]) -> bool:
-    """Return whether the pass takes a call: a plain softmax of float32 in a band around the diagonal, whose statistics
-    read nothing else than sums.
+def portions(
+    call: WatchedCall, statistics: Sequence[Statistic], extent: Extent, start: int
+) -> list[Callable[[], Iterator[RowBlock]]]:
+    """Return the rows of each sequence and head, a block at a time, with their statistics; `refuses` must have returned
+    None.
+
+    Args:
+        call: The call whose first row is row `start` of the record.
+        statistics: The statistics that read the rows.
+        extent: The size of the record, this call included.
+        start: The number of rows before the call.
     """
-    if not isinstance(call, CallFromQK) or call.head_numbers is not None or call.chosen_rows is not None:
-        return False
+    assert isinstance(call, CallFromQK)
     problem = call.problem
-    is_plain = type(problem.normalizer) is Softmax and problem.sink is None and problem.weight_factor is None
-    return (
-        all(type(one) in _READ for one in statistics)  # what a subclass reads is unknown
-        and is_plain
-        and problem.score.softcap is None
-        and torch.promote_types(problem.q.dtype, torch.float32) == torch.float32
-        and (problem.mask is None or band_of(problem.mask.mask) is not None)
-        and call.is_tame  # a product without a bias
+    asked = _Requested(
+        count=max((one.k for one in statistics if isinstance(one, Top)), default=1),
+        tall=bin_width(extent.queries),
+        broad=bin_width(extent.keys),
+        offset=extent.offset,
+        shift=call.shift,
     )
-
-
-def portions(call: CallFromQK, start: int, asked: Requested) -> list[Callable[[], Iterator[RowBlock]]]:
-    """Return the rows of each sequence and head, a block at a time, with their statistics; the first row is row `start`
-    of the record.
-    """
-    problem = call.problem
     band = Band() if problem.mask is None else band_of(problem.mask.mask)
     assert band is not None
     packed = lru_cache(maxsize=torch.get_num_threads())(partial(_packed, problem))
@@ -105,13 +149,13 @@ def _packed(problem: Problem, batch_index: int, kv_head: int) -> Float[Tensor, "
 class _Pass:
     problem: Problem
     start: int
-    asked: Requested
+    asked: _Requested
     band: tuple[int, int]
 
     def head(self, batch_index: int, head: int, packed: Callable[[int, int], Tensor]) -> Iterator[RowBlock]:
         """Yield the rows of a head; where threads are free, several blocks are computed in parallel."""
         problem, threads = self.problem, torch.get_num_threads()
-        rows = problem.queries + ROWS - 1  # they are computed four at a time
+        rows = problem.queries + ROWS_AT_ONCE - 1  # they are computed four at a time
         q = torch.zeros(rows, problem.q.shape[3], dtype=torch.float32, device="cpu")
         q[: problem.queries] = problem.q[batch_index, head]
         q.mul_(problem.scale)  # in single precision: a product of bfloat16 with a number is rounded to bfloat16
@@ -150,34 +194,34 @@ class _Pass:
         height, columns, seen = block.stop - block.start, right - left, min(self.problem.keys, right) - left
         start, shift = self.start + block.start, left + asked.shift
         count = min(asked.count, columns)
-        bins = spanned(start, height, asked.tall), spanned(shift, columns, asked.broad)
-        held: dict[str, npt.NDArray[Any]] = {
-            "top": np.zeros((height, count), np.float32),
-            "keys": np.zeros((height, count), np.int64),
-            "per_row": np.zeros((height, 4), np.float32),
+        bins = _spanned(start, height, asked.tall), _spanned(shift, columns, asked.broad)
+        results: dict[str, npt.NDArray[Any]] = {
+            "strongest": np.zeros((height, count), np.float32),
+            "strongest_keys": np.zeros((height, count), np.int64),
+            "row_sums": np.zeros((height, 4), np.float32),
             "received": np.zeros(columns, np.float64),
             "sums": np.zeros(bins, np.float32),
             "maxima": np.zeros(bins, np.float32),
         }
         widest = min(columns, max(0, before + after + 1) + _MOST + 2 * BLOCK)  # of a group, in whole blocks
-        group = min(_MOST, max(_FEWEST, _SCORES // widest // ROWS * ROWS))
+        group = min(_MOST, max(_FEWEST, _SCORES // widest // ROWS_AT_ONCE * ROWS_AT_ONCE))
         row_bytes = (widest + BLOCK) * 4  # rows whose distance is a power of two would displace each other from L1
-        room: dict[str, npt.NDArray[Any]] = {
-            "room": np.empty(3 * columns + CHUNK, np.float32),
+        buffers: dict[str, npt.NDArray[Any]] = {
+            "workspace": np.empty(2 * columns + BLOCK, np.float32),
             "weights": np.empty(group * row_bytes, np.uint8),
         }
-        numbers = {name: one.ctypes.data for name, one in (held | room).items()}
-        numbers |= {"scores": 0, "heads": 1, "rows": height, "columns": columns, "size": 4, "count": count}
-        numbers |= {"row_shift": start % asked.tall, "column_shift": shift % asked.broad, "tall": asked.tall}
-        numbers |= {"broad": asked.broad, "bin_rows": bins[0], "bin_columns": bins[1]}
-        numbers |= {"first": start + asked.offset - shift, "diagonal": block.start + self.problem.q_offset - left}
+        numbers = {name: array.ctypes.data for name, array in (results | buffers).items()}
         numbers |= {"q": q.data_ptr() + block.start * depth * 4, "packed": packed.data_ptr() + left * depth * 4}
-        numbers |= {"depth": depth, "group": group, "weights_row": row_bytes}
-        numbers |= {"before": before, "after": after, "seen": seen}
-        job = np.array([tuple(numbers[name] for name in BLOCK_OF_WEIGHTS.names or ())], BLOCK_OF_WEIGHTS)
-        object_code.loops().functions["sweep_qk"](job.ctypes.data)
-        found: dict[str, Any] = {name: torch.from_numpy(one)[None] for name, one in held.items()}
-        found |= dict(zip(("total", "centred", "distances", "most"), found.pop("per_row").unbind(-1), strict=True))
+        numbers |= {"depth": depth, "rows": height, "columns": columns, "before": before, "after": after, "keys": seen}
+        numbers |= {"diagonal": block.start + self.problem.q_offset - left, "first": start + asked.offset - shift}
+        numbers |= {"group": group, "weights_row": row_bytes, "height": asked.tall, "width": asked.broad}
+        numbers |= {"row_shift": start % asked.tall, "column_shift": shift % asked.broad, "bin_columns": bins[1]}
+        numbers["count"] = count
+        record = np.array([tuple(numbers[name] for name in ROWS.names or ())], ROWS)
+        library.library().kernels["summarize_rows"].call(record.ctypes.data)
+        found: dict[str, Any] = {name: torch.from_numpy(array)[None] for name, array in results.items()}
+        found |= {"top": found.pop("strongest"), "keys": found.pop("strongest_keys")}
+        found |= dict(zip(("total", "centred", "distances", "most"), found.pop("row_sums").unbind(-1), strict=True))
         nothing = torch.empty(1, height, 0, dtype=torch.float32, device="cpu")
         found |= {"asked": asked, "leaks": False}
         return _Rows(batch_index, slice(head, head + 1), start, left, nothing, **found)
@@ -187,7 +231,7 @@ class _Pass:
 class _Rows(RowBlock):
     """Rows of one head without their weights; rows that see no key have 0 everywhere."""
 
-    asked: Requested
+    asked: _Requested
     top: Float[Tensor, "1 rows count"]
     keys: Int[Tensor, "1 rows count"]
     total: Float[Tensor, "1 rows"]  # z / e ** most

@@ -1,8 +1,7 @@
 """Weights of a few heads and rows of one call: what a tap reads while the fused kernel computes the output.
 
 `weights_of_rows` applies the formula to any watched call. `weights_of_sdpa` is the short way for a call of PyTorch's
-kernel: a compiled loop, or one product of (heads × rows × dim) and (dim × keys) for each key head, one mask and one
-softmax.
+kernel: one product of (heads × rows × dim) and (dim × keys) for each key head, one mask and one softmax.
 """
 
 import contextlib
@@ -15,7 +14,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.capture.compiled_rows import weights_by_loop
 from regard.capture.watched_call import WatchedCall
 from regard.capture.weights_from_qk import HIDDEN, CallFromQK, CallFromWeights
 from regard.errors import ObservationError
@@ -135,14 +133,12 @@ def weights_of_sdpa(
     scale: float | None = None,
 ) -> Float[Tensor, "batch heads rows keys"]:
     """Return the weights of some heads and neighbouring rows of a call of `F.scaled_dot_product_attention`."""
-    scale, heads = q.shape[-1] ** -0.5 if scale is None else scale, tuple(heads)
-    if (found := weights_by_loop(q, k, rows, heads, mask, is_causal=is_causal, scale=scale)) is not None:
-        return found
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
     with plain_mode(q.device):
-        return _by_operators(q, k, rows, heads, mask, is_causal=is_causal, scale=scale)
+        return _of_sdpa(q, k, rows, tuple(heads), mask, is_causal=is_causal, scale=scale)
 
 
-def _by_operators(
+def _of_sdpa(
     q: Tensor, k: Tensor, rows: slice, heads: tuple[int, ...], mask: Tensor | None, *, is_causal: bool, scale: float
 ) -> Tensor:
     batch, count, keys = len(q), rows.stop - rows.start, k.shape[2]

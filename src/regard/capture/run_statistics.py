@@ -12,15 +12,15 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from regard.backends import LOOPS_FROM, preferred
-from regard.backends.numba_loops.auto import takes_some
-from regard.capture import compiled_statistics, fused
+from regard.backends import preferred
+from regard.backends.native.choice import takes_some
+from regard.capture import compiled_pass
 from regard.capture.records import Layer
 from regard.capture.requested_statistics import RESERVED, needs_of
 from regard.capture.statistic_axes import axes_of
@@ -35,15 +35,12 @@ from regard.torch_private import DisableTorchFunction
 __all__ = ["Folding", "is_worth_it", "side_by_side"]
 
 
-Kernel = Literal["triton", "numba"]  # modules that process rows if use_backend selects them and they do not refuse
-
-
 class Folding:
     """The statistics of one call site."""
 
     def __init__(self, site: str, statistics: tuple[Statistic, ...]) -> None:
         self._site = site
-        self.fallback_reason: str | None = None  # why the kernel of use_backend has not processed all calls
+        self.fallback_reason: str | None = None  # why PyTorch has processed calls for which use_backend names a kernel
         self._now = [one for one in statistics if "gradient" not in needs_of(one)]
         self._later = [one for one in statistics if "gradient" in needs_of(one)]
         self._waiting = False  # for a backward pass
@@ -59,9 +56,11 @@ class Folding:
         self._check_parts(extent)
         if self._later:
             self._wait(extent, start)
-        kernel = _kernel_for(extent)
-        reason = None if kernel is None else self._refused(kernel, extent)
-        _sweep(self._now, extent, start, kernel=None if reason else kernel)
+        wanted, reason = _wants_compiled_pass(extent), None
+        if wanted:
+            assert extent.around is not None
+            reason = compiled_pass.refuses(extent.around, _sweeping(self._now))
+        _sweep(self._now, extent, start, compiled=wanted and reason is None)
         if preferred() != "auto":
             self.fallback_reason = self.fallback_reason or reason
 
@@ -76,15 +75,6 @@ class Folding:
                     f"{one.name!r} needs whole rows, and the sequence of {self._here} is sharded over ranks, of which "
                     f"none has them: {way}, or watch the whole sequence in one process"
                 )
-
-    def _refused(self, kernel: Kernel, extent: Extent) -> str | None:
-        """Return why PyTorch processes this call instead of the kernel."""
-        assert extent.around is not None
-        if extent.around.is_sharded:
-            return "the sequence is sharded over ranks"
-        if kernel == "numba":
-            return compiled_statistics.refuses(extent.around, extent)
-        return fused.refuses(extent.around, _sweeping(self._now))
 
     def _wait(self, extent: Extent, start: int) -> None:
         """Process the rows when the gradient of the output is known."""
@@ -157,19 +147,20 @@ class Folding:
         return array
 
 
-def _kernel_for(extent: Extent) -> Kernel | None:
-    """Return the module that is to process rows: the one of regard.use_backend, or compiled loops for long calls."""
+_LONG = 512  # keys from which on the pass was measured to be faster
+
+
+def _wants_compiled_pass(extent: Extent) -> bool:
+    """Return whether the compiled pass is to process a call: for regard.use_backend, or because the call is long."""
     backend = preferred()
-    if backend == "numba" or (backend == "auto" and extent.keys >= LOOPS_FROM and takes_some(extent.device)):
-        return "numba"
-    return "triton" if backend == "triton" else None
+    return backend == "native" or (backend == "auto" and extent.keys >= _LONG and takes_some(extent.device))
 
 
 def _sweeping(statistics: list[Statistic]) -> list[Statistic]:
     return [one for one in statistics if getattr(one, "sweeps", True)]
 
 
-def _sweep(statistics: list[Statistic], extent: Extent, start: int, *, kernel: Kernel | None = None) -> None:
+def _sweep(statistics: list[Statistic], extent: Extent, start: int, *, compiled: bool = False) -> None:
     with _by_itself(extent.device):
         for statistic in statistics:
             statistic.start(extent)
@@ -184,7 +175,11 @@ def _sweep(statistics: list[Statistic], extent: Extent, start: int, *, kernel: K
             for statistic in folding:
                 statistic.fold(rows)
 
-        _fold_all(_portions(folding, extent, start, kernel), folding, extent, fold, fused_pass=kernel == "triton")
+        if compiled:
+            portions = compiled_pass.portions(around, folding, extent, start)
+        else:
+            portions = around.portions(start, bin_width(extent.queries))
+        _fold_all(portions, folding, extent, fold)
         if around.is_sharded:
             for statistic in folding:
                 statistic.reduce_ranks(around.all_reduce)  # type: ignore[attr-defined]
@@ -193,23 +188,10 @@ def _sweep(statistics: list[Statistic], extent: Extent, start: int, *, kernel: K
 Portions = list[Callable[[], Iterator[RowBlock]]]
 
 
-def _portions(folding: list[Statistic], extent: Extent, start: int, kernel: Kernel | None) -> Portions:
-    """Return the rows of a call, processed by a kernel where one was chosen."""
-    around = extent.around
-    assert around is not None
-    if kernel == "triton":
-        return fused.portions(around, folding, extent, start)
-    if kernel == "numba":
-        return compiled_statistics.portions(around, folding, extent, start)
-    return around.portions(start, bin_width(extent.queries))
-
-
-def _fold_all(
-    portions: Portions, folding: list[Statistic], extent: Extent, fold: Callable[[RowBlock], None], *, fused_pass: bool
-) -> None:
+def _fold_all(portions: Portions, folding: list[Statistic], extent: Extent, fold: Callable[[RowBlock], None]) -> None:
     """Process all rows, those of different heads in parallel where that is worth it."""
     assert extent.around is not None
-    by_head = not fused_pass and all(getattr(one, "by_head", False) for one in folding)
+    by_head = all(getattr(one, "by_head", False) for one in folding)
     if by_head and is_worth_it(extent.around, len(portions), extent.device):
         side_by_side(portions, fold, lambda: _by_itself(extent.device))
         return

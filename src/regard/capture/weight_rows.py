@@ -162,7 +162,7 @@ class RowBlock:
     before_factor: Tensor | None = None  # the log-sum-exps, if the weights were changed after the softmax
     is_part: bool = False  # whether other blocks have the other columns of these rows
     scratch: Tensor | None = None  # a buffer for products, because allocation costs more than the product
-    _strongest: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    _strongest: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict, init=False)
     _summed: tuple[int, Tensor] | None = field(default=None, init=False)
 
     @property
@@ -185,11 +185,6 @@ class RowBlock:
         if count not in self._strongest:
             self._strongest[count] = _strongest(self.weights, count)
         return self._strongest[count]
-
-    def dot_scores(self) -> Float[Tensor, "heads rows"]:
-        """Return Σ_j p_ij s_ij of each row."""
-        assert self.scores is not None
-        return self.dot(self.scores)
 
     def dot(self, other: Float[Tensor, "#heads rows columns"]) -> Float[Tensor, "heads rows"]:
         """Return Σ_j p_ij x_ij of each row."""
@@ -266,7 +261,7 @@ class RowBlock:
             return unscored
         lse = log_sum_exp(self.weights, self.scores, next(iter(self._strongest.values()), None))
         mass = self.mass if self.leaks else 1.0
-        return (lse * mass - self.dot_scores()).clamp_min(0.0)
+        return (lse * mass - self.dot(self.scores)).clamp_min(0.0)
 
 
 def _strongest(weights: Tensor, count: int) -> tuple[Tensor, Tensor]:

@@ -5,7 +5,6 @@ from importlib import util
 from typing import Annotated
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from regard.cli.console import TextConsole
@@ -18,30 +17,23 @@ _PACKAGES = {
     "web": ("starlette", "uvicorn"),
     "cli": ("rich", "typer"),
     "train": ("accelerate", "sacrebleu", "opencc", "yaml"),
-    "numba": ("numba",),
-    "gpu": ("triton",),
 }
 _BY_NAME = "it is opt-in: backend= or regard.use_backend"
 _SCRIPTS = {"Chinese, simplified": "体头", "Chinese, traditional": "體頭", "Japanese": "あア", "Korean": "한"}
-_SERVES = {  # what an extra is for, where its name does not say it
-    "numba": "less time on CPU from 512 tokens on, once `regard doctor --compile` has run",
-    "gpu": 'backend="triton" and regard.use_backend("triton"), also for regard.watch, on CUDA',
-}
 
 
 def doctor(
     *,
-    compile_loops: Annotated[
-        bool,
-        typer.Option(
-            "--compile", metavar="", help="Compile numba's loops for this machine first, which takes some seconds."
-        ),
-    ] = False,
+    compiles: Annotated[bool, typer.Option("--compile", hidden=True, metavar="")] = False,  # of 0.2
 ) -> None:
-    """Show which backends run which calls here and why not, the extras, models and fonts that are installed."""
+    """Show which backends run which calls here and why not, and the kernels, extras, models and fonts there are."""
     screen = TextConsole()
-    if compile_loops:
-        _compile()
+    if compiles:
+        terminal = TextConsole(stderr=True)
+        terminal.print(
+            "regard: leave out --compile: nothing has to be compiled, regard carries its kernels", markup=False
+        )
+        raise typer.Exit(2)
     with TextConsole(stderr=True).status("loading the libraries"):
         import torch
 
@@ -50,7 +42,9 @@ def doctor(
     screen.print(f"regard {regard.__version__} on Python {platform.python_version()}, torch {torch.__version__}")
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
     screen.print(f"{torch.get_num_threads()} threads, CUDA device: {device}")
-    screen.print(f"{_loops()}\n")
+    for line in _kernels():
+        screen.print(line)
+    screen.print()
     tables = [*_backends(), _extras(), _extensions(), _models(), _fonts()]
     for number, table in enumerate(tables):
         if number > 0:
@@ -58,41 +52,14 @@ def doctor(
         screen.print(table)
 
 
-def _compile() -> None:
-    """Compile the loops with a progress bar, and say where they are kept."""
-    terminal = TextConsole(stderr=True)
-    with terminal.status("loading the libraries"):
-        from regard.backends import kernel_compilers
-        from regard.backends.numba_loops import object_code
-    if (reason := kernel_compilers.refuses_numba()) is not None:
-        terminal.print(f"regard: {reason}", soft_wrap=True, markup=False)
-        raise typer.Exit(2)
-    columns = TextColumn("compiling"), MofNCompleteColumn(), BarColumn(), TimeElapsedColumn()
-    with Progress(*columns, console=terminal, transient=True, disable=not terminal.is_terminal) as bar:
-        task = bar.add_task("loops", total=len(object_code.LOOPS))
-        kept = object_code.compile_and_keep(lambda done: bar.update(task, completed=done))
-    if kept is None:
-        folder = object_code.file_of_loops().parent
-        terminal.print(
-            f"regard: the loops were compiled and cannot be kept, because {folder} cannot be written: name another "
-            "folder with REGARD_CACHE",
-            soft_wrap=True,
-            markup=False,
-        )
-        raise typer.Exit(2)
+def _kernels() -> list[str]:
+    """Return which native kernels run here, or why there are none, and which cannot be loaded."""
+    from regard.backends.native import library
 
-
-def _loops() -> str:
-    """Say in a line whether `auto` takes the compiled loops."""
-    from regard.backends.numba_loops import object_code
-
-    if object_code.is_kept():
-        if object_code.is_switched_off():
-            return "numba's loops: compiled; auto leaves them out, because REGARD_AUTO_NUMBA is 0"
-        return "numba's loops: compiled; auto takes them where they were measured faster"
-    if util.find_spec("numba") is None:
-        return "numba's loops: not installed"
-    return "numba's loops: not compiled on this machine: regard doctor --compile"
+    if (reason := library.refuses()) is not None:
+        return [f"native kernels: none, because {reason}"]
+    broken = [f"native kernels not loaded: {failure}" for failure in library.failures()]
+    return [f"native kernels: {library.library().name}", *broken]
 
 
 def _backends() -> tuple[Table, ...]:
@@ -123,7 +90,7 @@ def _backends() -> tuple[Table, ...]:
         "log-sum-exp": problem(return_lse=True),
         "window, 100k tokens": problem(100_000, mask=Window(128)),
     }
-    everyone = (*BACKENDS, named()["numba"], *BY_NAME)
+    everyone = (*BACKENDS, named()["native"], *BY_NAME)
     table = Table("call", *(backend.name for backend in everyone), box=None, pad_edge=False, padding=(0, 2, 0, 0))
     reasons = {(one.name, _BY_NAME): ["all"] for one in BY_NAME}
     for name, call in calls.items():
@@ -144,11 +111,11 @@ def _backends() -> tuple[Table, ...]:
 
 
 def _extras() -> Table:
-    table = Table("extra", "", "", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table = Table("extra", "", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for extra, packages in _PACKAGES.items():
         missing = [one for one in packages if util.find_spec(one) is None]
         said = f"missing {', '.join(missing)}: pip install 'regard[{extra}]'" if missing else "installed"
-        table.add_row(extra, said, _SERVES.get(extra, ""))
+        table.add_row(extra, said)
     return table
 
 

@@ -154,10 +154,9 @@ def watch(
     products of queries and keys whose result multiplies values). Weights are recorded before dropout, and no random
     number is drawn. Rows are processed in blocks, so no n × n matrix is stored unless requested.
 
-    With `regard.use_backend("numba")`, compiled loops process calls on CPU, in about three quarters of the time; this
-    needs `regard[numba]`. With `regard.use_backend("triton")`, fused kernels process calls on CUDA; they have run on
-    an H100, untuned. PyTorch processes the calls that these do not support, and `seen.fallback_reasons` gives the
-    reason for each layer.
+    On CPU, one pass of a native kernel computes the standard statistics of plain, causal and windowed calls with 512
+    keys or more, and PyTorch those of all others. With `regard.use_backend("native")` shorter calls take the pass too,
+    and `seen.fallback_reasons` says for each layer why one did not.
 
     Of a compiled model the fused kernels and regard's own operators are seen: inside the block its graphs are compiled
     once more with an operator beside each of them. Attention that the compiler takes apart is refused.

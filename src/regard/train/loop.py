@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from regard.backends.numba_loops.auto import attends_by
+from regard.backends.native.choice import attends_by
 from regard.data import shard_batch
 from regard.errors import InputError, MissingExtraError, NonFiniteLossError
 from regard.train.callbacks import Callback, Ended, Evaluated, Event, Sample, Saved, Started, Stepped

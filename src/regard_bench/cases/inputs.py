@@ -10,8 +10,6 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 import regard
-from regard.backends.kernel_compilers import refuses_numba
-from regard.backends.numba_loops.object_code import is_switched_off, loops
 from regard.errors import InputError
 from regard.masks import Mask
 from regard.tensors import tensors as held
@@ -22,7 +20,6 @@ __all__ = [
     "DIM",
     "HEADS",
     "backward",
-    "compile_loops",
     "flops",
     "forward",
     "forward_of_training",
@@ -61,12 +58,6 @@ def real_tokens(tokenizer: Any, count: int) -> Int[Tensor, "1 count"]:
     if len(ids) < count:
         raise InputError(f"`count` must be at most {len(ids):,}, the tokens of regard's sources, got {count:,}")
     return torch.tensor([ids])
-
-
-def compile_loops() -> None:
-    """Compile numba's loops where `auto` may take them: it does if they were there at the first call of the process."""
-    if refuses_numba() is None and not is_switched_off():
-        loops()
 
 
 def forward(tensors: tuple[Tensor, ...], **options: Any) -> Call:

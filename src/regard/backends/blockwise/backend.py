@@ -70,7 +70,7 @@ class Blockwise(Backend):
 
     def plain(self, problem: Problem) -> Callable[[Tensor, Tensor, Tensor], Tensor] | None:
         """The call with its blocks laid out ready-made, unless these are long lists or have biases."""
-        if problem.bias is not None:
+        if problem.bias is not None or problem.dropout is not None:
             return None
         _, blocks = laid_out(problem)
         listed = (
