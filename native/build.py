@@ -67,10 +67,9 @@ X86_64_SETS = {
 }
 LINUX = partial(Platform, suffix=".so", compile_flags=("-fPIC",), link_flags=("-lm", "-lc"))
 MACOS = partial(Platform, suffix=".dylib", baseline="apple_m1", link_flags=("-lSystem",))
-WINDOWS = partial(
+WINDOWS = partial(  # without start-up code, which these libraries do not need and which takes a minute to compile
     Platform,
     suffix=".dll",
-    compile_flags=("-fno-stack-check",),
     link_flags=("-Wl,--no-entry", *(f"-lapi-ms-win-crt-{part}-l1-1-0" for part in ("math", "string", "private"))),
 )
 PLATFORMS = {

@@ -1,6 +1,7 @@
 """Select the kernel for one kind of call, and prepare its arguments once for all calls with the same sizes."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -70,8 +71,8 @@ class Call:
     ) -> tuple[Float[Tensor, "batch heads queries value_dim"], Tensor, Tensor]:
         """Compute it."""
         lse, low = (float_buffer(*self._sizes[:3]) for _ in range(2))  # operators share no memory
-        output = self._computed(q, k, v, buffers=(lse, low), lse=lse.data_ptr(), lse_rest=low.data_ptr())
-        return output, lse, low
+        numbers = {"lse": lse.data_ptr(), "lse_rest": low.data_ptr()}
+        return self._computed(q, k, v, numbers, (lse, low)), lse, low
 
     def output(
         self,
@@ -81,9 +82,11 @@ class Call:
         **numbers: int,
     ) -> Float[Tensor, "batch heads queries value_dim"]:
         """Compute the output only; `seed` is that of a call's own dropout."""
-        return self._computed(q, k, v, **numbers)
+        return self._computed(q, k, v, numbers)
 
-    def _computed(self, q: Tensor, k: Tensor, v: Tensor, buffers: tuple[Tensor, ...] = (), **numbers: int) -> Tensor:
+    def _computed(
+        self, q: Tensor, k: Tensor, v: Tensor, numbers: Mapping[str, int], buffers: tuple[Tensor, ...] = ()
+    ) -> Tensor:
         if not self._is_wide:
             q, k, v = q.float(), k.float(), v.float()
         multiple = 2 if self._bf16 else 1
