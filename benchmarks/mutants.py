@@ -6,8 +6,8 @@ First every test runs once under coverage (`out/mutants/reach`, half an hour on 
 which gives the lines that each test executes. Then 120 mutants are drawn with a fixed seed, from each folder as many as
 its share of lines, and each one is run in a copy of the checkout: first against the tests of `make test` that reach its
 line, then, where these find nothing, against the others that do, the most specific tests first, 60 seconds of processor
-time a mutant and tier, so that a busy machine finds what an idle one does. A line that coverage cannot see (compiled by
-numba, run in another process, executed by the import) is tested by the tests that reach its file. The results
+time a mutant and tier, so that a busy machine finds what an idle one does. A line that coverage cannot see (run in
+another process, executed by the import) is tested by the tests that reach its file. The results
 are written after each mutant; a run that was stopped resumes. The draw is that of the checkout as it is: a changed file
 changes it.
 
@@ -55,13 +55,8 @@ FILES = 8  # of tests, against which a mutant of an earlier run is run in a tier
 WAITS = 5  # times as much on the clock: what hangs without working ends too
 ROOT = Path(__file__).resolve().parent.parent
 REACH = ROOT / "out" / "mutants" / "reach"
-# Loops that are compiled are not seen by coverage: how the names of their tests begin, by file or folder.
-UNSEEN = {
-    "src/regard/backends/numba_loops/": "tests/backends/test_numba",
-    "src/regard/backends/numba_loops/decode.py": "tests/backends/test_numba_decoding.py",
-    "src/regard/backends/numba_loops/statistics_from_qk.py": "tests/capture/test_compiled_pass.py",
-    "src/regard/backends/numba_loops/weight_statistics.py": "tests/capture/test_compiled_pass.py",
-}
+# Code that runs in processes of its own is not seen by coverage: how the names of its tests begin, by file or folder.
+UNSEEN = {"src/regard/backends/native/": "tests/backends/test_native"}
 COMPARED = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq}
 COMPARED |= {ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In}
 COMPUTED = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult}

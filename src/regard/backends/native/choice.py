@@ -7,6 +7,7 @@ PyTorch there. Of libraries that nobody has measured, `auto` takes what PyTorch'
 gradients of biases.
 """
 
+import sys
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -109,6 +110,8 @@ def _loaded() -> str:
     if library.refuses() is not None:
         return ""
     name = library.library().name
+    if sys.platform == "win32":
+        return "unmeasured"
     if name == "x86_64_v4_bf16" and "amx" in library.instruction_sets():
         return "x86_64_v4"
     return name if name in RULES else "unmeasured"
