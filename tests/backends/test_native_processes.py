@@ -255,9 +255,8 @@ def test_eight_threads_may_call_at_once():
             assert found == 6 * [expected[seed]], f"thread {seed}"
 
 
-@pytest.mark.usefixtures("two_threads")
-def test_the_number_of_threads_may_change_all_the_time():
-    """Outputs keep their bits; gradients are added up by as many tasks as there are threads."""
+def while_the_number_changes() -> None:
+    torch.set_num_threads(1)  # the least first: what is made for one thread must not serve four
     expected, exact = digest(FORWARD), training()
     stop = threading.Event()
 
@@ -266,11 +265,12 @@ def test_the_number_of_threads_may_change_all_the_time():
             if stop.is_set():
                 return
             torch.set_num_threads(count)
+            time.sleep(1e-4)  # lets the others have the interpreter
 
     def run(_: int) -> None:
         assert digest(FORWARD) == expected
-        for one, other in zip(training(), exact, strict=True):
-            torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5 * float(other.abs().max()))
+        for result, other in zip(training(), exact, strict=True):
+            torch.testing.assert_close(result, other, rtol=1e-5, atol=1e-5 * float(other.abs().max()))
 
     changing = threading.Thread(target=change)
     changing.start()
@@ -284,6 +284,11 @@ def test_the_number_of_threads_may_change_all_the_time():
     finally:
         stop.set()
         changing.join()
+
+
+def test_the_number_of_threads_may_change_all_the_time():
+    """Outputs keep their bits; gradients are added up by as many tasks as there are threads."""
+    run_apart(while_the_number_changes)
 
 
 # Interruptions --------------------------------------------------------------------------------------------------------
