@@ -166,6 +166,95 @@ def test_timm_s_fused_layer_is_query_key_value_one_below_the_other():
     torch.testing.assert_close(ours.state_dict(), other.state_dict())
 
 
+def deberta():
+    from transformers.models.deberta.modeling_deberta import DisentangledSelfAttention
+
+    made = config("Deberta", hidden_size=16, num_attention_heads=4, relative_attention=False)
+    theirs = shaken(DisentangledSelfAttention(made))
+    state = {f"{part}_proj.bias": getattr(theirs, f"{part}_bias") for part in "qv"}
+    state |= {"k_proj.bias": torch.zeros(16, dtype=torch.float64), "in_proj.weight": theirs.in_proj.weight}
+    return state, theirs(X, torch.ones(2, 1, 6, 6).bool())[0], MultiHeadAttention(16, 4)
+
+
+def gpt_bigcode():
+    from transformers.models.gpt_bigcode.modeling_gpt_bigcode import GPTBigCodeAttention
+
+    made = config("GPTBigCode", n_embd=16, n_head=4, multi_query=False, attn_pdrop=0.0)
+    theirs = shaken(GPTBigCodeAttention(made, layer_idx=0))
+    theirs.c_proj = torch_nn.Identity()
+    return theirs.state_dict(), theirs(X, attention_mask=LATER)[0], MultiHeadAttention(16, 4, mask=masks.Causal())
+
+
+def falcon():
+    from transformers.models.falcon.modeling_falcon import FalconAttention
+
+    made = config("Falcon", hidden_size=16, num_attention_heads=4, num_kv_heads=2, new_decoder_architecture=True)
+    made.alibi, made.multi_query = True, False
+    theirs = shaken(FalconAttention(made, layer_idx=0))
+    theirs.dense = torch_nn.Identity()
+    query, key, value = theirs._split_heads(theirs.query_key_value(X))
+    query, key, value = (one.transpose(1, 2) for one in (query, key, value))
+    heads = torch_nn.functional.scaled_dot_product_attention(query, key, value)
+    return theirs.state_dict(), heads.transpose(1, 2).flatten(-2), MultiHeadAttention(16, 4, num_kv_heads=2, bias=False)
+
+
+def test_a_layer_whose_rows_models_order_differently_needs_its_layout():
+    for case in sweep([deberta, gpt_bigcode, falcon], lambda one: one.__name__):
+        with case as family:
+            state, expected, ours = family()
+            ours = ours.double().eval()
+            with pytest.raises(InputError, match=r'`fused_layout` must be specified for .* "interleaved" in'):
+                load_attention_state_dict(ours, state, strict=False)
+            found = load_attention_state_dict(ours, state, strict=False, fused_layout="interleaved")
+            assert (set(found.missing_keys) <= {"out_proj.weight", "out_proj.bias"}, found.unexpected_keys) == (
+                True,
+                [],
+            )
+            ours.out_proj = torch_nn.Identity()
+            torch.testing.assert_close(ours(X), expected, atol=1e-6, rtol=1e-6)
+
+
+def phi3():
+    from transformers.models.phi3.modeling_phi3 import Phi3Attention, Phi3RotaryEmbedding
+
+    made = config("Phi3", hidden_size=16, num_attention_heads=4, num_key_value_heads=2, pad_token_id=0)
+    theirs, rotary = shaken(Phi3Attention(made, 0)), Phi3RotaryEmbedding(made)
+    expected = theirs(X, position_embeddings=rotary(X, POSITION_IDS), attention_mask=LATER)[0]
+    rope = positions.RoPE.from_transformers(made, interleaved=False)
+    ours = MultiHeadAttention(16, 4, num_kv_heads=2, bias=False, rotary=rope, mask=masks.Causal())
+    return theirs.state_dict(), expected, ours
+
+
+def test_a_concatenated_layer_of_phi_is_theirs():
+    state, expected, ours = phi3()
+    ours = ours.double().eval()
+    with pytest.raises(InputError, match='"concatenated" in Phi-3, and in an order of its own in CodeGen'):
+        load_attention_state_dict(ours, state)
+    assert load_attention_state_dict(ours, state, fused_layout="concatenated") == ([], [])
+    torch.testing.assert_close(ours(X, position_ids=POSITION_IDS), expected, atol=1e-6, rtol=1e-6)
+    with pytest.raises(InputError, match=r"`fused_layout` must be .* or None, got 'by head'"):
+        load_attention_state_dict(ours, state, fused_layout="by head")
+
+
+def test_types_and_what_is_trained_stay_those_of_the_module():
+    module = MultiHeadAttention(8, 2, bias=False, dtype=torch.bfloat16)
+    module.k_proj.weight.requires_grad_(False)
+    parameters = dict(module.named_parameters())
+    load_attention_state_dict(module, names(**{"k_proj.weight": torch.nn.Parameter(torch.ones(8, 8))}))
+    assert dict(module.named_parameters()) == parameters
+    assert {name: (one.dtype, one.requires_grad) for name, one in module.named_parameters()} == {
+        f"{layer}.weight": (torch.bfloat16, layer != "k_proj") for layer in ("q_proj", "k_proj", "v_proj", "out_proj")
+    }
+
+
+def test_the_rows_of_a_pruned_module_are_those_that_are_left():
+    module = MultiHeadAttention(8, 4, bias=False)
+    for part in "qkv":
+        setattr(module, f"{part}_proj", torch_nn.Linear(8, 4, bias=False))
+    load_attention_state_dict(module, {"qkv.weight": torch.arange(12.0)[:, None].expand(12, 8)}, strict=False)
+    assert [getattr(module, f"{part}_proj").weight[0, 0].item() for part in "qkv"] == [0, 4, 8]
+
+
 def names(**more):
     layers = ("q_proj", "k_proj", "v_proj", "o_proj")
     return {f"{layer}.weight": torch.ones(8, 8) for layer in layers} | more

@@ -125,7 +125,7 @@ def test_refusals_name_the_way_out():
             r"got EncoderBlock: write \[EncoderBlock\(...\) for _ in range\(6\)\]",
         ),
         (lambda: Encoder(EncoderBlock(W, 2, 16), num_layers=6), "no argument `num_layers`: give the blocks"),
-        (lambda: Encoder.from_torch(decoder(False)), "must be an TransformerEncoder, got TransformerDecoder"),
+        (lambda: Encoder.from_torch(decoder(False)), "must be an nn.TransformerEncoder, got TransformerDecoder"),
         (
             lambda: EncoderBlock(W, 2, 16, norm="rms").to_torch(),
             "nn.TransformerEncoderLayer has no `norm` as given here",

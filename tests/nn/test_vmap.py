@@ -5,6 +5,7 @@ from functools import partial
 import pytest
 import torch
 from torch.func import functional_call, grad, stack_module_state, vmap
+from torch.nn import Parameter
 
 import regard
 from regard import nn
@@ -24,6 +25,18 @@ MODULES = {
     "pooling": lambda: nn.AttentionPooling(16),
     "window": lambda: nn.SlidingWindowAttention(16, 2, 8),
     "ALiBi": lambda: nn.MultiHeadAttention(16, 2, mask=regard.masks.Causal(), attn_bias=regard.positions.ALiBi(2)),
+    "T5": lambda: nn.MultiHeadAttention(
+        16, 2, attn_bias=regard.positions.T5Bias(Parameter(torch.randn(32, 2)), bidirectional=True)
+    ),
+    "sink": lambda: nn.MultiHeadAttention(16, 2, normalizer=regard.normalizers.Softmax(Parameter(torch.randn(2)))),
+    "bilinear score": lambda: nn.MultiHeadAttention(16, 2, score=regard.scores.Bilinear(Parameter(torch.randn(8, 8)))),
+    "additive score": lambda: nn.MultiHeadAttention(
+        16, 2, score=regard.scores.Additive(None, Parameter(torch.randn(8, 8)), Parameter(torch.randn(2, 8)))
+    ),
+    "Shaw in a block": lambda: nn.EncoderBlock(
+        16, 2, 32, attention={"score": regard.scores.Shaw(Parameter(torch.randn(9, 8)), Parameter(torch.randn(9, 8)))}
+    ),
+    "learned positions": lambda: nn.LearnedPositions(16, 48),
 }
 TWO_AXES = ("axial",)
 

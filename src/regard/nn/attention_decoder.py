@@ -11,7 +11,7 @@ from regard.checks import check_size
 from regard.errors import InputError
 from regard.functional import attention as attend
 from regard.masks import BoundMask, Mask
-from regard.nn.checks import check_width, standard_names, visible_keys
+from regard.nn.checks import check_width, public_module, visible_keys
 from regard.nn.rnn_attention import AdditiveAttention, BilinearAttention
 from regard.nn.value_module import ValueModule
 from regard.scores import Additive, Concat, Score
@@ -34,7 +34,7 @@ class PreparedMemory(NamedTuple):
     keys: Float[Tensor, "batch keys kdim"]
 
 
-@standard_names()
+@public_module(takes_jagged=False)
 class AttentionDecoderCell(nn.Module):
     """One step of a decoder with attention over the states of an encoder.
 
@@ -177,8 +177,7 @@ class AttentionDecoderCell(nn.Module):
     def _score(self) -> Score | None:
         """The score that is held; None for a module that is asked as a whole."""
         if isinstance(self.attention, AdditiveAttention):
-            part = self.attention
-            return Additive(part.query_proj.weight, part.key_proj.weight, part.vector)
+            return self.attention._score()
         return self.attention() if isinstance(self.attention, ValueModule) else None
 
     def _step(self, x: Tensor, state: DecoderState) -> tuple[Tensor, Tensor | None]:

@@ -10,14 +10,15 @@ from regard.checks import check_size
 from regard.errors import InputError
 from regard.functional import attention
 from regard.masks import Padding
-from regard.nn.checks import check_padding, check_width, standard_names
+from regard.nn.checks import check_padding, check_width, public_module
+from regard.nn.projections import weight_of
 from regard.problem import DEFAULT_MAX_BYTES
 from regard.scores import Additive
 
 __all__ = ["AttentionPooling"]
 
 
-@standard_names(mask="one query sees the whole set: key_padding_mask= hides vectors of it")
+@public_module(takes_jagged=False, mask="one query sees the whole set: key_padding_mask= hides vectors of it")
 class AttentionPooling(nn.Module):
     """Σ_j a_j x_j with a = softmax(v·tanh(U x_j + b)): a set of vectors as one.
 
@@ -81,8 +82,8 @@ class AttentionPooling(nn.Module):
             x,
             x,
             score=Additive(
-                None if self.query_proj is None else self.query_proj.weight,
-                self.key_proj.weight,
+                None if self.query_proj is None else weight_of("query_proj", self.query_proj),
+                weight_of("key_proj", self.key_proj),
                 self.vector,
                 bias=self.key_proj.bias,
             ),

@@ -9,10 +9,10 @@ from regard.cache import Entry
 from regard.checks import check_flag, check_probability
 from regard.errors import InputError
 from regard.masks import BoundMask, Causal, Mask
-from regard.nn.checks import standard_names
+from regard.nn.checks import public_module
 from regard.nn.feed_forward import Activation, FeedForward, dropped
 from regard.nn.multi_head import MultiHeadAttention
-from regard.nn.torch_modules import copy_tensors, read_block, write_block
+from regard.nn.torch_modules import fill_block, read_block, write_block
 
 __all__ = ["DecoderBlock", "EncoderBlock", "Norm", "ResidualBlock", "attention_of", "feed_forward_of", "parts_of"]
 
@@ -82,7 +82,7 @@ def parts_of(found: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return found if isinstance(found, tuple) else (found,)
 
 
-@standard_names()
+@public_module()
 class EncoderBlock(ResidualBlock):
     """Let every position look at all, then map it (Vaswani et al. 2017, 3.1, arXiv:1706.03762).
 
@@ -154,16 +154,19 @@ class EncoderBlock(ResidualBlock):
     @classmethod
     def from_torch(cls, layer: nn.TransformerEncoderLayer) -> Self:
         """Copy an nn.TransformerEncoderLayer; ours is batch first, whatever theirs was."""
-        options, state = read_block(layer, nn.TransformerEncoderLayer)
-        return copy_tensors(cls(**options), layer, state)
+        block = cls(**read_block(layer, nn.TransformerEncoderLayer))
+        fill_block(block, layer)
+        return block
 
     def to_torch(self) -> nn.TransformerEncoderLayer:
         """Copy into an nn.TransformerEncoderLayer, batch first; refused where that could not compute the same."""
-        layer: nn.TransformerEncoderLayer = write_block(self, nn.TransformerEncoderLayer, MultiHeadAttention)
+        layer: nn.TransformerEncoderLayer = write_block(
+            self, EncoderBlock, nn.TransformerEncoderLayer, MultiHeadAttention
+        )
         return layer
 
 
-@standard_names()
+@public_module()
 class DecoderBlock(ResidualBlock):
     """Compute causal self-attention, cross-attention and a feed-forward network (Vaswani et al. 2017, 3.1,
     arXiv:1706.03762).
@@ -277,12 +280,15 @@ class DecoderBlock(ResidualBlock):
 
         Call it with is_causal=True or mask=masks.Causal() where they give `tgt_mask`.
         """
-        options, state = read_block(layer, nn.TransformerDecoderLayer)
-        return copy_tensors(cls(**options, attention={"mask": None}), layer, state)
+        block = cls(**read_block(layer, nn.TransformerDecoderLayer), attention={"mask": None})
+        fill_block(block, layer)
+        return block
 
     def to_torch(self) -> nn.TransformerDecoderLayer:
         """Copy into an nn.TransformerDecoderLayer, batch first; refused where that could not compute the same."""
-        layer: nn.TransformerDecoderLayer = write_block(self, nn.TransformerDecoderLayer, MultiHeadAttention)
+        layer: nn.TransformerDecoderLayer = write_block(
+            self, DecoderBlock, nn.TransformerDecoderLayer, MultiHeadAttention
+        )
         return layer
 
 

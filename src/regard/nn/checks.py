@@ -1,8 +1,9 @@
-"""What modules and models ask of sizes, flags, masks and argument names; each error names the way out."""
+"""What modules and models ask of sizes, flags, masks, arguments and assignments; each error names the way out."""
 
 import functools
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import is_dataclass
 from typing import Any, TypeVar
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from regard.errors import InputError
 from regard.masks import BoundMask, Dense, Mask, Padding, from_attention_mask
+from regard.nn.per_sample import check_repeatable, is_repeated
 from regard.nn.standard_names import FORWARD, INIT
 
 __all__ = [
@@ -17,11 +19,12 @@ __all__ = [
     "check_padding",
     "check_width",
     "mask_of",
+    "public_module",
     "refuse_unknown",
-    "standard_names",
     "visible_keys",
 ]
 
+_VALUES = ("score", "mask", "attn_bias", "rotary", "normalizer")  # what MultiHeadAttention holds in modules
 _M = TypeVar("_M", bound=type[nn.Module])
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -101,25 +104,31 @@ def both(own: Mask | BoundMask | None, given: Mask | BoundMask | None) -> Mask |
     return together.bind(*places.pop()) if places else together
 
 
-def standard_names(**reasons: str) -> Callable[[_M], _M]:
-    """Make a module refuse standard names that it lacks, in constructor and call, by a sentence that has its own.
+def public_module(*, takes_jagged: bool = True, **reasons: str) -> Callable[[_M], _M]:
+    """Make a module check what it is called with and what is assigned to it, as all modules here do.
 
-    `batch_first=True` is what all modules do, and is taken; False raises. `reasons` are sentences for names that this
-    module lacks, of constructor or call.
+    - Standard names that it lacks, in constructor and call, are refused by a sentence that has its own; `reasons` are
+      sentences for names that this module lacks. `batch_first=True` is what all modules do, and is taken; False raises.
+    - Nested tensors must be jagged; without `takes_jagged` they must be padded.
+    - Opacus must be able to repeat the call for each sample (`regard.nn.per_sample`).
+    - A value that is assigned must be in a module, as the constructor puts it there.
 
     Raises:
-        InputError: Such a name is given.
+        InputError: One of these is not so.
     """
 
     def decorate(module: _M) -> _M:
+        values = frozenset(_VALUES) & inspect.signature(module).parameters.keys()
         for method, hints in (("__init__", INIT), ("forward", FORWARD)):
-            setattr(module, method, _checked(module.__name__, getattr(module, method), hints, reasons))
+            setattr(module, method, _with_known_names(module.__name__, getattr(module, method), hints, reasons))
+        module.forward = _with_inputs_checked(module.forward, takes_jagged)
+        module.__setattr__ = _with_values_in_modules(module, values, reasons)  # type: ignore[method-assign,assignment]
         return module
 
     return decorate
 
 
-def _checked(
+def _with_known_names(
     module: str, function: Callable[..., Any], hints: Mapping[str, tuple[str, ...]], reasons: Mapping[str, str]
 ) -> Callable[..., Any]:
     parameters = inspect.signature(function).parameters
@@ -141,6 +150,70 @@ def _checked(
         return function(*args, **named)
 
     return checked
+
+
+def _with_inputs_checked(forward: Callable[..., Any], takes_jagged: bool) -> Callable[..., Any]:
+    names = list(inspect.signature(forward).parameters)[1:]
+
+    @functools.wraps(forward)
+    def checked(self: nn.Module, *inputs: Any, **named: Any) -> Any:
+        if not torch.compiler.is_compiling():
+            for index, x in enumerate(inputs):
+                if isinstance(x, Tensor) and x.is_nested:
+                    check_nested(self, names[index], x)
+            for name, x in named.items():
+                if isinstance(x, Tensor) and x.is_nested:
+                    check_nested(self, name, x)
+            if is_repeated(self):
+                check_repeatable(self, *inputs[1:], **named)
+        return forward(self, *inputs, **named)
+
+    def check_nested(self: nn.Module, name: str, x: Tensor) -> None:
+        if not (takes_jagged and x.layout == torch.jagged):
+            _refuse_nested(type(self).__name__, name, takes_jagged)
+
+    return checked
+
+
+def _refuse_nested(module: str, name: str, takes_jagged: bool) -> None:
+    if takes_jagged:
+        raise InputError(
+            f"`{name}` must be jagged or a plain tensor, got a nested tensor of the layout torch.strided: make it with "
+            "torch.nested.nested_tensor(list, layout=torch.jagged)"
+        )
+    raise InputError(
+        f"`{name}` must be a plain tensor in {module}, got a nested one: pad it with {name}.to_padded_tensor(0.0), and "
+        "hide the padding by `key_padding_mask` where it is attended to; MultiHeadAttention takes "
+        "layout=torch.jagged"
+    )
+
+
+def _with_values_in_modules(
+    module: type[nn.Module], values: frozenset[str], reasons: Mapping[str, str]
+) -> Callable[[nn.Module, str, Any], None]:
+    """The `__setattr__` of a module whose constructor puts `values` into modules."""
+    assign = module.__setattr__
+
+    def checked(self: nn.Module, name: str, value: Any) -> None:
+        if value is not None and not isinstance(value, nn.Module):
+            if name in values or (is_dataclass(value) and name in self.__dict__.get("_modules", {})):
+                raise InputError(
+                    f"`{name}` of {module.__name__} must be a module that gives a value, or None, got "
+                    f"{type(value).__name__}: pass the value to the constructor as `{name}=`, or assign "
+                    f"module.{name} = regard.nn.ValueModule(value)"
+                )
+            if name in _VALUES and type(self) is module:
+                raise InputError(f"{module.__name__} has no `{name}` to assign: {_way_of_value(self, name, reasons)}")
+        assign(self, name, value)
+
+    return checked
+
+
+def _way_of_value(module: nn.Module, name: str, reasons: Mapping[str, str]) -> str:
+    for path, part in module.named_modules():
+        if path and name in vars(part).keys() | part._modules.keys():
+            return f"build it anew, or assign module.{path}.{name} = regard.nn.ValueModule(value)"
+    return reasons.get(name, "MultiHeadAttention and regard.attention take one")
 
 
 def _check_batch_first(value: object) -> None:

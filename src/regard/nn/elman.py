@@ -8,14 +8,15 @@ from torch import Tensor, nn
 
 from regard.checks import check_size
 from regard.errors import InputError
-from regard.nn.checks import check_width, standard_names
+from regard.nn.checks import check_width, public_module
+from regard.nn.projections import check_width_of
 
 __all__ = ["Elman", "ElmanCell"]
 
 _WAY = "take hx[0] of an nn.RNN's (1, batch, hidden_size), {}.expand(...) where a batch shares it"
 
 
-@standard_names()
+@public_module(takes_jagged=False)
 class ElmanCell(nn.Module):
     """One step of a recurrent network (Elman 1990, Cognitive Science 14:179–211).
 
@@ -88,11 +89,15 @@ class ElmanCell(nn.Module):
     ) -> Float[Tensor, "batch hidden"]:
         """Return the new state from X_t W_xh + b_h and the state before."""
         activation = torch.tanh if self.nonlinearity == "tanh" else torch.relu
-        return activation(projected_input + self.hidden_to_hidden(hx))
+        projected_state = self.hidden_to_hidden(hx)
+        for name, projected in (("input_to_hidden", projected_input), ("hidden_to_hidden", projected_state)):
+            check_width_of(name, projected, self.hidden_size)
+        return activation(projected_input + projected_state)
 
 
-@standard_names(
-    hx="`hidden_state` is meant, of shape (batch, hidden_size), where that of nn.RNN is (1, batch, hidden_size)"
+@public_module(
+    takes_jagged=False,
+    hx="`hidden_state` is meant, of shape (batch, hidden_size), where that of nn.RNN is (1, batch, hidden_size)",
 )
 class Elman(nn.Module):
     """The recurrence of ElmanCell (as `.cell`) over whole sequences, beside nn.GRU and nn.LSTM.

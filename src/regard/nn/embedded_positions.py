@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from regard.checks import check_probability, check_size
 from regard.errors import InputError
-from regard.nn.checks import check_width, standard_names
+from regard.nn.checks import check_width, public_module
 from regard.nn.feed_forward import dropped
 from regard.nn.value_module import ComputedBuffers
 from regard.positions import learned, sinusoidal
@@ -14,7 +14,7 @@ from regard.positions import learned, sinusoidal
 __all__ = ["LearnedPositions", "PositionalEncoding"]
 
 
-@standard_names()
+@public_module(takes_jagged=False)
 class PositionalEncoding(ComputedBuffers):
     """Add a fixed table of sines and cosines (Vaswani et al. 2017, 3.5, arXiv:1706.03762).
 
@@ -64,7 +64,7 @@ class PositionalEncoding(ComputedBuffers):
         return dropped(x + self.table[start : start + n].to(x.dtype), self.dropout, self.training)
 
 
-@standard_names()
+@public_module(takes_jagged=False)
 class LearnedPositions(nn.Module):
     """Add a learned vector for each position (Gehring et al. 2017, arXiv:1705.03122; BERT, GPT-2).
 

@@ -13,7 +13,7 @@ from torch.nn import functional
 from regard.checks import check_flag, check_probability, check_size
 from regard.dropout import Dropout
 from regard.errors import InputError
-from regard.nn.checks import check_width, standard_names
+from regard.nn.checks import check_width, public_module
 from regard.sequence_part import SEQUENCE_PART
 from regard.torch_private import maybe_current_level
 
@@ -80,7 +80,7 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-@standard_names()
+@public_module()
 class FeedForward(nn.Module):
     """Map every position by a network with one hidden layer (Vaswani et al. 2017, 3.3, arXiv:1706.03762).
 

@@ -9,13 +9,13 @@ from torch import Tensor, nn
 from regard.checks import check_size
 from regard.errors import InputError
 from regard.masks import BoundMask, Mask, Neighborhood
-from regard.nn.checks import both, mask_of, standard_names
+from regard.nn.checks import both, mask_of, public_module
 from regard.nn.multi_head import MultiHeadAttention
 
 __all__ = ["AxialAttention", "NeighborhoodAttention"]
 
 
-@standard_names()
+@public_module(takes_jagged=False)
 class NeighborhoodAttention(nn.Module):
     """Multi-head self-attention of a cell with its neighbours in a grid (Hassani et al. 2023, arXiv:2204.07143).
 
@@ -81,7 +81,7 @@ class NeighborhoodAttention(nn.Module):
         return output.unflatten(1, grid), seen
 
 
-@standard_names(
+@public_module(
     mask="the lines of each axis have a length of their own: give `mask=` to the constructor, which is that of a line",
     key_padding_mask="lines have no padding: cut the grid, or hide positions of all lines by the constructor's `mask=`",
 )

@@ -8,15 +8,15 @@ from torch import Tensor, nn
 
 from regard.checks import check_flag, check_probability, check_size
 from regard.errors import InputError
-from regard.functional import attention
 from regard.masks import Mask, Padding, Window
-from regard.nn.checks import check_padding, check_width, standard_names
+from regard.nn.checks import check_padding, check_width, public_module
+from regard.nn.projections import attend_heads, check_groups, check_local, check_out_proj, split_heads
 from regard.problem import DEFAULT_MAX_BYTES
 
 __all__ = ["LongformerAttention"]
 
 
-@standard_names(
+@public_module(
     mask="the window and the global tokens are its mask: key_padding_mask= hides padding, and MultiHeadAttention with "
     "mask=masks.longformer(...) & … takes any",
     is_causal="its window has both sides: SlidingWindowAttention(embed_dim, num_heads, sliding_window) is causal",
@@ -60,6 +60,7 @@ class LongformerAttention(nn.Module):
             raise InputError(
                 f"`window` counts the tokens on both sides and must be even, got {window}: take {window + 1}"
             )
+        self.head_dim = embed_dim // num_heads
         self.window, self.dropout = window, check_probability("dropout", dropout)
         bias = check_flag("bias", bias)
         self.q_proj = nn.Linear(embed_dim, embed_dim, bias=bias)
@@ -104,11 +105,10 @@ class LongformerAttention(nn.Module):
         if global_attention_mask is not None:
             mask = mask | Padding(global_attention_mask)  # columns alone: the rows are replaced below
         mask = mask if real is None else mask & Padding(real)
-        rows, seen = self._attend(
-            self.q_proj(x), self.k_proj(x), self.v_proj(x), mask, need_weights, backend, max_bytes
-        )
+        rows, seen = self._attend(x, x, ("q_proj", "k_proj", "v_proj"), mask, need_weights, backend, max_bytes)
         if global_attention_mask is not None and bool(global_attention_mask.any()):
             rows, seen = self._with_global_rows(rows, seen, x, global_attention_mask, real, backend, max_bytes)
+        check_out_proj(self.out_proj, rows)
         output: Tensor = self.out_proj(rows)
         if real is not None:
             output = output.masked_fill(~real[..., None], 0.0)
@@ -126,16 +126,22 @@ class LongformerAttention(nn.Module):
         max_bytes: int,
     ) -> tuple[Tensor, Tensor | None]:
         """Gather as many tokens a sequence as the most global ones, let them see all, and put back those that count."""
+        check_local("global_attention_mask", rows)
         counts = global_attention_mask.sum(1)
         most = int(counts.max())
         places: Int[Tensor, "batch most"] = global_attention_mask.int().argsort(dim=1, descending=True, stable=True)[
             :, :most
         ]
         chosen = x.gather(1, places[..., None].expand(-1, -1, self.embed_dim))
-        q, k, v = self.q_global(chosen), self.k_global(x), self.v_global(x)
+        mask = None if real is None else Padding(real)
         found, weights = self._attend(
-            q, k, v, None if real is None else Padding(real), seen is not None, backend, max_bytes
+            chosen, x, ("q_global", "k_global", "v_global"), mask, seen is not None, backend, max_bytes
         )
+        if found.shape[-1] != rows.shape[-1]:
+            raise InputError(
+                f"`q_global`, `k_global` and `v_global` must have the heads of `q_proj`, `k_proj` and `v_proj`, "
+                f"{rows.shape[-1] // self.head_dim}, got {found.shape[-1] // self.head_dim}: shard or prune them alike"
+            )
         sequence, slot = (torch.arange(most, device=x.device) < counts[:, None]).nonzero(as_tuple=True)
         at = (sequence, places[sequence, slot])
         if seen is not None and weights is not None:
@@ -144,19 +150,34 @@ class LongformerAttention(nn.Module):
 
     def _attend(
         self,
-        q: Float[Tensor, "batch queries embed_dim"],
-        k: Float[Tensor, "batch tokens embed_dim"],
-        v: Float[Tensor, "batch tokens embed_dim"],
+        queries: Float[Tensor, "batch queries embed_dim"],
+        tokens: Float[Tensor, "batch tokens embed_dim"],
+        projections: tuple[str, str, str],
         mask: Mask | None,
         need_weights: bool,
         backend: str,
         max_bytes: int,
     ) -> tuple[Tensor, Tensor | None]:
-        """Give (batch, queries, embed_dim), and on request the weights (batch, heads, queries, tokens)."""
-        q, k, v = (x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for x in (q, k, v))
+        """Attend with three of the projections.
+
+        Give (batch, queries, embed_dim), and on request the weights (batch, heads, queries, tokens).
+        """
+        q, k, v = (
+            split_heads(name, getattr(self, name)(x), self.head_dim)
+            for name, x in zip(projections, (queries, tokens, tokens), strict=True)
+        )
+        check_groups(q.shape[1], k.shape[1], v.shape[1], self.num_heads, self.num_heads)
         dropout = self.dropout if self.training else 0.0
-        found: Any = attention(
-            q, k, v, mask=mask, dropout=dropout, return_weights=need_weights, backend=backend, max_bytes=max_bytes
+        found: Any = attend_heads(
+            self.num_heads,
+            q,
+            k,
+            v,
+            mask=mask,
+            dropout=dropout,
+            return_weights=need_weights,
+            backend=backend,
+            max_bytes=max_bytes,
         )
         heads, seen = found if need_weights else (found, None)
         return heads.transpose(1, 2).flatten(-2), seen

@@ -9,11 +9,18 @@ from torch import Tensor, nn
 from regard.cache import CrossAttentionCache, Entry
 from regard.checks import check_flag, check_probability, check_size
 from regard.errors import InputError
-from regard.functional import attention
 from regard.masks import BoundMask, Causal, Mask
-from regard.nn.cache_utils import check_normalizer, needed, turning
-from regard.nn.checks import both, check_width, standard_names, visible_keys
-from regard.nn.torch_modules import read_multihead, refuse_more, write_multihead
+from regard.nn.cache_utils import bias_of_kept_keys, check_parts, needed, turning
+from regard.nn.checks import both, check_width, public_module, visible_keys
+from regard.nn.projections import (
+    attend_heads,
+    check_groups,
+    check_local,
+    check_out_proj,
+    norm_heads,
+    split_heads,
+)
+from regard.nn.torch_modules import fill_multihead, read_multihead, write_multihead
 from regard.nn.value_module import hold, value_of
 from regard.normalizers import Normalizer
 from regard.positions import Bias, RoPE, Rotary
@@ -23,7 +30,7 @@ from regard.scores import Score
 __all__ = ["MultiHeadAttention"]
 
 
-@standard_names()
+@public_module()
 class MultiHeadAttention(nn.Module):
     """Project, attend in several heads, and project back (Vaswani et al. 2017, 3.2.2, arXiv:1706.03762).
 
@@ -191,21 +198,23 @@ class MultiHeadAttention(nn.Module):
             own = both(own, _causal(query, key, cache))
         if position_ids is not None and (rotary is None or cache is None):
             rotary = _positioned(rotary, position_ids)
-        q = _split(self.q_proj(q), self.num_heads)
-        q = q if self.q_norm is None else self.q_norm(q)
+        q = norm_heads("q_norm", self.q_norm, split_heads("q_proj", self.q_proj(q), self.head_dim))
         if cache is None:
             k, v = self._keys_and_values(k, v)
         else:
-            check_normalizer(value_of(self.normalizer), cache)
+            check_parts(value_of(self.normalizer), value_of(self.score), cache)
+            own = needed(own, q.shape[-2], cache)
             q, (k, v) = self._remembered(q, k, v, rotary, cache, position_ids)
-            own, rotary = needed(own, q.shape[-2], cache), None
-        found: Any = attention(
+            rotary = None
+        check_groups(q.shape[-3], k.shape[-3], v.shape[-3], self.num_heads, self.num_kv_heads)
+        found: Any = attend_heads(
+            self.num_heads,
             q,
             k,
             v,
             score=value_of(self.score),
             mask=own if mask is key_padding_mask is None else visible_keys(own, mask, padding, k[..., 0, :, :]),
-            bias=attn_bias if self.attn_bias is None else value_of(self.attn_bias),
+            bias=bias_of_kept_keys(attn_bias if self.attn_bias is None else value_of(self.attn_bias), cache),
             rotary=rotary,
             scale=self.scale,
             normalizer=value_of(self.normalizer),
@@ -217,7 +226,9 @@ class MultiHeadAttention(nn.Module):
         )
         heads, seen = found if isinstance(found, tuple) else (found, None)
         seen = seen.mean(-3) if average_attn_weights and seen is not None else seen
-        output: Tensor = self.out_proj(heads.transpose(-3, -2).flatten(-2))
+        heads = heads.transpose(-3, -2).flatten(-2)
+        check_out_proj(self.out_proj, heads)
+        output: Tensor = self.out_proj(heads)
         output = output.squeeze(0) if single else output
         if seen is None:
             return output
@@ -231,8 +242,8 @@ class MultiHeadAttention(nn.Module):
             raise InputError("`attn_bias` is given, but the module has one of its own: leave one of them out")
 
     def _keys_and_values(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        k, v = _split(self.k_proj(key), self.num_kv_heads), _split(self.v_proj(value), self.num_kv_heads)
-        return (k if self.k_norm is None else self.k_norm(k)), v
+        k = norm_heads("k_norm", self.k_norm, split_heads("k_proj", self.k_proj(key), self.head_dim))
+        return k, split_heads("v_proj", self.v_proj(value), self.v_head_dim)
 
     def _remembered(
         self, q: Tensor, key: Tensor, value: Tensor, rotary: Rotary | None, cache: Entry, position_ids: Tensor | None
@@ -244,34 +255,31 @@ class MultiHeadAttention(nn.Module):
             return q, known
         k, v = self._keys_and_values(key, value)
         if turn is not None:
+            check_local("cache", q)
             # At once: while a model generates, a step is so small that each operation counts.
-            q, k = turn(torch.cat([q, k], -3)).split([self.num_heads, self.num_kv_heads], -3)
+            q, k = turn(torch.cat([q, k], -3)).split([q.shape[-3], k.shape[-3]], -3)
         return q, cache.update(k, v)
 
     @classmethod
     def from_torch(cls, module: nn.MultiheadAttention) -> Self:
-        """Copy an nn.MultiheadAttention, fused projections or separate; ours is batch first, whatever theirs was."""
-        options, state = read_multihead(module)
-        ours = cls(**options)
-        ours.load_state_dict(state)
-        return ours.train(module.training)
+        """Copy an nn.MultiheadAttention, fused projections or separate; ours is batch first, whatever theirs was.
+
+        The copy has its types, devices, mode, and which parameters are trained.
+
+        Raises:
+            InputError: A subclass or the instance overrides a method, or there are hooks, parametrizations, parameters
+                in two places, quantized layers or appended keys.
+        """
+        attention = cls(**read_multihead(module))
+        fill_multihead(attention, module)
+        return attention
 
     def to_torch(self) -> nn.MultiheadAttention:
-        """Copy into an nn.MultiheadAttention, batch first; refused where that could not compute the same."""
-        parts = ("score", "mask", "attn_bias", "rotary", "normalizer", "scale", "q_norm", "k_norm")
-        widths = {
-            "num_kv_heads": self.num_kv_heads != self.num_heads,
-            "head_dim": self.head_dim * self.num_heads != self.embed_dim,
-            "v_head_dim": self.v_head_dim != self.head_dim,
-            "out_dim": self.out_proj.out_features != self.embed_dim,
-            "out_bias": (self.out_proj.bias is None) != (self.q_proj.bias is None),
-        }
-        refuse_more([one for one in parts if getattr(self, one) is not None] + [one for one in widths if widths[one]])
-        return write_multihead(self.state_dict(), self.num_heads, self.dropout).train(self.training)
+        """Copy into an nn.MultiheadAttention, batch first; refused where that could not compute the same.
 
-
-def _split(x: Float[Tensor, "*batch n wide"], num_heads: int) -> Float[Tensor, "*batch heads n dim"]:
-    return x.reshape(*x.shape[:-1], num_heads, x.shape[-1] // num_heads).transpose(-3, -2)
+        The same is copied, and the same refused, as by `from_torch`.
+        """
+        return write_multihead(self, MultiHeadAttention)
 
 
 def _causal(query: Tensor, key: Tensor, cache: Entry | None) -> Mask:

@@ -10,7 +10,8 @@ from regard.checks import check_probability, check_size
 from regard.errors import InputError
 from regard.functional import attention
 from regard.masks import BoundMask, LocalMonotonic, LocalPredictive, Mask, Padding
-from regard.nn.checks import check_padding, check_width, standard_names, visible_keys
+from regard.nn.checks import check_padding, check_width, public_module, visible_keys
+from regard.nn.projections import check_width_of, weight_of
 from regard.positions import Gaussian
 from regard.problem import DEFAULT_MAX_BYTES
 from regard.scores import Additive, Bilinear, Score
@@ -61,7 +62,7 @@ class _ScoreAttention(nn.Module):
         return found  # type: ignore[no-any-return]
 
 
-@standard_names()
+@public_module()
 class AdditiveAttention(_ScoreAttention):
     """softmax(v·tanh(W q + U k)) over the keys (Bahdanau et al. 2015, A.1.2, arXiv:1409.0473).
 
@@ -98,10 +99,11 @@ class AdditiveAttention(_ScoreAttention):
         self.vector = nn.Parameter(torch.empty(hidden).uniform_(-(hidden**-0.5), hidden**-0.5))
 
     def _score(self) -> Score:
-        return Additive(self.query_proj.weight, self.key_proj.weight, self.vector)
+        query, key = weight_of("query_proj", self.query_proj), weight_of("key_proj", self.key_proj)
+        return Additive(query, key, self.vector)
 
 
-@standard_names()
+@public_module()
 class BilinearAttention(_ScoreAttention):
     """softmax(q·W·k) over the keys (Luong et al. 2015, 3.1, "general", arXiv:1508.04025).
 
@@ -132,7 +134,7 @@ class BilinearAttention(_ScoreAttention):
         return Bilinear(self.weight)
 
 
-@standard_names()
+@public_module(takes_jagged=False)
 class LocalAttention(nn.Module):
     """softmax(h·W·s_j) for source positions j within `radius` of a position p (Luong et al. 2015, 3.2,
     arXiv:1508.04025).
@@ -235,7 +237,9 @@ class LocalAttention(nn.Module):
         self, query: Float[Tensor, "batch queries embed_dim"], lengths: Float[Tensor, "batch 1"]
     ) -> Float[Tensor, "batch queries"]:
         """p = S · σ(v_p·tanh(W_p h)) in positions from 0, in float32 at least: float16 cannot count beyond 2,048."""
-        logits = self.place_proj(query).tanh() @ self.place_vector
+        projected = self.place_proj(query)
+        check_width_of("place_proj", projected, self.place_vector.shape[0])
+        logits = projected.tanh() @ self.place_vector
         share: Tensor = logits.to(torch.promote_types(logits.dtype, torch.float32)).sigmoid()
         return lengths * share
 

@@ -1,7 +1,7 @@
 """Blocks one after another: an encoder, a decoder, and both."""
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Self
 
 from jaxtyping import Float
@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from regard.errors import InputError
 from regard.masks import BoundMask, Mask
 from regard.nn.blocks import DecoderBlock, EncoderBlock, parts_of
-from regard.nn.checks import standard_names
+from regard.nn.checks import public_module
+from regard.nn.convertible import check_convertible, check_untied, copy_training
 
 __all__ = ["Decoder", "Encoder", "EncoderDecoder"]
 
@@ -27,7 +28,7 @@ def _blocks(layers: Any) -> nn.ModuleList:
     return nn.ModuleList(found)
 
 
-@standard_names(num_layers=_LIST, encoder_layer=_LIST)
+@public_module(num_layers=_LIST, encoder_layer=_LIST)
 class Encoder(nn.Module):
     """Run encoder blocks one after another, and the norm after the last if there is one.
 
@@ -68,19 +69,24 @@ class Encoder(nn.Module):
     @classmethod
     def from_torch(cls, module: nn.TransformerEncoder) -> Self:
         """Copy an nn.TransformerEncoder; ours is batch first, whatever theirs was."""
-        _check("module", module, nn.TransformerEncoder)
-        blocks = [EncoderBlock.from_torch(one) for one in module.layers]
-        return cls(blocks, copy.deepcopy(module.norm)).train(module.training)
+        check_convertible("module", module, nn.TransformerEncoder)
+        stack = cls(*_converted(module, EncoderBlock.from_torch))
+        copy_training([(module, stack), (module.layers, stack.layers)])
+        return stack
 
     def to_torch(self) -> nn.TransformerEncoder:
         """Copy into an nn.TransformerEncoder, batch first; refused where that could not compute the same."""
-        layers = [_block_to_torch(one, EncoderBlock) for one in self.layers]
-        module = nn.TransformerEncoder(layers[0], 1, copy.deepcopy(self.norm), enable_nested_tensor=False)
+        check_convertible("self", self, Encoder)
+        for layer in self.layers:
+            _check("layers", layer, EncoderBlock)
+        layers, norm = _converted(self, EncoderBlock.to_torch)
+        module = nn.TransformerEncoder(layers[0], 1, norm, enable_nested_tensor=False)
         module.layers, module.num_layers = nn.ModuleList(layers), len(layers)
-        return module.train(self.training)
+        copy_training([(self, module), (self.layers, module.layers)])
+        return module
 
 
-@standard_names(num_layers=_LIST.replace("En", "De"), decoder_layer=_LIST.replace("En", "De"))
+@public_module(num_layers=_LIST.replace("En", "De"), decoder_layer=_LIST.replace("En", "De"))
 class Decoder(nn.Module):
     """Run decoder blocks one after another over the same memory, and the norm after the last if there is one.
 
@@ -127,19 +133,24 @@ class Decoder(nn.Module):
     @classmethod
     def from_torch(cls, module: nn.TransformerDecoder) -> Self:
         """Copy an nn.TransformerDecoder; like theirs, it sees later positions unless told otherwise at each call."""
-        _check("module", module, nn.TransformerDecoder)
-        blocks = [DecoderBlock.from_torch(one) for one in module.layers]
-        return cls(blocks, copy.deepcopy(module.norm)).train(module.training)
+        check_convertible("module", module, nn.TransformerDecoder)
+        stack = cls(*_converted(module, DecoderBlock.from_torch))
+        copy_training([(module, stack), (module.layers, stack.layers)])
+        return stack
 
     def to_torch(self) -> nn.TransformerDecoder:
         """Copy into an nn.TransformerDecoder, batch first; refused where that could not compute the same."""
-        layers = [_block_to_torch(one, DecoderBlock) for one in self.layers]
-        module = nn.TransformerDecoder(layers[0], 1, copy.deepcopy(self.norm))
+        check_convertible("self", self, Decoder)
+        for layer in self.layers:
+            _check("layers", layer, DecoderBlock)
+        layers, norm = _converted(self, DecoderBlock.to_torch)
+        module = nn.TransformerDecoder(layers[0], 1, norm)
         module.layers, module.num_layers = nn.ModuleList(layers), len(layers)
-        return module.train(self.training)
+        copy_training([(self, module), (self.layers, module.layers)])
+        return module
 
 
-@standard_names()
+@public_module()
 class EncoderDecoder(nn.Module):
     """Encode a source, and decode a target that looks at it: what nn.Transformer computes (`from_torch` copies one).
 
@@ -190,14 +201,18 @@ class EncoderDecoder(nn.Module):
     @classmethod
     def from_torch(cls, module: nn.Transformer) -> Self:
         """Copy an nn.Transformer; ours is batch first, whatever theirs was."""
-        _check("module", module, nn.Transformer)
-        ours = cls(Encoder.from_torch(module.encoder), Decoder.from_torch(module.decoder))
-        return ours.train(module.training)
+        check_convertible("module", module, nn.Transformer)
+        check_untied({"encoder": module.encoder, "decoder": module.decoder}, inside=False)
+        model = cls(Encoder.from_torch(module.encoder), Decoder.from_torch(module.decoder))
+        copy_training([(module, model)])
+        return model
 
     def to_torch(self) -> nn.Transformer:
         """Copy into an nn.Transformer, batch first; refused where that could not compute the same."""
+        check_convertible("self", self, EncoderDecoder)
         for name, one, kind in (("encoder", self.encoder, Encoder), ("decoder", self.decoder, Decoder)):
             _check(name, one, kind)
+        check_untied({"encoder": self.encoder, "decoder": self.decoder}, inside=False)
         parts = {"encoder": self.encoder.to_torch(), "decoder": self.decoder.to_torch()}  # type: ignore[operator]
         attention: Any = parts["encoder"].layers[0].self_attn
         # nn.Transformer draws the weights of all that it is given anew.
@@ -209,7 +224,8 @@ class EncoderDecoder(nn.Module):
             batch_first=True,
         )
         module.encoder, module.decoder = parts["encoder"], parts["decoder"]
-        return module.train(self.training)
+        copy_training([(self, module)])
+        return module
 
 
 def _check(name: str, module: object, kind: type[nn.Module]) -> None:
@@ -217,6 +233,9 @@ def _check(name: str, module: object, kind: type[nn.Module]) -> None:
         raise InputError(f"`{name}` must be an {kind.__name__}, got {type(module).__name__}")
 
 
-def _block_to_torch(block: nn.Module, kind: type[EncoderBlock] | type[DecoderBlock]) -> Any:
-    _check("layers", block, kind)
-    return block.to_torch()  # type: ignore[operator]
+def _converted(stack: Any, convert: Callable[[Any], nn.Module]) -> tuple[list[Any], nn.Module | None]:
+    """Convert the layers of a stack, each once however often it is there, and copy the norm."""
+    layers: dict[str, nn.Module] = {f"layers.{index}": layer for index, layer in enumerate(stack.layers)}
+    check_untied(layers if stack.norm is None else {**layers, "norm": stack.norm})
+    copies = {layer: convert(layer) for layer in layers.values()}
+    return [copies[layer] for layer in layers.values()], copy.deepcopy(stack.norm)

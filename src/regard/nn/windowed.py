@@ -6,7 +6,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from regard.masks import Window, bigbird
-from regard.nn.checks import check_padding, standard_names
+from regard.nn.checks import check_padding, public_module
 from regard.nn.multi_head import MultiHeadAttention
 
 __all__ = ["BigBirdAttention", "SlidingWindowAttention", "attend_padded"]
@@ -49,7 +49,7 @@ class _PaddedAttention(nn.Module):
         return attend_padded(self.attention, x, key_padding_mask, need_weights=need_weights, **options)
 
 
-@standard_names()
+@public_module()
 class SlidingWindowAttention(_PaddedAttention):
     """Multi-head self-attention in which a token sees those near it (masks.Window; Mistral 7B, arXiv:2310.06825).
 
@@ -95,7 +95,7 @@ class SlidingWindowAttention(_PaddedAttention):
         )
 
 
-@standard_names()
+@public_module()
 class BigBirdAttention(_PaddedAttention):
     """Multi-head self-attention over near, global and random blocks (Zaheer et al. 2020, arXiv:2007.14062, ITC).
 
