@@ -26,7 +26,7 @@ import torch
 import regard
 from regard import masks, positions, scores
 from regard.masks.block_plan import cover
-from regard.tensors import tensors
+from regard.values import tensors
 
 HEADS, DIM = 8, 64
 TARGETS = {

@@ -19,7 +19,7 @@ from torch import Tensor
 
 import regard
 from regard import masks, normalizers, positions, scores
-from regard.backends import BACKENDS
+from regard.backends.selection import named
 from regard.problem import Problem
 from regard.tensors import human_bytes
 
@@ -120,7 +120,7 @@ def _asked(entry: Entry) -> tuple[tuple[tuple[str, str, str], ...], str]:
     """What each backend answers, and how much work there is."""
     short, long = _problem(entry, SHORT), _problem(entry, LONG)
     answers = []
-    for backend in BACKENDS:
+    for backend in (named()[name] for name in ("sdpa", "blockwise", "reference")):
         reason = backend.refuses(short)
         at_length = backend.refuses(long)
         memory = f"refuses: {at_length}" if at_length else human_bytes(backend.bytes(long))

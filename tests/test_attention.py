@@ -10,9 +10,9 @@ import torch
 from torch.nn import functional
 
 import regard
+from backend_lists import GENERAL
 from oracles import causal, dense, f64
 from regard import masks
-from regard.backends import BACKENDS
 from regard.errors import InputError
 from regard.masks import Causal, Padding, Window
 from regard.normalizers import Softmax
@@ -20,7 +20,7 @@ from regard.positions import ALiBi, RoPE
 from regard.scores import Dot, ScaledDot
 from sweeps import sweep
 
-NAMES = [backend.name for backend in BACKENDS]
+NAMES = [backend.name for backend in GENERAL]
 
 
 def randn(*shape, seed=0, dtype=torch.float64):

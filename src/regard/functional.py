@@ -117,7 +117,7 @@ def attention(
         handle = cast(Callable[..., Tensor], torch.overrides.handle_torch_function)
         return handle(attention, (q, k, v), q, k, v, backend=backend, **asked)
     problem, keys = _problem(q, k, v, asked, choosing=backend == prefers == "auto")
-    chosen = backends.SELECTION.choose(problem, backend, prefers)
+    chosen = backends.choose(problem, backend, prefers)
     if torch.compiler.is_dynamo_compiling() and chosen.leaves_graph(problem):
         return _outside_graphs(q, k, v, backend, asked)
     if call is not None and (compute := call_cache.keep(call, chosen, problem, keys)) is not None:

@@ -9,7 +9,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from regard.dropout import Dropout
-from regard.learned import check_parameters
 from regard.masks import BoundMask, Mask
 from regard.masks.block_plan import BLOCK, Cover, plan_of
 from regard.normalizers import Normalizer, Softmax
@@ -26,7 +25,7 @@ from regard.problem_checks import (
     learns,
 )
 from regard.scores import ScaledDot, Score
-from regard.tensors import replace_tensors, tensors
+from regard.values import flatten, tensors, unflatten
 
 __all__ = [
     "DEFAULTS", "DEFAULT_MAX_BYTES", "InputOptions", "Options", "Problem", "complete", "held_by", "parts_of",
@@ -78,7 +77,6 @@ DEFAULTS: Options = {
     "return_lse": False,
     "max_bytes": DEFAULT_MAX_BYTES,
 }
-_MAY_LEARN = ("score", "bias", "normalizer", "weight_factor", "rotary")
 
 
 def complete(options: Options) -> Options:
@@ -211,15 +209,15 @@ class Problem:
 
     def widened(self) -> "Problem":
         """The same problem with float32 in the place of all that is narrower; in compiled code as it is."""
-        parts = self.score, self.bias, self.normalizer, self.weight_factor
         wide = torch.float32
-        held = [one.to(wide) if one.is_floating_point() and one.itemsize < 4 else one for one in tensors(parts)]
         q, k, v = (x.to(torch.promote_types(x.dtype, wide)) for x in (self.q, self.k, self.v))
-        if not torch.compiler.is_compiling() and any(
-            one is not own for one, own in zip(held, tensors(parts), strict=True)
-        ):
-            parts = replace_tensors(parts, iter(held))
-        return with_parts(replace(self, q=q, k=k, v=v), (*parts, self.dropout))
+        parts = parts_of(self)
+        leaves, form = flatten(parts)
+        if not torch.compiler.is_compiling() and any(leaf.is_floating_point() and leaf.itemsize < 4 for leaf in leaves):
+            parts = unflatten(
+                form, [leaf.to(wide) if leaf.is_floating_point() and leaf.itemsize < 4 else leaf for leaf in leaves]
+            )
+        return with_parts(replace(self, q=q, k=k, v=v), parts)
 
     def restore(self, rows: Tensor) -> Tensor:
         """Give (batch, heads, ...) the leading dimensions that the caller's q had."""
@@ -233,9 +231,6 @@ class Problem:
         With `turn=False` applying `rotary` is left to the caller.
         """
         asked = complete(options)
-        given = {name: asked[name] for name in _MAY_LEARN if asked[name] is not None}  # type: ignore[literal-required]
-        if given:
-            check_parameters(**given)
         score = _SCORE if asked["score"] is None else asked["score"]
         normalizer = _NORMALIZER if asked["normalizer"] is None else asked["normalizer"]
         rotary, factor = asked["rotary"], asked["weight_factor"]

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from regard.errors import InputError
 from regard.masks import BoundMask, Dense, Mask
-from regard.masks.base import holders
 from regard.masks.bound_mask import SharedMask
 from regard.masks.causal_and_window import band_of
 from regard.masks.random_blocks import draws_blocks
@@ -17,8 +16,9 @@ from regard.normalizers import Normalizer, Softmax
 from regard.positions import Bias, DenseBias, Rotary
 from regard.positions.base import with_leading
 from regard.scores import Score
-from regard.tensors import AUTOCAST_TYPES, check_max_bytes, has_numbers, human_bytes, is_autocast, tensors
+from regard.tensors import AUTOCAST_TYPES, check_max_bytes, has_numbers, human_bytes, is_autocast
 from regard.torch_private import is_batchedtensor
+from regard.values import tensors
 
 if TYPE_CHECKING:
     from regard.problem import Problem
@@ -159,7 +159,7 @@ def bind(mask: Mask | BoundMask | Tensor, problem: "Problem", *, learned: bool) 
         assert isinstance(mask, Mask)
         return BoundMask(mask, queries, keys, keys - queries, given=mask)  # for an operator, which binds it
     bound = mask if isinstance(mask, BoundMask) else mask.bind(problem.queries, problem.keys)
-    if not torch.compiler.is_compiling() and holders(bound.given) is None:
+    if not torch.compiler.is_compiling() and bound.given.identity() is None:
         bound = bound if isinstance(bound, SharedMask) else replace(bound)
         vars(bound).setdefault("of_this_call", {})  # what may change is planned for anew in the next one
     if (bound.q_len, bound.kv_len) != (problem.queries, problem.keys):

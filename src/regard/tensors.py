@@ -1,14 +1,10 @@
-"""Tensors: those that frozen values hold, and what PyTorch does around a call (autocast, tracing, compiling)."""
+"""What PyTorch does around a call: autocast, tracing, compiling, transforms; where the numbers of tensors are."""
 
 import sys
-import threading
-import weakref
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import fields, is_dataclass
 from functools import wraps
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -26,136 +22,19 @@ from regard.torch_private import (
 
 __all__ = [
     "AUTOCAST_TYPES",
-    "Remembered",
     "are_in_memory",
     "are_sharded",
     "autocast_dtype",
     "check_max_bytes",
-    "copied",
     "has_numbers",
     "human_bytes",
     "in_forward_mode",
     "is_autocast",
     "is_traced",
-    "replace_tensors",
     "run_eagerly",
-    "tensors",
     "unwrapped",
-    "versions",
     "without_autocast",
 ]
-
-Value = TypeVar("Value")
-
-
-def tensors(value: object) -> list[Tensor]:
-    """List the tensors in a frozen dataclass, in the order of its fields, and in what it holds in its turn.
-
-    >>> import torch
-    >>> from dataclasses import dataclass
-    >>> @dataclass(frozen=True, eq=False)
-    ... class Line:
-    ...     slope: torch.Tensor
-    ...     name: str = "line"
-    >>> tensors((Line(torch.tensor(2.0)), Line(torch.tensor(3.0))))
-    [tensor(2.), tensor(3.)]
-    """
-    if isinstance(value, Tensor):
-        return [value]
-    if isinstance(value, tuple | list):
-        return [one for part in value for one in tensors(part)]
-    if isinstance(value, dict):
-        return [one for part in value.values() for one in tensors(part)]
-    # Compilers of PyTorch 2.11 cannot follow is_dataclass(None).
-    if value is not None and is_dataclass(value) and not isinstance(value, type):
-        return [one for part in fields(value) for one in tensors(getattr(value, part.name))]
-    return []
-
-
-def replace_tensors(value: Value, new: Iterator[Tensor]) -> Value:
-    """Copy a value with other tensors in the places, and in the order, of those that `tensors` lists."""
-    return cast("Value", _replace(value, new))
-
-
-def copied(value: Value) -> Value:
-    """Copy a value with copies of its tensors, without their graphs."""
-    return replace_tensors(value, iter([_copied(one) for one in tensors(value)]))
-
-
-def versions(value: object) -> tuple[tuple[int, int], ...]:
-    """Which tensors a value holds, and how often each was changed in place; −1 where that is not counted."""
-    return tuple((id(one), -1 if one.is_inference() else one._version) for one in tensors(value))
-
-
-def _copied(tensor: Tensor) -> Tensor:
-    """A copy no larger than the memory that was given where one number stands for many."""
-    alone = tensor.detach()
-    if torch.compiler.is_compiling() or tensor.layout != torch.strided:  # lengths may be symbols there
-        return alone.clone()
-    for dim, (size, step) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
-        alone = alone.narrow(dim, 0, 1) if step == 0 and size > 1 else alone
-    return alone.clone().expand(tensor.shape)
-
-
-def _replace(value: Any, new: Iterator[Tensor]) -> Any:
-    if isinstance(value, Tensor):
-        return next(new)
-    if not tensors(value):
-        return value
-    if isinstance(value, tuple | list):
-        return type(value)(_replace(part, new) for part in value)
-    if isinstance(value, dict):
-        return {name: _replace(part, new) for name, part in value.items()}
-    # Without __init__, which may check or convert; without what was cached for the old tensors.
-    copy = object.__new__(type(value))
-    for part in fields(value):
-        object.__setattr__(copy, part.name, _replace(getattr(value, part.name), new))
-    return copy
-
-
-class Remembered(Generic[Value]):
-    """What was made last for some frozen values, such as the plans of masks.
-
-    Args:
-        most: How many are kept.
-        most_bytes: How many bytes they may have together, but for the latest.
-        bytes_of: The bytes of one.
-    """
-
-    def __init__(
-        self, most: int, *, most_bytes: int | None = None, bytes_of: Callable[[Value], int] | None = None
-    ) -> None:
-        self._most, self._most_bytes, self._bytes_of = most, most_bytes, bytes_of
-        self._made: OrderedDict[Hashable, tuple[tuple[weakref.ref[Any], ...], Value]] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def of(self, key: Hashable, holders: Sequence[object], make: Callable[[], Value]) -> Value:
-        """Give what was made for a key, or make it; `holders`, whose addresses are in the key, are not kept alive."""
-        with self._lock:
-            held, found = self._made.get(key, ((), None))
-        if found is not None and all(one() is not None for one in held):
-            return found  # a dead one's address may be another's by now
-        made = make()
-        with self._lock:
-            self._made[key] = tuple(weakref.ref(one) for one in holders), made
-            self._made.move_to_end(key)
-            for old, (held, _) in list(self._made.items()):
-                if any(one() is None for one in held):
-                    del self._made[old]
-            while len(self._made) > self._most or (len(self._made) > 1 and self._are_too_large()):
-                self._made.popitem(last=False)
-        return made
-
-    def _are_too_large(self) -> bool:
-        if self._most_bytes is None or self._bytes_of is None:
-            return False
-        return sum(self._bytes_of(one) for _, one in self._made.values()) > self._most_bytes
-
-    def clear(self) -> None:
-        """Forget all."""
-        with self._lock:
-            self._made.clear()
-
 
 AUTOCAST_TYPES = {torch.float32, torch.bfloat16, torch.float16}  # those that it leaves side by side
 _KINDS = ("cpu", "cuda", "mps", "xpu")

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import regard
+from backend_lists import GENERAL
 from regard import masks, normalizers, positions, scores
-from regard.backends import BACKENDS
 from regard.backends.blockwise import backend as blockwise
-from regard.masks import block_plan
+from regard.masks.plan_cache import PLANS
 from regard.problem import Problem
 from regard.tensors import run_eagerly
 from sweeps import sweep
@@ -73,14 +73,14 @@ def _ways_of(backend):
             yield name
 
 
-WAYS_OF = {backend.name: list(_ways_of(backend)) for backend in BACKENDS}
+WAYS_OF = {backend.name: list(_ways_of(backend)) for backend in GENERAL}
 every_backend = pytest.mark.parametrize("backend", WAYS_OF)
 
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch):
     monkeypatch.setattr(blockwise, "BLOCK", 16)
-    block_plan._plans.clear()  # so that plans are made inside torch.func too
+    PLANS.clear()  # so that plans are made inside torch.func too
 
 
 @every_backend
@@ -140,7 +140,7 @@ def test_func_grad_is_autograd(backend):
     for case in sweep(WAYS_OF[backend]):
         with case as name:
             held, asked = WAYS[name]
-            block_plan._plans.clear()
+            PLANS.clear()
             inputs = (*_q_k_v(), *held)
 
             def loss(q, k, v, *held, asked=asked):
@@ -177,7 +177,7 @@ def test_second_derivatives_are_right():
 def test_vmap_is_a_loop(backend):
     for case in sweep(["plain", "causal", "softcap", "sink", "t5", "additive"]):
         with case as name:
-            block_plan._plans.clear()
+            PLANS.clear()
             held, asked = WAYS[name]
             q, k, v = (torch.stack([one, 2 * one, -one]) for one in _q_k_v())
 

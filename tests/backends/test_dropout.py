@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import regard
+from backend_lists import GENERAL
 from regard import masks
-from regard.backends import BACKENDS
 from regard.dropout import Dropout
 from regard.problem import Problem
 from regard.scores import ScaledDot
@@ -17,7 +17,7 @@ from sweeps import sweep
 
 DROPPING = [
     one
-    for one in BACKENDS
+    for one in GENERAL
     if one.refuses(Problem.of(torch.zeros(2, 2), torch.zeros(2, 2), torch.zeros(2, 2), dropout=0.5)) is None
 ]
 every_backend = pytest.mark.parametrize("backend", DROPPING, ids=lambda one: one.name)

@@ -179,7 +179,7 @@ def test_biases_of_distances_and_their_gradients():
         with case as name:
             make, rule, read = RELATIVE[name]
             inputs, cotangent, bias = _inputs(), _randn(2, 4, 37, 5, seed=9), make()
-            held = regard.tensors.tensors(bias)
+            held = regard.values.tensors(bias)
             table = held[0].detach().numpy() if held else None
             matrix = np.broadcast_to(rule(table, H, AT - J), (1, 4, 37, 75))
             expected = dense(*inputs, bias=np.broadcast_to(matrix, (2, 4, 37, 75)), cotangent=cotangent)

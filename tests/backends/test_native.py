@@ -107,7 +107,7 @@ def test_what_is_known_is_known_for_one_backend_alone():
     ours = [regard.attention(q, k, v, backend=name) for name in ("native", "sdpa", "native", "reference", "auto")]
     assert torch.equal(ours[0], ours[2])
     assert torch.equal(ours[1], scaled_dot_product_attention(q, k, v))
-    with pytest.raises(InputError, match="one of sdpa"):
+    with pytest.raises(InputError, match=r"one of .*sdpa"):
         regard.attention(q, k, v, backend="nobody")
 
 

@@ -71,7 +71,7 @@ def test_it_ends_with_the_block_and_is_that_of_one_thread():
 
 def test_an_unknown_name_is_told_those_that_there_are():
     with (
-        pytest.raises(InputError, match='must be "auto" or one of sdpa, blockwise, reference, '),
+        pytest.raises(InputError, match='must be "auto" or one of native, split, sdpa, blockwise, reference, '),
         regard.use_backend("nobody"),
     ):
         pass

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from backend_lists import GENERAL
 from oracles import Largest, causal, dense, window
 from regard import masks
-from regard.backends import BACKENDS, Sdpa
+from regard.backends import Sdpa
 from regard.backends.native import Native
 from regard.normalizers import Softmax
 from regard.problem import Problem
@@ -82,7 +83,7 @@ def _rule(b, h, n, m):
     return rule, (i + j + np.arange(h)[:, None, None]) % 2 == 0
 
 
-EVERY = (*BACKENDS, Native())
+EVERY = (*GENERAL, Native())
 every_backend = pytest.mark.parametrize("backend", EVERY, ids=lambda backend: backend.name)
 _MAKERS = (_none, _causal, _causal_start, _window, _both_sides, _padded, _padded_causal, _tensor, _not_itself, _rule)
 MASKS = {make.__name__.strip("_"): make for make in _MAKERS}
@@ -296,13 +297,16 @@ def test_the_fused_kernel_stays_fused():
             assert largest.bytes <= 8 * n * n if asked.get(how) else largest.bytes < 200 * n
 
 
-def test_a_learned_bias_counts_the_weights_that_it_costs():
+def test_a_learned_bias_counts_the_weights_where_pytorch_keeps_them():
     x = torch.zeros(2, 4, 8, 3)
-    problem = Problem.of(x, x, x, bias=torch.zeros(8, 8, requires_grad=True))
-    assert Sdpa().bytes(problem) == 2 * 4 * 8 * 8 * 4
+    learned = torch.zeros(8, 8, requires_grad=True)
+    assert Sdpa().bytes(Problem.of(x, x, x, bias=learned)) == 8 * 8 * 4
+    device = {"device": "meta"}  # where the backward is PyTorch's
+    x, learned = torch.zeros(2, 4, 8, 3, **device), torch.zeros(8, 8, requires_grad=True, **device)
+    assert Sdpa().bytes(Problem.of(x, x, x, bias=learned)) == 2 * 4 * 8 * 8 * 4
     with torch.no_grad():
-        assert Sdpa().bytes(problem) == 8 * 8 * 4
-    short = Problem.of(x, x, x, bias=torch.zeros(8, 8, requires_grad=True), max_bytes=1000)
+        assert Sdpa().bytes(Problem.of(x, x, x, bias=learned)) == 8 * 8 * 4
+    short = Problem.of(x, x, x, bias=learned, max_bytes=1000)
     assert "a learned bias keeps all weights, 2.0 KiB, more than the limit of 1000 B" in Sdpa().refuses(short)
 
 
@@ -316,7 +320,7 @@ REFUSED = {
 
 def test_the_fused_kernel_refuses_what_it_cannot_do_and_nothing_else():
     x = torch.zeros(1, 1, 3, 2)
-    by_name = {backend.name: backend for backend in BACKENDS}
+    by_name = {backend.name: backend for backend in GENERAL}
     for case in sweep(REFUSED):
         with case as name:
             options, reason = REFUSED[name]

@@ -13,7 +13,7 @@ import torch
 from regard import attention, positions
 from regard.errors import InputError
 from regard.positions import Bias, Relative
-from regard.tensors import replace_tensors, tensors
+from regard.values import flatten, tensors, unflatten
 from sweeps import sweep
 
 BATCH, HEADS, QUERIES, KEYS = 2, 3, 9, 12
@@ -199,7 +199,7 @@ def test_tensors_in_a_bias_get_gradients():
             grads = []
             for numbers in (lambda one: one.tile(*WHOLE, ROWS, COLUMNS), _pairs):
                 held = [one.clone().requires_grad_() for one in tensors(bias)]
-                grads.append(torch.autograd.grad((_full(numbers(replace_tensors(bias, iter(held)))) * up).sum(), held))
+                grads.append(torch.autograd.grad((_full(numbers(unflatten(flatten(bias)[1], held))) * up).sum(), held))
             for tile, pairs in zip(*grads, strict=True):
                 assert tile.dtype == torch.float64
                 torch.testing.assert_close(tile, pairs, rtol=1e-12, atol=1e-12)
@@ -212,7 +212,7 @@ def test_gradients_are_those_of_small_steps():
             bias, _ = ALL[name]
             held = [one.clone().requires_grad_() for one in tensors(bias)]
             assert torch.autograd.gradcheck(
-                lambda *new, bias=bias: replace_tensors(bias, iter(new)).tile(*WHOLE, ROWS[:3], COLUMNS[:4]), held
+                lambda *new, bias=bias: unflatten(flatten(bias)[1], new).tile(*WHOLE, ROWS[:3], COLUMNS[:4]), held
             )
 
 
@@ -242,8 +242,8 @@ def test_narrow_tensors_serve_narrow_queries():
     for case in sweep([name for name in HOLDING if "DenseBias" not in name]):
         with case as name:
             bias, _ = ALL[name]
-            narrow = replace_tensors(bias, iter([one.to(torch.bfloat16) for one in tensors(bias)]))
-            exact = replace_tensors(bias, iter([one.to(torch.bfloat16).double() for one in tensors(bias)]))
+            narrow = unflatten(flatten(bias)[1], [one.to(torch.bfloat16) for one in tensors(bias)])
+            exact = unflatten(flatten(bias)[1], [one.to(torch.bfloat16).double() for one in tensors(bias)])
             torch.testing.assert_close(
                 narrow.tile(*WHOLE, ROWS, COLUMNS).double(),
                 exact.tile(*WHOLE, ROWS, COLUMNS).double(),

@@ -12,7 +12,7 @@ import torch
 import regard
 from regard import masks, scores
 from regard.problem import Problem
-from regard.tensors import replace_tensors, tensors
+from regard.values import flatten, tensors, unflatten
 from sweeps import sweep
 
 BATCH, HEADS, QUERIES, KEYS, DIM, HIDDEN = 2, 4, 5, 7, 3, 6
@@ -185,7 +185,7 @@ def test_gradients_of_all_tensors_are_those_of_finite_differences(backend):
             seen = seen[:1]
 
             def call(q, k, v, *held, score=score, seen=seen):
-                new = replace_tensors(score, iter(held))
+                new = unflatten(flatten(score)[1], held)
                 return regard.attention(q, k, v, score=new, mask=seen, backend=backend)
 
             leaves = [one[:1].clone().requires_grad_() for one in (q, k, v)]
@@ -201,7 +201,7 @@ def test_a_query_that_sees_nothing_gets_zero():
         with case as (name, backend):
             score, key_width = ALL[name]
             q, k, v = (x.requires_grad_() for x in _inputs(key_width))
-            score = replace_tensors(score, iter([one.clone().requires_grad_() for one in tensors(score)]))
+            score = unflatten(flatten(score)[1], [one.clone().requires_grad_() for one in tensors(score)])
             rule = masks.MaskMod(lambda b, h, i, j: (i != KEYS - 1) & (j >= 0))
             out = regard.attention(q, k, v, score=score, mask=rule, backend=backend)
             assert (out[:, :, -1] == 0).all()

@@ -53,8 +53,8 @@ def test_random_blocks_of_long_texts_are_found_without_looking_at_all_places():
     with Largest() as largest:
         found = cover(bound, n, n, 128)
     drawn = bound.mask.plan[0].sort().values
-    listed = sorted(zip(found.runs[0].row.tolist(), found.runs[0].start.tolist(), strict=True))
-    assert int(found.runs[0].length.sum()) == drawn.numel()
+    listed = sorted(zip(found.runs.row.tolist(), found.runs.start.tolist(), strict=True))
+    assert int(found.runs.length.sum()) == drawn.numel()
     assert all(start in drawn[row] for row, start in listed[:500])
     assert largest.bytes < 2**23 + 8 * drawn.numel()
 

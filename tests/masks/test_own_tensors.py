@@ -180,7 +180,7 @@ def test_a_mask_that_is_changed_itself_is_refused():
     regard.attention(Q, K, V, mask=mask)
     mask.attention_mask[:, 0] = False
     for changed in (mask, ~mask, bound[1]):
-        with pytest.raises(InputError, match=r"Padding.*changed in place.*make a new mask"):
+        with pytest.raises(InputError, match=r"attention_mask`.*changed in place.*make a new mask"):
             regard.attention(Q, K, V, mask=changed)
     regard.attention(Q, K, V, mask=bound[0])
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import regard
-from regard.backends import BACKENDS
+from backend_lists import GENERAL
 from regard.errors import InputError
 from regard.problem import Problem
 from regard.scores import DeBERTa
@@ -153,7 +153,7 @@ def test_version_1_is_that_of_transformers():
 def test_these_are_all_the_cpu_backends_that_serve_it():
     x = torch.zeros(1, HEADS, 530, DIM)
     problem = Problem.of(x, x, x, score=DeBERTa(torch.zeros(HEADS, 8, DIM), None))
-    assert {one.name for one in BACKENDS if one.refuses(problem) is None} == set(SERVED)
+    assert {one.name for one in GENERAL if one.refuses(problem) is None} == set(SERVED)
 
 
 def test_buckets_are_those_of_transformers():

@@ -14,7 +14,7 @@ import torch
 
 import regard
 from contracts import test_biases, test_combinations, test_masks, test_scores
-from regard.tensors import replace_tensors, tensors
+from regard.values import flatten, tensors, unflatten
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ def _randn(*shape, seed=0):
 def _learned(value):
     """The same with tensors that ask for gradients; integers and booleans stay."""
     held = [one.detach().clone().requires_grad_() if one.is_floating_point() else one for one in tensors(value)]
-    return replace_tensors(value, iter(held))
+    return unflatten(flatten(value)[1], held)
 
 
 def _of_mask(mask, rule):

@@ -52,6 +52,22 @@ FEW = {
 # Starting
 
 
+def test_a_loss_of_tensors_that_the_model_does_not_have_is_refused_before_a_step(tmp_path, pairs):
+    gain = torch.nn.Parameter(torch.ones(1))
+
+    def multiply(module, _, output):
+        return output * gain if isinstance(module, torch.nn.Linear) else None
+
+    hook = torch.nn.modules.module.register_module_forward_hook(multiply)
+    try:
+        with pytest.raises(InputError, match=r"1 tensors .*does not have, of shape \(1,\).*ValueModule"):
+            train(tiny(tmp_path / "run", task=translation(pairs), **FEW))
+    finally:
+        hook.remove()
+    assert Checkpoints(tmp_path / "run" / "checkpoints").steps() == []
+    train(tiny(tmp_path / "run", task=translation(pairs), **FEW))
+
+
 def test_what_a_start_that_failed_has_left_binds_nobody(tmp_path, pairs):
     """A vocabulary of 12 tokens lay there, of a run that took no step, and one of 40 was asked for."""
     small = translation(pairs, src_tokenizer={"model_type": "char", "vocab_size": 12})

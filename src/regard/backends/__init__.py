@@ -7,7 +7,6 @@ from regard.backends.reference import Reference
 from regard.backends.sdpa import Sdpa
 from regard.backends.selection import (
     BACKENDS,
-    SELECTION,
     Explanation,
     check_name,
     choose,
@@ -19,7 +18,6 @@ from regard.backends.sharded.dtensors import attend_dtensors, explain_dtensors
 __all__ = [
     "BACKENDS",
     "FEW_QUERIES",
-    "SELECTION",
     "Answer",
     "Backend",
     "Blockwise",

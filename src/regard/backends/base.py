@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -10,24 +10,23 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from regard.backends import compiled_selection
-from regard.errors import InputError
 from regard.masks import Causal
 from regard.masks.random_blocks import draws_blocks
 from regard.normalizers import Sigmoid, Softmax
 from regard.problem import Problem
 from regard.scores import ScaledDot
-from regard.tensors import in_forward_mode, tensors, unwrapped
+from regard.tensors import in_forward_mode, unwrapped
 from regard.torch_private import (
     TransformType,
     get_interpreter_stack,
     is_batchedtensor,
     peek_interpreter_stack,
 )
+from regard.values import tensors
 
 __all__ = [
-    "DERIVATIVES", "FEATURES", "LARGE", "PREFERRED", "REMOVED", "SOFTMAX_OF_PRODUCTS", "Answer", "Backend",
-    "Selection", "are_rounded", "log_sum", "merge", "preferred", "with_sink",
+    "DERIVATIVES", "FEATURES", "LARGE", "PREFERRED", "SOFTMAX_OF_PRODUCTS", "Answer", "Backend",
+    "are_rounded", "log_sum", "merge", "preferred", "with_sink",
 ]  # fmt: skip
 
 PREFERRED: ContextVar[str] = ContextVar("preferred", default="auto")
@@ -76,14 +75,6 @@ SOFTMAX_OF_PRODUCTS = {
     "weight_factor": "it has no factor on the weights",
     "dropout": "it has no dropout",
 }
-# Names of backends that were removed, and what computes their calls now.
-REMOVED: Mapping[str, str] = {
-    "numba": 'the compiled loops are backend="native" now, which needs no compiler and no command',
-    "triton": (
-        'the Triton kernels were removed; backend="auto" computes additive scores by "blockwise" or '
-        'by "reference", and regard.watch computes its statistics without a backend'
-    ),
-}
 
 
 def _has_tangents(call: Problem) -> bool:
@@ -112,17 +103,12 @@ class Backend:
     """One way to compute a problem, exact or not at all.
 
     What it cannot do it declares: `lacks` has a sentence for each of `FEATURES` that it refuses, in the order in which
-    they are said; `least_work`, for each feature, the work for each pair below which it never is where that is needed.
-    `experimental` says on which hardware it is not yet as fast or as well tried as it should be. A shortcut is asked by
-    `auto` from `least_keys` keys on, where no feature of `not_for` is needed.
+    they are said. `experimental` says on which hardware it is not yet as fast or as well tried as it should be.
     """
 
     name: ClassVar[str]
     lacks: ClassVar[Mapping[str, str]] = DERIVATIVES
-    least_work: ClassVar[Mapping[str, float]] = {}
     experimental: ClassVar[str] = ""
-    least_keys: ClassVar[int] = 0
-    not_for: ClassVar[tuple[str, ...]] = ()
 
     def refuses(self, problem: Problem) -> str | None:
         """Say why this backend cannot compute the problem exactly, or None if it can."""
@@ -131,27 +117,37 @@ class Backend:
                 return sentence.format(needed)
         return self.limits(problem)
 
-    def is_passed_over(self, problem: Problem) -> bool:
-        """Whether `auto` does not take this shortcut for a problem that it can run."""
-        return False
-
     def limits(self, problem: Problem) -> str | None:
         """Say which size or value of a problem that needs nothing it lacks is too much for it, or None."""
         return None
+
+    def suits(self, problem: Problem) -> bool:
+        """Whether `auto` takes it for such problems; one that was measured for some alone suits no others."""
+        return True
 
     def bytes(self, problem: Problem) -> int:
         """Bytes that it allocates besides the output."""
         raise NotImplementedError
 
-    def work(self, problem: Problem) -> float:
+    def cost(self, problem: Problem) -> float:
         """Estimate the time, in pairs of the fused kernel; 0 where nothing can be faster."""
         raise NotImplementedError
+
+    def least_cost(self, problem: Problem) -> float:
+        """Return what the cost is at least, without planning for the mask."""
+        return 0.0
 
     def plain(self, problem: Problem) -> Callable[[Tensor, Tensor, Tensor], Tensor] | None:
         """Give a function of q, k and v for all problems of these sizes with this mask and bias, if there is one.
 
         `call_cache` keeps it, and asks only for problems whose bias holds no tensor of the caller's. Where a problem
         has dropout, the function draws a seed for each call; a backend that cannot has none.
+        """
+        return None
+
+    def plain_of(self, problem: Problem) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] | None:
+        """Give a function of what is visible (`BoundMask.broadcast`), q, k and v for all problems of these sizes with
+        a mask and no bias, if there is one.
         """
         return None
 
@@ -167,86 +163,6 @@ class Backend:
 def preferred() -> str:
     """The backend that is preferred here (see `use_backend`), or "auto"."""
     return "auto" if torch.compiler.is_compiling() else PREFERRED.get()
-
-
-@dataclass(frozen=True)
-class Selection:
-    """The backends there are, and the choice among them.
-
-    Args:
-        usual: `auto` takes the one with the least work of those that do not refuse, the first of equals.
-        shortcuts: For calls for which they were measured to be faster; what they refuse is not worth a word.
-        by_name: For those who ask for them by name or `use_backend`.
-        formula: What gives the empty result where there is no sequence or no head.
-    """
-
-    usual: tuple[Backend, ...]
-    shortcuts: tuple[Backend, ...]
-    by_name: tuple[Backend, ...]
-    formula: Backend
-
-    named: dict[str, Backend] = field(init=False)  # by name; not made at first use, which compilers cannot follow
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "named", {one.name: one for one in (*self.usual, *self.shortcuts, *self.by_name)})
-
-    def check_name(self, backend: object) -> None:
-        """Raise an InputError if it is not the name of a backend; the error lists the names, and says what computes the
-        calls of a backend that was removed.
-        """
-        if not isinstance(backend, str) or (backend != "auto" and backend not in self.named):
-            removed = REMOVED.get(backend) if isinstance(backend, str) else None
-            raise InputError(
-                f'`backend` must be "auto" or one of {", ".join(self.named)}, got {backend!r}'
-                f"{'' if removed is None else f': {removed}'}"
-            )
-
-    def choose(self, problem: Problem, backend: str = "auto", prefers: str = "auto") -> Backend:
-        """Take the named backend, or the preferred one, or the one with the least work; raise with every reason if none
-        is left. Where there is no sequence or no head, the formula gives the empty result, whatever the backend.
-        """
-        self.check_name(backend)
-        if problem.is_empty:
-            return self.formula
-        if backend != "auto":
-            if (reason := self.named[backend].refuses(problem)) is not None:
-                raise InputError(
-                    f'the backend {backend!r} cannot run this call: {reason}; backend="auto" takes one that can'
-                )
-            return self.named[backend]
-        if prefers != "auto" and self.named[prefers].refuses(problem) is None:
-            return self.named[prefers]
-        found = compiled_selection.choose(self, problem) if torch.compiler.is_compiling() else self.fastest(problem)
-        if found is None:
-            reasons = "; ".join(f"{one.name}: {one.refuses(problem)}" for one in self.usual)
-            raise InputError(f"no backend can run this call ({reasons}): raise `max_bytes` or shorten it")
-        return found
-
-    def asks(self, one: Backend, problem: Problem) -> bool:
-        """Whether `auto` asks a shortcut about a problem."""
-        return problem.keys >= one.least_keys and not any(FEATURES[what](problem) for what in one.not_for)
-
-    def shortcuts_for(self, problem: Problem) -> list[Backend]:
-        """The shortcuts that `auto` takes for a problem unless they refuse it."""
-        return [one for one in self.shortcuts if self.asks(one, problem) and not one.is_passed_over(problem)]
-
-    def fastest(self, problem: Problem) -> Backend | None:
-        """A shortcut, or else the first with the least work; none is asked that declares that it has more."""
-        for one in self.shortcuts_for(problem):
-            if one.refuses(problem) is None:
-                return one
-        pairs = problem.batch * problem.heads * problem.queries * problem.keys
-        floors = [
-            (max((pairs * each for what, each in one.least_work.items() if FEATURES[what](problem)), default=0.0), at)
-            for at, one in enumerate(self.usual)
-        ]
-        best: Backend | None = None
-        least = (float("inf"), 0)
-        for floor, at in sorted(floors):
-            one = self.usual[at]
-            if (floor, at) < least and one.refuses(problem) is None and (work := (one.work(problem), at)) < least:
-                best, least = one, work
-        return best
 
 
 LARGE = 2.0**10  # beyond it float32 rounds a log-sum-exp by more than 2⁻¹⁵, and every weight of the row with it

@@ -1,13 +1,17 @@
-"""What was checked and chosen for a call is kept, for later calls of the same sizes, types, mask and bias.
+"""One cache of what was checked and chosen for calls, by their sizes, types and the forms of mask and bias.
 
-A small call takes some 20 µs in PyTorch's kernel, and the checks and the choice of a backend take several times that.
+A small call takes some 10 µs in PyTorch's kernel, and the checks and the choice of a backend take several times that.
 So the key of a call is computed as cheaply as Python allows: it has everything that the checks and the choice look at.
+
+What computes a call is prepared for a mask with its tensors, once that is seen a second time; before that, for all
+masks of its form with tensors of these sizes, where the choice does not depend on their numbers: of a new padding mask
+for each batch nothing is checked and planned again.
 """
 
 import weakref
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,6 +19,8 @@ from torch.autograd import forward_ad
 from torch.nn import Parameter
 
 from regard.backends.base import PREFERRED, Backend
+from regard.backends.narrow_keys import may_be_narrowed
+from regard.backends.selection import is_chosen_by_sizes
 from regard.masks import BoundMask, Causal, Mask
 from regard.positions import ALiBi
 from regard.problem import DEFAULTS, Options, Problem
@@ -24,17 +30,31 @@ from regard.torch_private import (
     is_torch_function_mode_enabled,
     peek_interpreter_stack,
 )
+from regard.values import flatten, kinds_in
 
 __all__ = ["Compute", "KnownCall", "describe", "find", "keep"]
 
 Compute = Callable[[Tensor, Tensor, Tensor], Tensor]
-_KEPT: dict[tuple[Any, ...], tuple[tuple[weakref.ref[Mask], ...], Compute]] = {}
+_KEPT: dict[tuple[Any, ...], "_Prepared"] = {}
 _MOST = 1024  # sizes; a model that generates meets a new one with each token
 _MISSING = object()
 
 
-# Everything that the checks and the choice look at, and the masks that hold tensors, whose addresses are in it.
-KnownCall = tuple[tuple[Any, ...], tuple[Mask, ...]]
+class _Prepared(NamedTuple):
+    """What computes calls of a key: with a mask as it is, or for a mask of its own and as long as its tensors live."""
+
+    compute: Callable[..., Tensor]
+    tensors: tuple[weakref.ref[Tensor], ...] = ()
+    last: list[tuple[int, ...]] | None = None  # the tensors of the last mask, by address, where it takes masks
+
+
+class KnownCall(NamedTuple):
+    """Everything that the checks and the choice look at: with the tensors of the mask, and with their sizes alone."""
+
+    key: tuple[Any, ...] | None
+    tensors: tuple[Tensor, ...]
+    sizes: tuple[Any, ...] | None = None
+    mask: Mask | Tensor | None = None
 
 
 def describe(q: object, k: object, v: object, backend: object, options: Options) -> KnownCall | None:
@@ -80,23 +100,21 @@ def describe(q: object, k: object, v: object, backend: object, options: Options)
         or (count_dispatch_modes() and not are_in_memory(q, k, v))
     ):
         return None
-    seen: Any = None
-    holders: tuple[Mask, ...] = ()
-    if type(mask) is Causal:
-        seen = mask.align, mask.shift
-    elif mask is not None:
-        if (known := _identity_of(mask)) is None:
-            return None
-        seen, holders = known
+    identity = (None, None, ()) if mask is None else _identity_of(mask)
+    if identity is None:
+        return None
+    seen, sizes, tensors = identity
     added = bias and (bias.num_heads, bias.bidirectional)
     learns = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
-    key = (
-        q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype, device, seen, added, scale, dropout, learns, backend,
+    call = (
+        q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype, device, added, scale, dropout, learns, backend,
         backend == "auto" and PREFERRED.get(),
         torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind),
         torch.are_deterministic_algorithms_enabled(),
     )  # fmt: skip
-    return key, holders
+    if sizes is None:
+        return KnownCall((*call, seen), ())
+    return KnownCall(None if type(mask) is Tensor else (*call, seen), tensors, (*call, "sizes", sizes), mask)
 
 
 def _values_of(options: Options) -> tuple[Any, ALiBi | None, float | None, float] | None:
@@ -120,24 +138,41 @@ def _values_of(options: Options) -> tuple[Any, ALiBi | None, float | None, float
     return mask, bias, scale, dropout
 
 
-def _identity_of(mask: object) -> tuple[Any, tuple[Mask, ...]] | None:
-    """A key of a mask and its place, and the masks in it that hold tensors."""
+def _identity_of(mask: object) -> tuple[Any, Any, tuple[Tensor, ...]] | None:
+    """A key of a mask and its place, a key of all with tensors of these sizes if it has any, and the tensors."""
+    if type(mask) is Causal:
+        return (mask.align, mask.shift), None, ()
+    if type(mask) is Tensor:
+        usual = mask.layout is torch.strided and mask.dtype is torch.bool
+        return (None, (mask.shape, mask.device), ()) if usual else None
     place: tuple[int, ...] = ()
     if isinstance(mask, BoundMask):
         place, mask = (mask.q_len, mask.kv_len, mask.q_offset), mask.given
-    if not isinstance(mask, Mask) or (found := mask.identity()) is None:
+    if not isinstance(mask, Mask) or (identity := mask.identity()) is None:
         return None
-    return (found[0], place), tuple(found[1])
+    leaves, form = identity
+    if not leaves:
+        return (form, place), None, ()
+    sizes = None if place else (form, tuple([(leaf.shape, leaf.dtype, leaf.device) for leaf in leaves]))
+    return (form, tuple([id(leaf) for leaf in leaves]), place), sizes, tuple(leaves)
 
 
 def find(call: KnownCall) -> Compute | None:
     """Give what computes such a call, if one was made before."""
-    kept = _KEPT.get(call[0])
-    if kept is None:
+    prepared = None if call.key is None else _KEPT.get(call.key)
+    if prepared is not None:
+        # The address of a tensor that is gone may be another's by now.
+        alive = not prepared.tensors or all(tensor() is not None for tensor in prepared.tensors)
+        return prepared.compute if alive else None
+    if call.sizes is None or (prepared := _KEPT.get(call.sizes)) is None:
         return None
-    holders, compute = kept
-    # A dead mask's address may be another's by now.
-    return compute if not holders or all(one() is not None for one in holders) else None
+    if call.key is not None:
+        addresses = tuple([id(tensor) for tensor in call.tensors])
+        assert prepared.last is not None
+        if prepared.last == [addresses]:
+            return None  # seen a second time: worth to be prepared
+        prepared.last[:] = [addresses]
+    return partial(prepared.compute, call.mask)
 
 
 def keep(call: KnownCall, backend: Backend, problem: Problem, keys: Any = None) -> Compute | None:
@@ -146,24 +181,61 @@ def keep(call: KnownCall, backend: Backend, problem: Problem, keys: Any = None) 
     `keys` are those that some query sees (`narrowed`), None where they are all. What computes calls with dropout is not
     returned: it draws a seed for each, and that of the first was drawn.
     """
-    if (compute := backend.plain(problem)) is None:
+    if call.sizes is not None and call.sizes not in _KEPT and _is_by_sizes(problem, backend):
+        attend = backend.plain_of(problem)
+        if attend is not None:
+            _store(call.sizes, _Prepared(_typed(problem, partial(_of_mask, attend)), last=[]))
+            return find(call)
+    if call.key is None or (compute := backend.plain(problem)) is None:
         return None
-    if isinstance(keys, slice) and keys.stop - keys.start == call[0][1][-2]:
+    if isinstance(keys, slice) and keys.stop - keys.start == call.key[1][-2]:
         keys = None
     if keys is not None:
         compute = partial(_of_keys, keys, compute)
+    compute = _typed(problem, compute)
+    _store(call.key, _Prepared(compute, tuple(weakref.ref(tensor) for tensor in call.tensors)))
+    return compute if problem.dropout is None else None
+
+
+def _store(key: tuple[Any, ...], prepared: _Prepared) -> None:
     if len(_KEPT) >= _MOST:
         _KEPT.clear()
-    if (narrow := autocast_dtype(problem.q)) != problem.q.dtype:
-        compute = partial(_in_type, narrow, compute)
-    key, holders = call
-    _KEPT[key] = tuple(weakref.ref(one) for one in holders), compute
-    return compute if problem.dropout is None else None
+    _KEPT[key] = prepared
+
+
+def _is_by_sizes(problem: Problem, backend: Backend) -> bool:
+    """Whether the same backend computes all calls of these sizes in the same way, whatever a mask of regard hides."""
+    mask = problem.mask
+    return (
+        mask is not None
+        and problem.bias is None
+        and problem.dropout is None
+        and not may_be_narrowed(problem)
+        and all(
+            kind.__module__.split(".")[0] in ("regard", "torch", "builtins")
+            for kind, _ in kinds_in(flatten(mask.given)[1])
+        )
+        and is_chosen_by_sizes(problem, backend)
+    )
+
+
+def _of_mask(attend: Callable[..., Tensor], mask: Mask | Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """A call with another mask of the same sizes."""
+    if isinstance(mask, Tensor):
+        return attend(mask if mask.ndim == 4 else mask[None, None], q, k, v)
+    bound = mask.bind(q.shape[2], k.shape[2])
+    return attend(bound.broadcast(q.shape[0], q.shape[1], q.device), q, k, v)
+
+
+def _typed(problem: Problem, compute: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """What computes a call, with the output in the type of autocast."""
+    narrow = autocast_dtype(problem.q)
+    return compute if narrow == problem.q.dtype else partial(_in_type, narrow, compute)
 
 
 def _of_keys(keys: Any, compute: Compute, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return compute(q, k[:, :, keys], v[:, :, keys])
 
 
-def _in_type(dtype: torch.dtype, compute: Compute, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    return compute(q, k, v).to(dtype)
+def _in_type(dtype: torch.dtype, compute: Callable[..., Tensor], *given: Any) -> Tensor:
+    return compute(*given).to(dtype)

@@ -48,6 +48,10 @@ class Split(Backend):
         )
     )
 
+    def suits(self, problem: Problem) -> bool:
+        """Whether it is one of these kinds of calls."""
+        return self.refuses(problem) is None
+
     def limits(self, problem: Problem) -> str | None:
         """Whatever is shorter, or longer, than what was measured; a mask under which a row sees nothing."""
         if problem.mask is not None and _ahead(problem) < 0:
@@ -64,8 +68,8 @@ class Split(Backend):
         floats = 2 * rows * problem.keys if _reads_many(problem) else _STRIP * (_LONG + _STRIP)
         return floats * problem.q.element_size()
 
-    def work(self, problem: Problem) -> float:
-        """Nothing is faster."""
+    def cost(self, problem: Problem) -> float:
+        """Nothing was measured to be faster."""
         return 0.0
 
     def plain(self, problem: Problem) -> Callable[[Tensor, Tensor, Tensor], Tensor]:

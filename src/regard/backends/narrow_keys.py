@@ -7,14 +7,14 @@ from jaxtyping import Int
 from torch import Tensor
 
 from regard.masks import BoundMask, Causal, Dense
-from regard.masks.block_plan import remembered
+from regard.masks.plan_cache import PLANS
 from regard.normalizers import Sigmoid, Softmax
 from regard.positions import Bias, DenseBias, Rotary
 from regard.problem import Problem
-from regard.tensors import Remembered, are_in_memory
+from regard.tensors import are_in_memory
 from regard.torch_private import peek_interpreter_stack
 
-__all__ = ["FEW_QUERIES", "narrowed"]
+__all__ = ["FEW_QUERIES", "may_be_narrowed", "narrowed"]
 
 FEW_QUERIES = 16  # for more, blocks are planned
 _LONG = 256  # keys, and
@@ -33,9 +33,6 @@ class _Kept:
     mask: BoundMask | None
 
 
-_kept: Remembered[_Kept | None] = Remembered(16)
-
-
 def narrowed(problem: Problem, rotary: Rotary | None = None) -> tuple[Problem, Keys | None]:
     """The same call over the keys that some query sees, turned by `rotary`; over all keys where that saves little.
 
@@ -45,7 +42,7 @@ def narrowed(problem: Problem, rotary: Rotary | None = None) -> tuple[Problem, K
     If they are several ranges (a window and sinks), they are copied, provided that they are at most half of the keys
     between the first and the last one. The rotary embedding has not been applied to the vectors yet.
     """
-    kept = _kept_by(problem) if _may_be_narrowed(problem) else None
+    kept = _kept_by(problem) if may_be_narrowed(problem) else None
     keys = None if kept is None else kept.keys
     if rotary is None:
         return (problem if kept is None else _cut(problem, kept)), keys
@@ -56,7 +53,7 @@ def narrowed(problem: Problem, rotary: Rotary | None = None) -> tuple[Problem, K
     return replace(problem, q=rotary.rotate(problem.q, i), k=rotary.rotate(problem.k, j)), keys
 
 
-def _may_be_narrowed(problem: Problem) -> bool:
+def may_be_narrowed(problem: Problem) -> bool:
     """Whether it is known what a part of the keys gives, and finding that part costs less than reading the rest."""
     return (
         not torch.compiler.is_compiling()
@@ -82,7 +79,7 @@ def _kept_by(problem: Problem) -> _Kept | None:
     alike = 1 if bound.mask.relative else batch * heads
     if problem.q.device.type != "cpu" or alike * problem.queries * problem.keys > _PAIRS:
         return None
-    return remembered(_kept, bound, (batch, heads), lambda: _seen(bound, batch, heads))
+    return PLANS.of(bound, ("keys", batch, heads), lambda: _seen(bound, batch, heads))
 
 
 def _kept_by_causal(bound: BoundMask) -> _Kept | None:

@@ -26,7 +26,6 @@ class Reference(Backend):
     name = "reference"
 
     lacks: ClassVar[Mapping[str, str]] = TRACED
-    least_work: ClassVar[Mapping[str, float]] = {"scores": 6.0}
 
     def limits(self, problem: Problem) -> str | None:
         """Only what would not fit into `max_bytes`."""
@@ -41,10 +40,12 @@ class Reference(Backend):
         """One tensor of all weights, or of what the score needs for each; copies live shorter."""
         return problem.weights_bytes * problem.score.floats_per_pair
 
-    def work(self, problem: Problem) -> float:
+    def cost(self, problem: Problem) -> float:
         """A dozen passes over all pairs."""
         pairs = problem.batch * problem.heads * problem.queries * problem.keys
         return 6.0 * pairs * problem.score.floats_per_pair
+
+    least_cost = cost
 
     def __call__(self, problem: Problem) -> Answer:
         """Compute the formula, whatever autocast would have."""

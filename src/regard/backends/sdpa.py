@@ -1,25 +1,27 @@
 """PyTorch's fused kernel, wherever it computes exactly the problem at hand."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from regard.backends.base import DERIVATIVES, LARGE, Answer, Backend
+from regard.backends.bias_gradient import attend_with_bias_gradient
 from regard.backends.reference import TRACED
 from regard.diagonals import distances
 from regard.errors import InputError
 from regard.masks import Causal
 from regard.positions import DenseBias, Relative
 from regard.problem import Problem
-from regard.tensors import are_in_memory, autocast_dtype, human_bytes, tensors, without_autocast
+from regard.tensors import are_in_memory, autocast_dtype, human_bytes, without_autocast
 from regard.torch_private import get_interpreter_stack, learns_outside, peek_interpreter_stack
+from regard.values import tensors
 
 __all__ = ["Sdpa"]
 
@@ -45,10 +47,6 @@ class Sdpa(Backend):
             "dropout": "its dropout cannot be repeated from a seed, and leaves the fused kernel on CPU",
         }
     )
-    least_work: ClassVar[Mapping[str, float]] = {
-        "bias": 1.3,
-        "mask but Causal": 1.3,
-    }  # where it takes a tensor for them
 
     def limits(self, problem: Problem) -> str | None:
         """What would need an n × n tensor beyond `max_bytes`, and gradients that it lacks or has wrong."""
@@ -57,7 +55,7 @@ class Sdpa(Backend):
         if self.bytes(problem) > problem.max_bytes:
             what = (
                 "a learned bias keeps all weights,"
-                if _learns_bias(problem)
+                if _learns_bias(problem) and not _has_bias_gradient(problem)
                 else "the mask or bias would be a tensor of"
             )
             return f"{what} {human_bytes(self.bytes(problem))}, more than the limit of {human_bytes(problem.max_bytes)}"
@@ -67,7 +65,7 @@ class Sdpa(Backend):
         """The mask or bias as a tensor, where the kernel needs one; all weights where PyTorch leaves the kernel."""
         if problem.bias is None and (problem.mask is None or _is_plain_causal(problem)):
             return 0
-        if _learns_bias(problem):
+        if _learns_bias(problem) and not _has_bias_gradient(problem):
             return problem.weights_bytes
         batch = heads = 1
         if problem.bias is not None:
@@ -77,31 +75,33 @@ class Sdpa(Backend):
             batch, heads = max(batch, sizes[0]), max(heads, sizes[1])
         return batch * heads * problem.queries * problem.keys * _bytes_each(problem)
 
-    def work(self, problem: Problem) -> float:
+    def cost(self, problem: Problem) -> float:
         """All pairs, whatever the mask leaves, and the mask to be built; far more where PyTorch keeps the weights."""
         if self.bytes(problem) == 0:
             return 0.0
         pairs = problem.batch * problem.heads * problem.queries * problem.keys
-        return (8.0 if _learns_bias(problem) else 1.3) * pairs
+        return (8.0 if _learns_bias(problem) and not _has_bias_gradient(problem) else 1.3) * pairs
+
+    least_cost = cost
 
     def plain(self, problem: Problem) -> Callable[[Tensor, Tensor, Tensor], Tensor] | None:
         """The kernel with its flags, and with the mask, or a bias without tensors, as a tensor where that is small."""
         if self.bytes(problem) > _SMALL or problem.q.shape[-1] != problem.v.shape[-1]:
             return None
-        learns = torch.is_grad_enabled() and any(one.requires_grad for one in (problem.q, problem.k, problem.v))
-        if problem.bias is not None and learns:
+        kernel, flags = _kernel_of(problem)
+        if problem.bias is not None and kernel is _fused:
             return None  # whether its rows are low is looked at in each call
-        kernel = _fused if learns else _without_gradients
-        flags: dict[str, Any] = {}
-        if problem.scale != 1.0 / math.sqrt(problem.q.shape[-1]):  # the kernel's own: each argument takes time
-            flags["scale"] = problem.scale
-        if problem.heads != problem.kv_heads:
-            flags["enable_gqa"] = True
         if problem.bias is None and (problem.mask is None or _is_plain_causal(problem)):
             if problem.mask is not None:
                 flags["is_causal"] = True
             return partial(kernel, **flags)
         return _with_tensor(kernel, flags, problem)
+
+    def plain_of(self, problem: Problem) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] | None:
+        """The kernel with its flags, and with the mask that it is given."""
+        if problem.bias is not None or problem.q.shape[-1] != problem.v.shape[-1] or _is_plain_causal(problem):
+            return None
+        return partial(_of_visible, *_kernel_of(problem))
 
     def __call__(self, problem: Problem) -> Answer:
         """Hand the problem to the kernel."""
@@ -119,12 +119,19 @@ class Sdpa(Backend):
         if problem.heads != problem.kv_heads:  # a symbol for compilers, and the kernel takes none
             grouped = True
         causal = problem.bias is None and _is_plain_causal(problem)
-        visible = None if causal else problem.visible()
-        visible, blind = (None, None) if visible is None else _with_blind_rows(visible)
+        visible, blind = (None, None) if causal or problem.mask is None else _with_blind_rows(_broadcast(problem))
         attend, narrow = visible, q.dtype
         if (bias := problem.bias_tile()) is not None:
             narrow, bias, (q, k, v) = _in_types_for(bias, q, k, v)
             attend = bias if visible is None else bias.masked_fill(~visible, -torch.inf)
+        if bias is not None and _has_bias_gradient(problem):
+            assert attend is not None
+            with without_autocast(q.device):
+                k, v = (x.repeat_interleave(problem.heads // problem.kv_heads, 1) if grouped else x for x in (k, v))
+                output = attend_with_bias_gradient(q, k, v, attend, problem.scale)[..., :value_width].to(narrow)
+            return Answer(output if blind is None else output.masked_fill(blind, 0.0))
+        if attend is not None and not torch.is_grad_enabled():
+            attend = attend.detach()  # PyTorch leaves the kernel for a bias that might learn
         with nullcontext() if bias is None else without_autocast(q.device):
             output = _fused(
                 q,
@@ -153,30 +160,63 @@ def _masked(attend: Tensor | None, blind: Tensor, flags: dict[str, Any], q: Tens
     return _fused(q, k, v, attn_mask=attend, **flags).masked_fill(blind, 0.0)
 
 
+def _kernel_of(problem: Problem) -> tuple[Callable[..., Tensor], dict[str, Any]]:
+    learns = torch.is_grad_enabled() and any(one.requires_grad for one in (problem.q, problem.k, problem.v))
+    flags: dict[str, Any] = {}
+    if problem.scale != 1.0 / math.sqrt(problem.q.shape[-1]):  # the kernel's own: each argument takes time
+        flags["scale"] = problem.scale
+    if problem.heads != problem.kv_heads:
+        flags["enable_gqa"] = True
+    return _fused if learns else _without_gradients, flags
+
+
+def _of_visible(
+    kernel: Callable[..., Tensor], flags: dict[str, Any], visible: Tensor, q: Tensor, k: Tensor, v: Tensor
+) -> Tensor:
+    attend, blind = _with_blind_rows(_over_all_keys(visible, k.shape[2]))
+    output = kernel(q, k, v, attn_mask=attend, **flags)
+    return output if blind is None else output.masked_fill(blind, 0.0)
+
+
 def _with_tensor(
     kernel: Callable[..., Tensor], flags: dict[str, Any], problem: Problem
 ) -> Callable[[Tensor, Tensor, Tensor], Tensor] | None:
     """The kernel with mask and bias as a tensor; None where types are to be changed in each call."""
     attend = blind = None
     if problem.mask is not None:
-        attend, blind = _with_blind_rows(problem.mask.dense(problem.batch, problem.heads, problem.q.device))
+        attend, blind = _with_blind_rows(_broadcast(problem))
     if (bias := problem.bias_tile()) is not None:
         narrow, bias, (q, _, _) = _in_types_for(bias, problem.q, problem.k, problem.v)
         if not q.dtype == narrow == problem.q.dtype:
             return None
         attend = bias if attend is None else bias.masked_fill(~attend, -torch.inf)
-    if blind is None or not bool(blind.any()):
+    attend = None if attend is None else attend.detach()
+    if blind is None:
         return partial(kernel, attn_mask=attend, **flags)
     return partial(_masked, attend, blind, flags)
 
 
-def _with_blind_rows(visible: Tensor) -> tuple[Tensor, Tensor]:
-    """The mask where rows that see nothing see all, and these rows, to be taken out afterwards.
+def _broadcast(problem: Problem) -> Tensor:
+    assert problem.mask is not None
+    return _over_all_keys(problem.mask.broadcast(problem.batch, problem.heads, problem.q.device), problem.keys)
+
+
+def _over_all_keys(visible: Tensor, keys: int) -> Tensor:
+    """The kernel broadcasts all but the keys."""
+    return visible if visible.shape[-1] == keys else visible.expand(*visible.shape[:-1], keys)
+
+
+def _with_blind_rows(visible: Tensor) -> tuple[Tensor, Tensor | None]:
+    """The mask where rows that see nothing see all, and these rows, to be taken out afterwards; None where there are
+    none, which is looked for on CPU, where looking does not stall a device.
 
     Such a row would be NaN in some kernels; so its gradient is an exact zero instead of zero times NaN.
     """
-    blind = ~visible.any(-1, keepdim=True)
-    return visible | blind, blind
+    sees = visible.any(-1, keepdim=True)
+    looks = not torch.compiler.is_compiling() and visible.is_cpu and peek_interpreter_stack() is None
+    if looks and are_in_memory(visible) and bool(sees.all()):
+        return visible, None
+    return visible | ~sees, ~sees
 
 
 def _packed(x: Tensor) -> Tensor:
@@ -203,6 +243,13 @@ def _in_types_for(
     bias = bias if bias.dtype == narrow else bias.to(torch.promote_types(narrow, torch.float32))
     of_queries = narrow if q.device.type == "cpu" else bias.dtype
     return narrow, bias, (q.to(of_queries), k.to(of_queries), v.to(of_queries))
+
+
+def _has_bias_gradient(problem: Problem) -> bool:
+    """Whether a bias that learns is computed without PyTorch's weights: eagerly, on CPU."""
+    if torch.compiler.is_compiling() or peek_interpreter_stack() is not None:
+        return False
+    return _learns_bias(problem) and problem.q.is_cpu and are_in_memory(problem.q, problem.k, problem.v)
 
 
 def _learns_bias(problem: Problem) -> bool:

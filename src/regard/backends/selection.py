@@ -1,14 +1,14 @@
-"""The backends that there are, and why one of them runs a call."""
+"""The backends that there are, the choice of one for a call, and why it is taken."""
 
 import html
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import Enum
 
 import torch
 
-from regard.backends import compiled_selection
-from regard.backends.base import FEATURES, PREFERRED, Backend, Selection
+from regard.backends.base import FEATURES, PREFERRED, Backend
 from regard.backends.blockwise import Blockwise
 from regard.backends.chunked_sdpa import Split
 from regard.backends.flex import Flex
@@ -16,36 +16,137 @@ from regard.backends.native import Native, choice
 from regard.backends.reference import Reference
 from regard.backends.sdpa import Sdpa
 from regard.backends.sharded import Sharded
+from regard.errors import InputError
 from regard.problem import Problem
 from regard.tensors import human_bytes
+from regard.torch_private import is_exporting, statically_known_true
 
 __all__ = [
     "BACKENDS",
     "BY_NAME",
-    "SELECTION",
     "Explanation",
+    "Mode",
     "check_name",
     "choose",
     "explain",
+    "is_chosen_by_sizes",
     "named",
     "use_backend",
 ]
 
-_FORMULA = Reference()
-_NATIVE = Native()
-SELECTION = Selection(
-    usual=(Sdpa(), Blockwise(), _FORMULA),
-    shortcuts=(_NATIVE, Split()),
-    by_name=(Flex(), Sharded()),
-    formula=_FORMULA,
-)
-BACKENDS, BY_NAME = SELECTION.usual, SELECTION.by_name
-choose, check_name = SELECTION.choose, SELECTION.check_name
+_NATIVE, _FUSED, _BLOCKS, _FORMULA = Native(), Sdpa(), Blockwise(), Reference()
+# Those that `auto` takes, the first of those that cost the least; then those for who asks for them by name.
+BACKENDS: tuple[Backend, ...] = (_NATIVE, Split(), _FUSED, _BLOCKS, _FORMULA)
+BY_NAME: tuple[Backend, ...] = (Flex(), Sharded())
+_NAMED = {backend.name: backend for backend in (*BACKENDS, *BY_NAME)}
+# Names of backends that were removed, and what computes their calls now.
+_REMOVED = {
+    "numba": 'the compiled loops are backend="native" now, which needs no compiler and no command',
+    "triton": (
+        'the Triton kernels were removed; backend="auto" computes additive scores by "blockwise" or '
+        'by "reference", and regard.watch computes its statistics without a backend'
+    ),
+}
+_WHOLE = 2**24  # pairs of which compiled code holds tensors rather than have blocks planned in an operator
+
+
+class Mode(Enum):
+    """Where a call is made, which decides what can be asked about it."""
+
+    EAGER = "eager"
+    COMPILED = "compiled"  # planning cannot be traced
+    EXPORTED = "exported"  # for any length, on any machine: no comparison of sizes may become a guard
+
+    @classmethod
+    def now(cls) -> "Mode":
+        """Return the mode of the code that runs."""
+        if not torch.compiler.is_compiling():
+            return cls.EAGER
+        return cls.EXPORTED if is_exporting() else cls.COMPILED
 
 
 def named() -> dict[str, Backend]:
     """Every backend by its name."""
-    return SELECTION.named
+    return _NAMED
+
+
+def check_name(backend: object) -> None:
+    """Raise an InputError if it is not the name of a backend; the error lists the names, and says what computes the
+    calls of a backend that was removed.
+    """
+    if not isinstance(backend, str) or (backend != "auto" and backend not in _NAMED):
+        removed = _REMOVED.get(backend) if isinstance(backend, str) else None
+        raise InputError(
+            f'`backend` must be "auto" or one of {", ".join(_NAMED)}, got {backend!r}'
+            f"{'' if removed is None else f': {removed}'}"
+        )
+
+
+def choose(problem: Problem, backend: str = "auto", prefers: str = "auto") -> Backend:
+    """Take the named backend, or the preferred one, or the one that costs least; raise with every reason if none
+    is left. Where there is no sequence or no head, the formula gives the empty result, whatever the backend.
+    """
+    check_name(backend)
+    if problem.is_empty:
+        return _FORMULA
+    if backend != "auto":
+        if (reason := _NAMED[backend].refuses(problem)) is not None:
+            raise InputError(
+                f'the backend {backend!r} cannot run this call: {reason}; backend="auto" takes one that can'
+            )
+        return _NAMED[backend]
+    if prefers != "auto" and _NAMED[prefers].refuses(problem) is None:
+        return _NAMED[prefers]
+    mode = Mode.now()
+    chosen = _cheapest(problem) if mode is Mode.EAGER else _for_graphs(_able(problem, mode), problem, mode)
+    if chosen is None:
+        reasons = "; ".join(f"{one.name}: {one.refuses(problem)}" for one in BACKENDS if one.suits(problem))
+        raise InputError(f"no backend can run this call ({reasons}): raise `max_bytes` or shorten it")
+    return chosen
+
+
+def _cheapest(problem: Problem) -> Backend | None:
+    """Return the backend of the least cost; none is asked whose cost cannot be the least."""
+    bounds = sorted((one.least_cost(problem), at) for at, one in enumerate(BACKENDS) if one.suits(problem))
+    best: Backend | None = None
+    least = float("inf"), 0
+    for bound in bounds:
+        if bound > least:
+            break
+        backend = BACKENDS[bound[1]]
+        if backend.refuses(problem) is None and (cost := (backend.cost(problem), bound[1])) < least:
+            best, least = backend, cost
+    return best
+
+
+def is_chosen_by_sizes(problem: Problem, backend: Backend) -> bool:
+    """Return whether a backend was chosen for a call without planning, so that it is for all calls of these sizes."""
+    bounds = [one.least_cost(problem) for one in BACKENDS if one is not backend and one.suits(problem)]
+    return backend is _FUSED and all(backend.cost(problem) < bound for bound in bounds)
+
+
+def _able(problem: Problem, mode: Mode) -> list[Backend]:
+    """Return those that suit a call in a graph and do not refuse it; the kernels of this machine are not exported."""
+    suiting = [one for one in BACKENDS if (mode is Mode.COMPILED or one is not _NATIVE) and one.suits(problem)]
+    return [one for one in suiting if one.refuses(problem) is None]
+
+
+def _for_graphs(ready: list[Backend], problem: Problem, mode: Mode) -> Backend | None:
+    """Return what a graph takes, in which no plan can be made: kernels that were measured to be faster, else whole
+    tensors where they are small, and blocks, which an operator plans, where they are not.
+    """
+    if _NATIVE in ready:
+        return _NATIVE
+    pairs = problem.batch * problem.heads * problem.queries * problem.keys
+    if mode is Mode.EXPORTED and not statically_known_true(pairs <= _WHOLE):
+        for backend in ready:
+            needs = 0 if backend is _BLOCKS else backend.bytes(problem)
+            if type(needs) is int and needs == 0:
+                return backend
+    whole = [backend for backend in ready if backend is not _BLOCKS]
+    if whole and (pairs <= _WHOLE or _BLOCKS not in ready or whole[0].bytes(problem) == 0):
+        return whole[0]
+    return _BLOCKS if _BLOCKS in ready else None
 
 
 @dataclass(frozen=True)
@@ -118,21 +219,30 @@ def explain(problem: Problem, backend: str = "auto", prefers: str = "auto") -> E
     check_name(backend)
     if problem.is_empty:
         return Explanation(_FORMULA.name, (), (), flops=0, bytes=0, share=0.0, asked=backend)
-    reasons = {prefers: named()[prefers].refuses(problem)} if backend == "auto" != prefers else {}
-    if backend == "auto" and reasons.get(prefers, "") is None:
-        backend = prefers
-    taken, said = _shortcuts(problem) if backend == "auto" else ([], [])
-    everyone = (*taken, *BACKENDS) if backend == "auto" else (named()[backend],)
-    reasons |= {one.name: one.refuses(problem) for one in everyone}
-    unsaid = {one.name for one in SELECTION.shortcuts} - {backend, prefers}
-    refusals = [(name, reason) for name, reason in reasons.items() if reason is not None and name not in unsaid]
-    ready = [one for name, one in named().items() if reasons.get(name, "not asked") is None]
-    chosen = _first_of(ready, problem) if ready else None
-    slower = [] if chosen is None else [(one.name, _times(one, chosen, problem)) for one in ready if one is not chosen]
-    if chosen is _NATIVE and backend == "auto":
-        said.append(f"{chosen.name}: {choice.reason_for(problem)}")
+    mode, reasons = Mode.now(), {}
+    if backend == "auto" != prefers:
+        reasons[prefers] = _NAMED[prefers].refuses(problem)
+        backend = prefers if reasons[prefers] is None else backend
+    considered = [one for one in BACKENDS if one.suits(problem)] if backend == "auto" else [_NAMED[backend]]
+    reasons |= {one.name: one.refuses(problem) for one in considered}
+    # What was measured for some calls alone has nothing to say of others.
+    refusals = [
+        (name, why)
+        for name, why in reasons.items()
+        if why and not (backend == "auto" and name in _MEASURED and name != prefers)
+    ]
+    ready = [one for one in _NAMED.values() if one.name in reasons and reasons[one.name] is None]
+    chosen = None
+    if ready:
+        chosen = (
+            min(ready, key=lambda one: one.cost(problem)) if mode is Mode.EAGER else _for_graphs(ready, problem, mode)
+        )
+    said = _about_native(problem, chosen) if backend == "auto" else ()
     share = problem.plan().share
     pairs = problem.batch * problem.heads * problem.queries * problem.keys
+    # No cost is compared with those of 0, of which all visible pairs are counted here.
+    costs = {one: one.cost(problem) or pairs * share or 1.0 for one in ready}
+    slower = [(one.name, costs[one] / costs[chosen]) for one in ready if chosen is not None and one is not chosen]
     flops = int(2 * pairs * (problem.q.shape[-1] + problem.v.shape[-1]) * share)
     return Explanation(
         chosen.name if chosen else None,
@@ -142,30 +252,18 @@ def explain(problem: Problem, backend: str = "auto", prefers: str = "auto") -> E
         chosen.bytes(problem) if chosen else 0,
         share,
         backend,
-        reasons=tuple(said),
+        reasons=said,
     )
 
 
-def _shortcuts(problem: Problem) -> tuple[list[Backend], list[str]]:
-    """The shortcuts that `auto` asks to run a problem, and what hinders native kernels if they could."""
-    asked = (
-        [] if torch.compiler.is_compiling() else [one for one in SELECTION.shortcuts if SELECTION.asks(one, problem)]
-    )
-    hindered = _NATIVE in asked and not any(FEATURES[what](problem) for what in _NATIVE.lacks)
-    reason = choice.hindrance(problem) if hindered else ""
-    said = [f"{_NATIVE.name} not taken: {reason}"] if reason else []
-    return [one for one in asked if not one.is_passed_over(problem)], said
+_MEASURED = ("native", "split")
 
 
-def _first_of(ready: list[Backend], problem: Problem) -> Backend:
-    """The one that would be chosen of those that can run it, shortcuts before others that have as little work."""
-    if torch.compiler.is_compiling():
-        return compiled_selection.smallest(ready, problem)
-    first = next((one for one in SELECTION.shortcuts if one in ready), None)
-    return first or min(ready, key=lambda one: one.work(problem))
-
-
-def _times(one: Backend, chosen: Backend, problem: Problem) -> float:
-    """How many times the work; nothing is counted for a plain call of the fused kernel, which is never passed over."""
-    pairs = problem.batch * problem.heads * problem.queries * problem.keys
-    return (one.work(problem) or pairs) / (chosen.work(problem) or pairs)
+def _about_native(problem: Problem, chosen: Backend | None) -> tuple[str, ...]:
+    """Say why `auto` takes native kernels, or what hinders those that would be faster."""
+    if chosen is _NATIVE:
+        return (f"{_NATIVE.name}: {choice.reason_for(problem)}",)
+    if torch.compiler.is_compiling() or any(FEATURES[what](problem) for what in (*_NATIVE.lacks, *_NATIVE.not_for)):
+        return ()
+    reason = choice.hindrance(problem)
+    return (f"{_NATIVE.name} not taken: {reason}",) if reason else ()

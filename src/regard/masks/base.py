@@ -5,9 +5,8 @@ without evaluating n × n pairs. `& | ~` combine both answers; for rectangles th
 PARTIAL means "some pairs, perhaps": combining may call an empty or full rectangle PARTIAL, never the reverse.
 """
 
-from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any, NoReturn, Self
+from typing import NoReturn, Self
 
 import torch
 from jaxtyping import Bool, Int, Int8
@@ -16,9 +15,9 @@ from torch import Tensor
 from regard.errors import InputError
 from regard.masks.block_plan import FULL, Rectangles
 from regard.masks.bound_mask import BoundMask, refuse_to_combine
-from regard.tensors import copied, tensors, versions
+from regard.values import Form, copied, field_names, flatten, is_fixed, names, tensors
 
-__all__ = ["And", "Mask", "Not", "Or", "holders"]
+__all__ = ["And", "Mask", "Not", "Or"]
 Positions = Int[Tensor, "*#pairs"]
 
 
@@ -45,41 +44,52 @@ class Mask:
 
     def __post_init__(self) -> None:
         """Copy the tensors in the fields."""
-        for name, held in self._held().items():
-            if tensors(held):
-                object.__setattr__(self, name, copied(held))
-        if not torch.compiler.is_compiling():  # a graph knows no identities
-            object.__setattr__(self, "_own", versions(self._held()))
+        parts: list[tuple[str, object]] = []
+        if hasattr(self, "__dataclass_fields__"):
+            parts = [(name, getattr(self, name)) for name in field_names(self)]
+        for name, part in parts:
+            if not isinstance(part, Mask) and tensors(part):
+                object.__setattr__(self, name, copied(part))
+        if torch.compiler.is_compiling():  # a graph knows no identities
+            return
+        own: dict[int, int] = {}
+        for name, part in parts:
+            own |= vars(part).get("_own", {}) if isinstance(part, Mask) else _versions(getattr(self, name))
+        object.__setattr__(self, "_own", own)
 
-    def owns_tensors(self) -> bool:
-        """Check that every tensor in the fields is a copy of the mask's own; raise if one was changed in place."""
-        own, now = vars(self).get("_own", ()), versions(self._held())
-        if own != now and [tensor for tensor, _ in own] == [tensor for tensor, _ in now]:
+    def identity(self) -> tuple[list[Tensor], Form] | None:
+        """Return the tensors and the form of the mask, which are a key as long as the tensors live; None if the mask
+        may change unseen: it is not frozen, is made of functions, or holds tensors that are not its own.
+
+        Raises:
+            InputError: A tensor of the mask was changed in place.
+        """
+        held = {} if torch.compiler.is_compiling() else vars(self)
+        known: tuple[list[Tensor], Form] | None = held.get("_identity")
+        if known is None:
+            known = flatten(self)
+            if not is_fixed(known[1]):  # what is no dataclass has itself as its form
+                return None
+            if held:
+                object.__setattr__(self, "_identity", known)
+        own, now = held.get("_own", {}), _versions(known[0])
+        if not now.keys() <= own.keys():
+            return None
+        if any(own[tensor] != version for tensor, version in now.items()):
+            changed = [
+                name for leaf, name in zip(known[0], names(known[1]), strict=True) if own[id(leaf)] != now[id(leaf)]
+            ]
             raise InputError(
-                f"a tensor of {type(self).__name__} was changed in place after the mask was made, and what was planned "
-                "for the mask does not know it: make a new mask of the changed tensor"
+                f"`{changed[0]}` of {type(self).__name__} was changed in place after the mask was made, and what was "
+                "planned for the mask does not know it: make a new mask of the changed tensor"
             )
-        return bool(own == now)
-
-    def _held(self) -> dict[str, object]:
-        """The fields that are no masks themselves."""
-        held = {name: getattr(self, name) for name in getattr(self, "__dataclass_fields__", ())}
-        return {name: one for name, one in held.items() if not isinstance(one, Mask)}
-
-    def identity(self) -> tuple[Hashable, list["Mask"]] | None:
-        """Give a key of the mask, good as long as the holders of tensors in it live; None if it may change unseen."""
-        known: tuple[Hashable, list[Mask]] | None = vars(self).get("_identity")
-        if known is None and (holding := holders(self)) is not None:
-            known = _key_of(self), holding
-            if not holding and _is_frozen(self) and not torch.compiler.is_compiling():  # it can never be another
-                vars(self)["_identity"] = known
         return known
 
     def with_place(self, **fields: object) -> Self:
         """The same mask with other numbers in some fields; tensors, and what was computed from them, are shared."""
         placed = object.__new__(type(self))
         held = {} if torch.compiler.is_compiling() else vars(self)  # which compilers of PyTorch 2.11 cannot follow
-        for name in held.keys() - {"_identity"} or set(getattr(self, "__dataclass_fields__", ())):
+        for name in held.keys() - {"_identity"} or set(field_names(self)):
             object.__setattr__(placed, name, getattr(self, name))
         for name, value in fields.items():
             object.__setattr__(placed, name, value)
@@ -88,6 +98,16 @@ class Mask:
     def __call__(self, batch: Positions, head: Positions, i: Positions, j: Positions) -> Bool[Tensor, "*#pairs"]:
         """Tell for each pair of positions whether query i may see key j; the four arguments broadcast."""
         raise NotImplementedError  # each mask defines it
+
+    def rectangle(
+        self, batch: slice, heads: slice, i: slice, j: slice, device: torch.device
+    ) -> Bool[Tensor, "#batch #heads #rows #columns"]:
+        """Evaluate the mask for ranges of sequences, heads and positions, of which none is evaluated twice where all
+        are alike: a mask that holds a tensor of pairs gives a part of it.
+        """
+        b, h, rows, columns = (torch.arange(x.start, x.stop, device=device) for x in (batch, heads, i, j))
+        places = b[:, None, None, None], h[None, :, None, None], rows[None, None, :, None], columns[None, None, None]
+        return self.__call__(*places)
 
     def blocks(self, rectangles: Rectangles, /) -> Int8[Tensor, "batch heads *rectangles"]:
         """Tell of each rectangle whether it is EMPTY, FULL or PARTIAL; batch and heads are 1 where all are alike.
@@ -188,6 +208,11 @@ class _Pair(Mask):
 class And(_Pair):
     """Both masks at once: `Causal() & Window(512)`."""
 
+    def rectangle(self, batch: slice, heads: slice, i: slice, j: slice, device: torch.device) -> Tensor:
+        """Both see the pairs."""
+        parts = batch, heads, i, j, device
+        return self.left.rectangle(*parts) & self.right.rectangle(*parts)
+
     @property
     def token_spans(self) -> Int[Tensor, "batch 2"] | None:
         """What both spans have in common."""
@@ -214,6 +239,11 @@ class And(_Pair):
 class Or(_Pair):
     """Either mask: `Window(512) | Padding(...)`."""
 
+    def rectangle(self, batch: slice, heads: slice, i: slice, j: slice, device: torch.device) -> Tensor:
+        """One of both sees the pairs."""
+        parts = batch, heads, i, j, device
+        return self.left.rectangle(*parts) | self.right.rectangle(*parts)
+
     def __call__(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
         """One of both sees the pair."""
         return self.left.__call__(batch, head, i, j) | self.right.__call__(batch, head, i, j)
@@ -228,6 +258,10 @@ class Not(Mask):
     """What a mask hides."""
 
     hidden: Mask
+
+    def rectangle(self, batch: slice, heads: slice, i: slice, j: slice, device: torch.device) -> Tensor:
+        """The mask hides the pairs."""
+        return ~self.hidden.rectangle(batch, heads, i, j, device)
 
     def __call__(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
         """The mask hides the pair."""
@@ -261,40 +295,6 @@ class Not(Mask):
         return Not(self.hidden.resolve_within(spans, place))
 
 
-def holders(value: object) -> list[Mask] | None:
-    """List the masks in a mask that hold tensors of their own; None where it holds what may change without a trace.
-
-    Raises:
-        InputError: A mask's own tensor was changed in place.
-
-    >>> from regard.masks import Causal, MaskMod
-    >>> holders(Causal()), holders(~MaskMod(lambda batch, head, i, j: i == j)) is None
-    ([], True)
-    """
-    if isinstance(value, Mask):
-        names = getattr(value, "__dataclass_fields__", None)
-        if names is None or not value.owns_tensors():
-            return None
-        parts = [getattr(value, name) for name in names]
-        inner = [holders(one) for one in parts]
-        own = [value] if any(isinstance(one, Tensor) for one in parts) else []
-        return None if None in inner else own + [one for some in inner for one in some or []]
-    if isinstance(value, tuple):
-        return None if any(holders(one) is None for one in value) else []
-    return [] if value is None or isinstance(value, Tensor | int | float | str) else None
-
-
-def _is_frozen(mask: Mask) -> bool:
-    """Whether no field of a mask, or of one that it is made of, can be assigned; what people write may be otherwise."""
-    settings = getattr(type(mask), "__dataclass_params__", None)
-    parts = [one for one in vars(mask).values() if isinstance(one, Mask)]
-    return settings is not None and settings.frozen and all(map(_is_frozen, parts))
-
-
-def _key_of(value: Any) -> Hashable:
-    if isinstance(value, tuple):
-        return tuple(_key_of(one) for one in value)
-    if not isinstance(value, Mask):
-        return type(value), value
-    held = tuple(getattr(value, name) for name in getattr(value, "__dataclass_fields__", ()))
-    return type(value), id(value) if any(isinstance(one, Tensor) for one in held) else _key_of(held)
+def _versions(value: object) -> dict[int, int]:
+    """How often each tensor of a value was changed in place, by its address; −1 where that is not counted."""
+    return {id(tensor): -1 if tensor.is_inference() else tensor._version for tensor in tensors(value)}

@@ -1,9 +1,9 @@
 """Rectangles of positions, and the blocks that a mask leaves: runs along rows, found from coarse to fine."""
 
 import math
-from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -12,8 +12,10 @@ from jaxtyping import Bool, Int, Int8
 from torch import Tensor
 
 from regard.errors import InputError
-from regard.tensors import Remembered, has_numbers, tensors
+from regard.masks.plan_cache import PLANS
+from regard.tensors import has_numbers
 from regard.torch_private import is_functorch_wrapped_tensor
+from regard.values import tensors
 
 if TYPE_CHECKING:
     from regard.masks.bound_mask import BoundMask
@@ -29,7 +31,6 @@ __all__ = [
     "cover",
     "edges",
     "plan_of",
-    "remembered",
 ]
 
 _COARSE = 64  # rows and columns of the first grid, at most
@@ -39,7 +40,7 @@ _MOST = 2**24  # rectangles of one size, or runs: 1.5 GB while they are looked t
 BLOCK = 128  # rows and columns of a block, at most
 
 Indices = npt.NDArray[np.int64]
-Made = TypeVar("Made")
+Flags = npt.NDArray[np.bool_]
 
 # Ordered, so that & is the minimum, | the maximum and ~ the mirror image.
 EMPTY, PARTIAL, FULL = 0, 1, 2
@@ -76,44 +77,61 @@ def edges(length: int, block: int) -> Int[Tensor, " edges"]:
 
 @dataclass(frozen=True, eq=False)
 class Runs:
-    """Runs of neighbouring blocks of one kind: row block, first column block, number of blocks; in this order."""
+    """Runs of neighbouring blocks of one kind, sorted: index of the sequence and head (among those that the mask tells
+    apart), row block, first column block, number of blocks.
+    """
 
+    index: Indices
     row: Indices
     start: Indices
     length: Indices
-    full: npt.NDArray[np.bool_]
+    full: Flags
 
     @property
-    def columns(self) -> tuple[Indices, Indices, Indices, npt.NDArray[np.bool_]]:
-        """Row, start, length and kind of each run."""
-        return self.row, self.start, self.length, self.full
+    def columns(self) -> tuple[Indices, Indices, Indices, Indices, Flags]:
+        """Index, row, start, length and kind of each run."""
+        return self.index, self.row, self.start, self.length, self.full
 
-    def where(self, which: npt.NDArray[np.bool_]) -> "Runs":
+    def where(self, which: Flags | Indices | slice) -> "Runs":
         """Some of the runs."""
-        return Runs(self.row[which], self.start[which], self.length[which], self.full[which])
+        return Runs(self.index[which], self.row[which], self.start[which], self.length[which], self.full[which])
 
     def merged(self) -> tuple["Runs", Indices]:
         """The same blocks in maximal runs, full where every block is; and in which of them each run has gone."""
         if not len(self.row):
             return self, np.zeros(0, np.int64)
         begins = np.ones(len(self.row), np.bool_)
-        begins[1:] = (self.row[1:] != self.row[:-1]) | (self.start[1:] != self.start[:-1] + self.length[:-1])
+        begins[1:] = (
+            (self.index[1:] != self.index[:-1])
+            | (self.row[1:] != self.row[:-1])
+            | (self.start[1:] != self.start[:-1] + self.length[:-1])
+        )
         first = np.flatnonzero(begins)
         length, full = np.add.reduceat(self.length, first), np.logical_and.reduceat(self.full, first)
-        return Runs(self.row[first], self.start[first], length, full), np.cumsum(begins) - 1
+        return Runs(self.index[first], self.row[first], self.start[first], length, full), np.cumsum(begins) - 1
 
     def joined(self) -> "Runs":
         """The same blocks in maximal runs of one kind."""
         return Runs.together([self.where(self.full).merged()[0], self.where(~self.full).merged()[0]])
 
+    def single_blocks(self) -> "Runs":
+        """The same blocks, each as a run."""
+        before = np.repeat(self.length.cumsum() - self.length, self.length)
+        index, row, start = (np.repeat(x, self.length) for x in (self.index, self.row, self.start))
+        start = start + np.arange(len(row)) - before
+        return Runs(index, row, start, np.ones_like(row), np.repeat(self.full, self.length))
+
     @classmethod
     def together(cls, parts: list["Runs"]) -> "Runs":
         """All runs of several, sorted."""
-        row, start, length, full = (
-            np.concatenate(same) for same in zip(*(part.columns for part in parts), strict=True)
+        parts = [part for part in parts if len(part.row)] or parts[:1]
+        if len(parts) == 1:
+            return parts[0]
+        index, row, start, length, full = (
+            np.concatenate(columns) for columns in zip(*(part.columns for part in parts), strict=True)
         )
-        order = np.lexsort((start, row))
-        return cls(row[order], start[order], length[order], full[order])
+        order = np.lexsort((start, row, index))
+        return cls(index[order], row[order], start[order], length[order], full[order])
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,48 +142,52 @@ class Cover:
     queries: int
     keys: int
     leading: tuple[int, int]
-    runs: tuple[Runs, ...]  # one for each of batch × heads of `leading`
+    runs: Runs
 
     def slices(self) -> Iterator[tuple[int, int, Runs]]:
         """Sequence, head (0 where all are alike) and their runs."""
-        for at, runs in enumerate(self.runs):
-            yield at // self.leading[1], at % self.leading[1], runs
+        ends = np.searchsorted(self.runs.index, np.arange(math.prod(self.leading) + 1))
+        for at, (begin, end) in enumerate(zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True)):
+            yield at // self.leading[1], at % self.leading[1], self.runs.where(slice(begin, end))
+
+    def runs_for(self, leading: tuple[int, int]) -> Runs:
+        """The runs for so many sequences and heads, of which those that are alike here have the same."""
+        if leading == self.leading:
+            return self.runs
+        batch, heads = self.leading
+        sequences, others = np.divmod(np.arange(math.prod(leading)), leading[1])
+        source = np.minimum(sequences, batch - 1) * heads + np.minimum(others, heads - 1)
+        ends = np.searchsorted(self.runs.index, np.arange(batch * heads + 1))
+        counts = np.diff(ends)[source]
+        index = np.repeat(np.arange(len(source)), counts)
+        taken = np.arange(len(index)) + np.repeat(ends[source] - (counts.cumsum() - counts), counts)
+        return replace(self.runs.where(taken), index=index)
 
     @property
     def share(self) -> float:
         """The share of blocks that hold a visible pair."""
-        return sum(int(runs.length.sum()) for runs in self.runs) / self._blocks
+        return int(self.runs.length.sum()) / self._blocks
 
     @property
     def share_partial(self) -> float:
         """The share of blocks that may hold both a visible and a hidden pair."""
-        return sum(int(runs.length[~runs.full].sum()) for runs in self.runs) / self._blocks
+        return int(self.runs.length[~self.runs.full].sum()) / self._blocks
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the runs."""
+        return sum(column.nbytes for column in self.runs.columns)
 
     @property
     def _blocks(self) -> int:
-        return -(-self.queries // self.block) * -(-self.keys // self.block) * len(self.runs)
-
-
-_plans: Remembered[Cover] = Remembered(32)
+        return -(-self.queries // self.block) * -(-self.keys // self.block) * max(1, math.prod(self.leading))
 
 
 def plan_of(bound: "BoundMask | None", queries: int, keys: int, block: int = BLOCK) -> Cover:
     """Give what `cover` finds, once for all calls that share the mask; of one without numbers, as if all were seen."""
     if bound is None or not has_numbers(*tensors(bound.mask)):
         return cover(None, queries, keys, block)
-    return remembered(_plans, bound, block, lambda: cover(bound, queries, keys, block))
-
-
-def remembered(made: Remembered[Made], bound: "BoundMask", detail: Hashable, make: Callable[[], Made]) -> Made:
-    """Give what was made for a mask as it was given; for one that may change, what was made in this call."""
-    known = bound.given.identity()
-    if known is None:
-        plans: dict[Hashable, Made] = vars(bound).get("of_this_call", {})
-        if (id(made), detail) not in plans:
-            plans[id(made), detail] = make()
-        return plans[id(made), detail]
-    key, holders = known
-    return made.of((key, bound.q_len, bound.kv_len, bound.q_offset, detail), holders, make)
+    return PLANS.of(bound, ("blocks", block), lambda: cover(bound, queries, keys, block))
 
 
 def cover(bound: "BoundMask | None", queries: int, keys: int, block: int) -> Cover:
@@ -181,14 +203,15 @@ def cover(bound: "BoundMask | None", queries: int, keys: int, block: int) -> Cov
     if bound is None:
         rows = np.arange(-(-queries // block))
         width = np.full_like(rows, -(-keys // block))
-        everything = Runs(rows, np.zeros_like(rows), width, np.ones(len(rows), np.bool_))
-        return Cover(block, queries, keys, (1, 1), (everything,))
+        nothing = np.zeros_like(rows)
+        everything = Runs(nothing, rows, nothing, width, np.ones(len(rows), np.bool_))
+        return Cover(block, queries, keys, (1, 1), everything)
     if bound.mask.relative and bound.mask.leading == (1, 1):
-        return Cover(block, queries, keys, (1, 1), (_diagonal_runs(bound, block),))
+        return Cover(block, queries, keys, (1, 1), _diagonal_runs(bound, block))
     return Cover(block, queries, keys, bound.mask.leading, _refined(bound, block))
 
 
-def _refined(bound: "BoundMask", block: int) -> tuple[Runs, ...]:
+def _refined(bound: "BoundMask", block: int) -> Runs:
     """The runs of each sequence and head, from coarse to fine."""
     size = block
     while max(bound.q_len, bound.kv_len) > size * _COARSE:
@@ -196,24 +219,22 @@ def _refined(bound: "BoundMask", block: int) -> tuple[Runs, ...]:
     grid = (np.arange(0, n, size) for n in (bound.q_len, bound.kv_len))
     top, left = (places.flatten() for places in np.meshgrid(*grid, indexing="ij"))
     slices = math.prod(bound.mask.leading)
-    found: list[list[Runs]] = [[] for _ in range(slices)]
+    parts: list[Runs] = [_as_runs(np.zeros((slices, 0), np.int8), top[:0], left[:0], size, block, bound)]
     while len(top):
         bottom, right = (np.minimum(x + size, n) for x, n in ((top, bound.q_len), (left, bound.kv_len)))
         kinds = _kinds(bound, top, bottom, left, right)
         if size == block:
-            for at, mine in enumerate(kinds):
-                found[at].append(_as_runs(top, left, size, mine != EMPTY, mine == FULL, block, bound))
+            parts.append(_as_runs(kinds, top, left, size, block, bound))
             break
         all_full = (kinds == FULL).all(0)
-        for mine in found:
-            mine.append(_as_runs(top, left, size, all_full, all_full, block, bound))
+        parts.append(_as_runs(kinds[:, all_full], top[all_full], left[all_full], size, block, bound))
         open_ = ~all_full & (kinds != EMPTY).any(0)
         each = int(open_.sum()) * (1 + slices // 16)  # a rectangle takes 16 bytes, and one for each slice
-        parts = 4 if 16 * each <= _MOST else 2
-        _check_count(parts**2 * each, bound, block)
-        top, left = _cut(top[open_], left[open_], size, parts, bound)
-        size //= parts
-    return tuple(Runs.together(mine).joined() for mine in found)
+        cuts = 4 if 16 * each <= _MOST else 2
+        _check_count(cuts**2 * each, bound, block)
+        top, left = _cut(top[open_], left[open_], size, cuts, bound)
+        size //= cuts
+    return Runs.together(parts).joined()
 
 
 def _diagonal_runs(bound: "BoundMask", block: int) -> Runs:
@@ -234,17 +255,18 @@ def _diagonal_runs(bound: "BoundMask", block: int) -> Runs:
     shift = row - (rows - 1)
     start = np.maximum(np.repeat(begin, count) + shift, 0)
     length = np.minimum(np.repeat(end, count) + shift, whole_columns) - start
-    parts = [Runs(row, start, length, np.repeat(kinds[begin] == FULL, count)).where(length > 0)]
+    full = np.repeat(kinds[begin] == FULL, count)
+    parts = [Runs(np.zeros_like(row), row, start, length, full).where(length > 0)]
     if whole_rows < rows:
         left = np.arange(columns) * block
         top = np.full_like(left, whole_rows * block)
-        mine = _kinds(bound, top, np.full_like(top, bound.q_len), left, np.minimum(left + block, bound.kv_len))[0]
-        parts.append(_as_runs(top, left, block, mine != EMPTY, mine == FULL, block, bound))
+        last = _kinds(bound, top, np.full_like(top, bound.q_len), left, np.minimum(left + block, bound.kv_len))
+        parts.append(_as_runs(last, top, left, block, block, bound))
     if whole_rows and whole_columns < columns:
         top = np.arange(whole_rows) * block
         left = np.full_like(top, whole_columns * block)
-        mine = _kinds(bound, top, top + block, left, np.full_like(left, bound.kv_len))[0]
-        parts.append(_as_runs(top, left, block, mine != EMPTY, mine == FULL, block, bound))
+        last = _kinds(bound, top, top + block, left, np.full_like(left, bound.kv_len))
+        parts.append(_as_runs(last, top, left, block, block, bound))
     return Runs.together(parts).joined()
 
 
@@ -281,18 +303,15 @@ def _cut(top: Indices, left: Indices, size: int, parts: int, bound: "BoundMask")
 
 
 def _as_runs(
-    top: Indices,
-    left: Indices,
-    size: int,
-    which: npt.NDArray[np.bool_],
-    full: npt.NDArray[np.bool_],
-    block: int,
-    bound: "BoundMask",
+    kinds: npt.NDArray[np.int8], top: Indices, left: Indices, size: int, block: int, bound: "BoundMask"
 ) -> Runs:
-    """Squares of `size` as runs of blocks, one for each row of blocks inside."""
+    """The squares of `size` that are not empty, (slices, squares), as runs of blocks: one for each row of blocks."""
+    index, square = np.nonzero(kinds != EMPTY)
     each = size // block
-    rows = (top[which, None] // block + np.arange(each)).reshape(-1)
-    start = np.repeat(left[which] // block, each)
+    rows = (top[square, None] // block + np.arange(each)).reshape(-1)
+    start = np.repeat(left[square] // block, each)
     length = np.minimum(start + each, -(-bound.kv_len // block)) - start
-    inside = rows * block < bound.q_len
-    return Runs(rows[inside], start[inside], length[inside], np.repeat(full[which], each)[inside])
+    full = np.repeat((kinds == FULL)[index, square], each)
+    runs = Runs(np.repeat(index, each), rows, start, length, full).where(rows * block < bound.q_len)
+    order = np.lexsort((runs.start, runs.row, runs.index))
+    return runs.where(order)

@@ -5,6 +5,7 @@ be wider than its longest list. All four tables are given one width: kernels of 
 full blocks by the strides of that of partial ones, and the decoding kernel still does.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
@@ -66,7 +67,7 @@ def block_tables(found: Cover, *, narrow: bool) -> BlockTables:
               [2, 3]]]], dtype=torch.int32))
     """
     rows, columns = _grid(found)
-    lists = [_by_kind(runs, found) for runs in found.runs]
+    lists = [_by_kind(runs, found) for _, _, runs in found.slices()]
     width = _width(found) if narrow else max(rows, columns)
     parts: list[Tensor] = []
     for turned, height in ((False, rows), (True, columns)):
@@ -81,7 +82,7 @@ def bytes_of_tables(found: Cover, *, narrow: bool) -> int:
     """Bytes of the tables, which are not made."""
     rows, columns = _grid(found)
     width = _width(found) if narrow else max(rows, columns)
-    return 2 * (rows + columns) * (width + 1) * 4 * len(found.runs)
+    return 2 * (rows + columns) * (width + 1) * 4 * math.prod(found.leading)
 
 
 def _grid(found: Cover) -> tuple[int, int]:
@@ -92,7 +93,7 @@ def _width(found: Cover) -> int:
     """A power of two that holds each list, and no more than there are blocks."""
     rows, columns = _grid(found)
     longest = 1
-    for runs in found.runs:
+    for _, _, runs in found.slices():
         longest = max(longest, int(np.bincount(runs.row, runs.length, minlength=1).max(initial=0)))
         # A run adds one to the count of each of its columns: one more where it begins, one less behind its end.
         steps = np.bincount(runs.start, minlength=columns + 1) - np.bincount(
@@ -104,9 +105,8 @@ def _width(found: Cover) -> int:
 
 def _by_kind(runs: Runs, found: Cover) -> tuple[Listed, Listed]:
     """All partial blocks, and all full ones."""
-    before = np.repeat(np.cumsum(runs.length) - runs.length, runs.length)
-    row, full = np.repeat(runs.row, runs.length), np.repeat(runs.full, runs.length)
-    column = np.repeat(runs.start, runs.length) + np.arange(len(row)) - before
+    blocks = runs.single_blocks()
+    row, column, full = blocks.row, blocks.start, blocks.full
     rows, columns = _grid(found)
     if found.queries % found.block:
         full = full & (row != rows - 1)

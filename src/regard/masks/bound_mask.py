@@ -45,12 +45,19 @@ class BoundMask:
         self, rows: slice, columns: slice, *, batch: slice | int = 1, heads: slice | int = 1, device: torch.device
     ) -> Bool[Tensor, "#batch #heads rows columns"]:
         """Evaluate the mask for some rows and columns (indices, not positions), broadcast over batch and heads."""
-        i = torch.arange(rows.start, rows.stop, device=device)[None, None, :, None] + self.q_offset
-        j = torch.arange(columns.start, columns.stop, device=device)[None, None, None, :]
-        b = _range(batch, device)[:, None, None, None]
-        h = _range(heads, device)[None, :, None, None]
-        visible = self.mask.__call__(b, h, i, j)
-        return visible.expand(*visible.shape[:2], i.shape[2], j.shape[3])
+        visible = self._rectangle(rows, columns, batch, heads, device)
+        return visible.expand(*visible.shape[:2], rows.stop - rows.start, columns.stop - columns.start)
+
+    def broadcast(self, batch: int, heads: int, device: torch.device) -> Bool[Tensor, "#batch #heads #queries #keys"]:
+        """Evaluate the mask for all rows and columns, each dimension of size 1 where all along it are alike."""
+        return self._rectangle(slice(0, self.q_len), slice(0, self.kv_len), batch, heads, device)
+
+    def _rectangle(
+        self, rows: slice, columns: slice, batch: slice | int, heads: slice | int, device: torch.device
+    ) -> Tensor:
+        sequences, others = (x if isinstance(x, slice) else slice(0, x) for x in (batch, heads))
+        positions = slice(rows.start + self.q_offset, rows.stop + self.q_offset)
+        return self.mask.rectangle(sequences, others, positions, columns, device)
 
     def dense(
         self, batch: int | None = None, heads: int | None = None, device: torch.device | None = None
@@ -69,7 +76,7 @@ class BoundMask:
             self.tile(slice(top, min(top + rows, self.q_len)), columns, batch=batch, heads=heads, device=device)
             for top in range(0, max(1, self.q_len), rows)
         ]
-        return parts[0] if len(parts) == 1 else torch.cat(parts, 2)
+        return parts[0].clone() if len(parts) == 1 else torch.cat(parts, 2)
 
     def blocks(self, row_edges: Tensor, column_edges: Tensor, /) -> Int8[Tensor, "batch heads rows columns"]:
         """Tell of every rectangle between consecutive edges (indices) whether it is EMPTY, PARTIAL or FULL."""
@@ -97,12 +104,6 @@ def check_blocks(bound: BoundMask, block: int, most: int) -> None:
             f"{bound.q_len:,} queries and {bound.kv_len:,} keys are {count:,} blocks of {block} × {block}, more than "
             f"{most:,}: take larger ones, `block={2 * block}` or more"
         )
-
-
-def _range(which: slice | int, device: torch.device) -> Tensor:
-    if not isinstance(which, slice):  # where lengths are exported, a number is a symbol and no int
-        return torch.arange(which, device=device)
-    return torch.arange(which.start, which.stop, device=device)
 
 
 class SharedMask(BoundMask):

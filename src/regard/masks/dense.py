@@ -82,6 +82,17 @@ class Dense(Mask):
             j if sizes[3] > 1 else torch.zeros_like(j),
         ]
 
+    def rectangle(self, batch: slice, heads: slice, i: slice, j: slice, device: torch.device) -> Tensor:
+        """A part of the matrix, without copying."""
+        if type(self).__call__ is not Dense.__call__ or self._four.device != device:
+            return super().rectangle(batch, heads, i, j, device)
+        rows = slice(i.start - self.q_offset, i.stop - self.q_offset)
+        part = self._four
+        for dim, where in enumerate((batch, heads, rows, j)):
+            if part.shape[dim] != 1:
+                part = part.narrow(dim, where.start, where.stop - where.start)
+        return part
+
     @cached_property
     def _cells(self) -> tuple[Tensor, Tensor]:
         """Prefix sums over a coarse grid: how many cells are not empty, and how many are not full."""

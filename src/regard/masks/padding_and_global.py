@@ -62,6 +62,14 @@ class Padding(Mask):
         """The key is a token."""
         return entry(self.attention_mask, batch, j)
 
+    def rectangle(self, batch: slice, heads: slice, i: slice, j: slice, device: torch.device) -> Tensor:
+        """The flags of these keys, without copying."""
+        flags = self.attention_mask
+        if type(self).__call__ is not Padding.__call__ or flags.device != device:
+            return super().rectangle(batch, heads, i, j, device)
+        part = flags[:, j] if flags.shape[0] == 1 else flags[batch, j]
+        return part[:, None, None]
+
     def blocks(self, rectangles: Rectangles, /) -> Tensor:
         """Count the tokens of each column range with one prefix sum a sequence."""
         tokens = covered(prefix_counts(self.attention_mask), rectangles.left, rectangles.right)

@@ -1,6 +1,6 @@
 """RandomBlocks: each block of queries sees a few blocks of keys, drawn once and for all."""
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Bool, Int
@@ -11,6 +11,7 @@ from regard.errors import InputError
 from regard.masks.base import Mask
 from regard.masks.block_plan import Rectangles
 from regard.torch_private import outside_transforms
+from regard.values import flatten, kinds_in
 
 __all__ = ["RandomBlocks", "draws_blocks"]
 
@@ -181,9 +182,7 @@ def draws_blocks(mask: object) -> bool:
     >>> draws_blocks(Causal() & ~RandomBlocks(2)), draws_blocks(Causal())
     (True, False)
     """
-    if isinstance(mask, RandomBlocks):
-        return True
-    return isinstance(mask, Mask) and any(draws_blocks(getattr(mask, one.name)) for one in fields(mask))  # type: ignore[arg-type]
+    return isinstance(mask, Mask) and any(kind is RandomBlocks for kind, _ in kinds_in(flatten(mask)[1]))
 
 
 def _distinct(table: Int[Tensor, "heads rows count"]) -> Int[Tensor, "heads rows count"]:

@@ -14,6 +14,7 @@ from regard.nn.multi_head import MultiHeadAttention
 from regard.nn.rnn_attention import AdditiveAttention, BilinearAttention, LocalAttention
 from regard.nn.stacks import Decoder, Encoder, EncoderDecoder
 from regard.nn.summary import Summary, summary
+from regard.nn.unregistered import unregistered_parameters
 from regard.nn.value_module import ValueModule
 from regard.nn.windowed import BigBirdAttention, SlidingWindowAttention
 
@@ -46,4 +47,5 @@ __all__ = [
     "load_attention_state_dict",
     "summary",
     "tutorials",
+    "unregistered_parameters",
 ]

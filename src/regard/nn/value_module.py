@@ -3,15 +3,16 @@
 Buffers that are computed from sizes are made anew on a device where they had no numbers.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable
+from dataclasses import is_dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from regard.errors import InputError
-from regard.tensors import replace_tensors, tensors
+from regard.masks import Mask
+from regard.values import flatten, names, unflatten
 
 __all__ = ["ComputedBuffers", "ValueModule", "hold", "value_of"]
 
@@ -35,30 +36,42 @@ class ValueModule(nn.Module):
 
     def __init__(self, value: object) -> None:
         super().__init__()
-        found = tensors(value)
-        self._names = tuple(_names(value, ""))
-        # What is kept beside the parameters has no numbers of its own: they would go stale, and weigh twice.
-        self._empty = replace_tensors(value, iter([one.detach().to("meta") for one in found]))
-        for name, one in zip(self._names, found, strict=True):
-            if isinstance(one, nn.Parameter):
-                self.register_parameter(name, one)
-            elif one.requires_grad:
+        leaves, self._form = flatten(value)
+        self._names = tuple(names(self._form))
+        self._constant = None if leaves else value
+        self._mask: tuple[list[tuple[Tensor, int]], Mask] | None = None  # the last one, and the buffers that it copied
+        for name, tensor in zip(self._names, leaves, strict=True):
+            if isinstance(tensor, nn.Parameter):
+                self.register_parameter(name, tensor)
+            elif tensor.requires_grad:
                 raise InputError(
                     f"`{name}` of {type(value).__name__} requires gradients and must be a parameter of the module: "
                     "wrap it with nn.Parameter(...), or pass a module that gives the value when it is called"
                 )
             else:
-                self.register_buffer(name, one)
+                self.register_buffer(name, tensor)
 
     def forward(self) -> Any:
         """Give the value."""
         if not self._names:
-            return self._empty
-        return replace_tensors(self._empty, iter([getattr(self, name) for name in self._names]))
+            return self._constant
+        leaves = [getattr(self, name) for name in self._names]
+        if not issubclass(self._form[0], Mask) or torch.compiler.is_compiling():
+            return unflatten(self._form, leaves)
+        buffers = [(leaf, -1 if leaf.is_inference() else leaf._version) for leaf in leaves]
+        if self._mask is None or not all(
+            leaf is known and version == before
+            for (leaf, version), (known, before) in zip(buffers, self._mask[0], strict=True)
+        ):
+            self._mask = buffers, unflatten(self._form, leaves, checked=(Mask,))  # planned once, as a mask is
+        return self._mask[1]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_mask": None}
 
     def extra_repr(self) -> str:
         """Name the kind of value."""
-        return type(self._empty).__name__
+        return str(self._form[0].__name__)
 
 
 def hold(value: object | None) -> nn.Module | None:
@@ -83,18 +96,6 @@ def value_of(module: nn.Module | None) -> Any:
     if isinstance(module, ValueModule):
         return module.forward()  # of which no hook has anything to say
     return None if module is None else module()
-
-
-def _names(value: object, prefix: str) -> Iterator[str]:
-    """Names for the tensors that `tensors` lists, in its order."""
-    if isinstance(value, Tensor):
-        yield prefix or "values"
-    elif isinstance(value, tuple):
-        for index, part in enumerate(value):
-            yield from _names(part, f"{prefix}_{index}".lstrip("_"))
-    elif is_dataclass(value) and not isinstance(value, type):
-        for field in fields(value):
-            yield from _names(getattr(value, field.name), f"{prefix}_{field.name}".lstrip("_"))
 
 
 class ComputedBuffers(nn.Module):

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from regard.checks import check_parameter
 from regard.diagonals import distances, spread
-from regard.tensors import tensors
+from regard.values import tensors
 
 __all__ = ["Bias", "Relative", "Rotary", "WithLeading", "check_table", "look_up", "with_leading"]
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from regard.checks import check_softcap
 from regard.errors import InputError
-from regard.tensors import tensors
+from regard.values import tensors
 
 __all__ = ["Dot", "ScaledDot", "Score", "check_parts", "score_tile", "value_term_tile"]
 

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from regard.backends.native.choice import attends_by
 from regard.data import shard_batch
 from regard.errors import InputError, MissingExtraError, NonFiniteLossError
+from regard.nn import unregistered_parameters
 from regard.train.callbacks import Callback, Ended, Evaluated, Event, Sample, Saved, Started, Stepped
 from regard.train.checkpoints import Checkpoints, TrainerState
 from regard.train.config import Config, task_of
@@ -130,6 +131,7 @@ class Trainer:
         self.metric, self.higher = task.metric(self.training.metric_for_best_model)
         self.place = TrainerState()
         self.warnings: list[str] = []  # of what was left out so far
+        self.checked = False  # whether the model has all parameters of its loss
         self.unscored: int | None = None  # the last step, if its evaluation has failed
 
     def run(self) -> Ended:
@@ -194,6 +196,8 @@ class Trainer:
                 with accelerator.no_sync(self.model) if index < len(batches) - 1 else nullcontext():
                     logits = self.model(**batch.inputs).logits
                     part = summed_cross_entropy(logits, cut(batch.labels), training.label_smoothing) / num_labels
+                    if not self.checked:
+                        self._check_parameters(part)
                     accelerator.backward(part * accelerator.num_processes)  # DDP takes the mean over processes
                 loss += part.detach()
         value = float(ranks.sum(loss))
@@ -324,6 +328,19 @@ class Trainer:
 
     def _batches(self, epoch: int) -> list[tuple[int, ...]]:
         return self.task.epoch(self.training.max_tokens_per_batch * self.num_shards, self.training.seed, epoch)
+
+    def _check_parameters(self, loss: Tensor) -> None:
+        """Refuse a model whose loss depends on tensors that it would neither train nor save."""
+        self.checked = True
+        if self.ranks.sequence_ranks > 1:
+            return  # whose graph has the shards
+        if outside := unregistered_parameters(loss, self.accelerator.unwrap_model(self.model)):
+            shapes = ", ".join(str(tuple(tensor.shape)) for tensor in outside)
+            raise InputError(
+                f"the loss depends on {len(outside)} tensors that the model does not have, of shape {shapes}, so that "
+                "they would neither be trained nor saved: register them in __init__ as nn.Parameter, or as "
+                "regard.nn.ValueModule(value) where a bias, score or normalizer of regard holds them"
+            )
 
     def _non_finite(self, step: int, loss: float, norm: float) -> str:
         last = self.checkpoints.steps()

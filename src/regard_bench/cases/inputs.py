@@ -12,7 +12,7 @@ from torch.nn.functional import scaled_dot_product_attention
 import regard
 from regard.errors import InputError
 from regard.masks import Mask
-from regard.tensors import tensors as held
+from regard.values import tensors as held
 from regard_bench.shares import Resource, Work
 from regard_bench.timing import Call
 

@@ -14,8 +14,9 @@ from regard.backends.blockwise.fused_tiles import Fused
 from regard.backends.blockwise.unfused import General
 from regard.errors import InputError
 from regard.problem import Problem, held_by, parts_of, with_parts
-from regard.tensors import are_in_memory, replace_tensors
+from regard.tensors import are_in_memory
 from regard.torch_private import get_unwrapped, is_batchedtensor, is_functorch_wrapped_tensor, peek_interpreter_stack
+from regard.values import flatten, unflatten
 
 __all__ = ["Attend", "BlockedProblem", "Passes", "gradients_of"]
 
@@ -45,7 +46,7 @@ class BlockedProblem:
     def over(self, *new: Tensor) -> "BlockedProblem":
         """The same with other tensors: q, k, v and what score, bias, normalizer and factor hold."""
         q, k, v, *held = new
-        parts = replace_tensors(parts_of(self.problem), iter(held))
+        parts = unflatten(flatten(parts_of(self.problem))[1], held)
         problem = with_parts(replace(self.problem, q=q, k=k, v=v), parts)
         return replace(self, problem=problem, sheets=tuple(replace(one, problem=problem) for one in self.sheets))
 

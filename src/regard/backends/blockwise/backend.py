@@ -22,7 +22,8 @@ from regard.backends.operators import Operator
 from regard.masks.block_plan import BLOCK, Cover, Indices, Runs
 from regard.positions import Relative
 from regard.problem import Problem, held_by, parts_of, with_parts
-from regard.tensors import is_traced, replace_tensors, tensors
+from regard.tensors import is_traced
+from regard.values import flatten, tensors, unflatten
 
 __all__ = ["Blockwise", "attend_in_blocks", "laid_out", "results_in_blocks"]
 
@@ -57,16 +58,22 @@ class Blockwise(Backend):
         pairs = problem.batch * problem.heads * problem.queries * problem.keys
         return (rows + problem.k.numel() + problem.v.numel() + 6 * min(pairs, General.elements)) * wide
 
-    def work(self, problem: Problem) -> float:
+    def cost(self, problem: Problem) -> float:
         """The pairs of the blocks that the mask leaves, and what Python needs to visit them."""
         pairs = problem.batch * problem.heads * problem.queries * problem.keys
         share, asked = 1.0, 0.0
-        if pairs > _SMALL and problem.mask is not None:
+        each = 1.2 if can_fuse(problem) else 2.5 * problem.score.floats_per_pair
+        if max(problem.queries, problem.keys) <= BLOCK:
+            each *= 2.5  # a block a sequence: nothing is left out, and short rows are filled up
+        elif pairs > _SMALL and problem.mask is not None:
             found = problem.plan()
             share, asked = found.share, 0.0 if problem.mask.mask.relative else found.share_partial
+        return (each * share + 0.6 * asked) * pairs + self.least_cost(problem)
+
+    def least_cost(self, problem: Problem) -> float:
+        """What Python needs to plan and to visit blocks, for each sequence or head with blocks of its own."""
         sheets = 1 if problem.mask is None else math.prod(problem.mask.mask.leading)
-        each = 1.2 if can_fuse(problem) else 2.5 * problem.score.floats_per_pair
-        return (each * share + 0.6 * asked) * pairs + _OVERHEAD + _OVERHEAD_EACH * (sheets - 1)
+        return _OVERHEAD + _OVERHEAD_EACH * (sheets - 1)
 
     def plain(self, problem: Problem) -> Callable[[Tensor, Tensor, Tensor], Tensor] | None:
         """The call with its blocks laid out ready-made, unless these are long lists or have biases."""
@@ -185,17 +192,18 @@ def _prepared(problem: Problem) -> Problem:
         name: diagonals_of(term, problem) for name, term in terms.items() if isinstance(term, Relative)
     }
     problem = replace(problem, **once)
-    parts = parts_of(problem)
-    widened = (one.to(wide) if one.is_floating_point() else one for one in tensors(parts))
-    return with_parts(problem, replace_tensors(parts, widened))
+    leaves, form = flatten(parts_of(problem))
+    return with_parts(
+        problem, unflatten(form, [leaf.to(wide) if leaf.is_floating_point() else leaf for leaf in leaves])
+    )
 
 
 def _hollow(problem: Problem) -> Problem:
     """The same without any memory: what autograd keeps by the side must not keep tensors alive, nor their graphs."""
     q, k, v = (x.new_empty(()).expand(x.shape) for x in (problem.q, problem.k, problem.v))
-    parts = parts_of(problem)
-    hollow = (one.new_empty(()).expand(one.shape) for one in tensors(parts))
-    return with_parts(replace(problem, q=q, k=k, v=v), replace_tensors(parts, hollow))
+    leaves, form = flatten(parts_of(problem))
+    hollow = [leaf.new_empty(()).expand(leaf.shape) for leaf in leaves]
+    return with_parts(replace(problem, q=q, k=k, v=v), unflatten(form, hollow))
 
 
 def plan(runs: Runs, last: int, *, short: bool, relative: bool, gathers: bool) -> list[Piece]:
@@ -234,7 +242,13 @@ def _without_tail(runs: Runs, last: int) -> Runs:
     """Cut the last column block off full runs, as one that must be masked."""
     ends = runs.full & (runs.start + runs.length > last)
     body = replace(runs, length=runs.length - ends)
-    cut = Runs(runs.row[ends], np.full(int(ends.sum()), last), np.ones(int(ends.sum()), np.int64), ~runs.full[ends])
+    cut = Runs(
+        runs.index[ends],
+        runs.row[ends],
+        np.full(int(ends.sum()), last),
+        np.ones(int(ends.sum()), np.int64),
+        ~runs.full[ends],
+    )
     return Runs.together([body.where(body.length > 0), cut])
 
 
@@ -270,7 +284,7 @@ def _singles_or_gathered(runs: Runs, gathers: bool) -> list[Piece]:
     alone = runs.length >= (_WIDE if gathers else 1)
     singles: list[Piece] = [
         BlockBand(int(row), 1, int(start), int(length), 1, not full)
-        for row, start, length, full in zip(*(x[alone] for x in runs.columns), strict=True)
+        for _, row, start, length, full in zip(*(x[alone] for x in runs.columns), strict=True)
     ]
     return singles + _gathered(runs.where(~alone))
 

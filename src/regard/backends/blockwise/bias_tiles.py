@@ -13,7 +13,7 @@ from regard.backends.blockwise.scoring import traced
 from regard.diagonals import sum_diagonals
 from regard.positions import Bias, DenseBias, Relative
 from regard.problem import Problem
-from regard.tensors import replace_tensors, tensors
+from regard.values import flatten, tensors, unflatten
 
 if TYPE_CHECKING:
     from regard.backends.blockwise.autograd_function import Gradients
@@ -106,7 +106,7 @@ class Term:
 
 
 def _with(term: Term, new: tuple[Tensor, ...]) -> Term:
-    return Term(replace_tensors(term.bias, iter(new)), term.sheet)
+    return Term(unflatten(flatten(term.bias)[1], new), term.sheet)
 
 
 def _sum(x: Tensor, dim: int, *, keepdim: bool = True) -> Tensor:

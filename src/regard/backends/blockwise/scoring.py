@@ -10,7 +10,7 @@ from torch.nn.functional import pad
 
 from regard.backends.blockwise.block_layout import BlockBand, Piece, Sheet
 from regard.scores.base import score_tile, value_term_tile
-from regard.tensors import replace_tensors, tensors
+from regard.values import flatten, unflatten
 
 if TYPE_CHECKING:
     from regard.backends.blockwise.autograd_function import Gradients
@@ -26,7 +26,7 @@ class Scoring:
     def __init__(self, sheet: Sheet) -> None:
         self.sheet = sheet
         self.product = sheet.problem.score.product
-        self.held = tensors(sheet.problem.score)
+        self.held, self._form = flatten(sheet.problem.score)
         self._back: Callable[[Tensor], tuple[Tensor | None, ...]] | None = None
 
     def scores(self, piece: Piece, q: Tensor, k: Tensor, *, trace: bool = False) -> Tile:
@@ -90,7 +90,7 @@ class Scoring:
         q = q.reshape(batch, kv_heads * group, self.sheet.block, -1)[:, :, : rows.stop - rows.start]
         k = k.reshape(batch, kv_heads, k.shape[2], -1)[:, :, : columns.stop - columns.start]
         k = k.repeat_interleave(group, 1) if group > 1 else k
-        problem, score = self.sheet.problem, replace_tensors(self.sheet.problem.score, iter(held))
+        problem, score = self.sheet.problem, unflatten(self._form, held)
         tile = problem.scale * score_tile(score, q, k, *self._place(rows, columns))
         block = self.sheet.block
         tile = pad(tile, (0, -tile.shape[3] % block, 0, -tile.shape[2] % block))
@@ -106,7 +106,7 @@ class Scoring:
     def _term(self, piece: Piece, weights: Tile, *held: Tensor) -> Tensor | None:
         rows, columns = self.sheet.real(piece)
         part = weights[:, :, 0].flatten(1, 2)[..., : rows.stop - rows.start, : columns.stop - columns.start]
-        score = replace_tensors(self.sheet.problem.score, iter(held))
+        score = unflatten(self._form, held)
         term = value_term_tile(score, part, *self._place(rows, columns), self.sheet.problem.v.shape[-1])
         if term is None:
             return None

@@ -13,7 +13,8 @@ from regard.backends.flex.block_masks import block_mask_for, score_mod_of
 from regard.backends.flex.compiled import SHORT, Attend, compiled, uncompiled
 from regard.backends.operators import Known, Operator
 from regard.problem import Problem
-from regard.tensors import human_bytes, is_traced, tensors
+from regard.tensors import human_bytes, is_traced
+from regard.values import tensors
 
 __all__ = ["Flex"]
 
@@ -72,7 +73,7 @@ class Flex(Backend):
             return problem.weights_bytes
         return problem.batch * problem.heads * problem.queries * 4
 
-    def work(self, problem: Problem) -> float:
+    def cost(self, problem: Problem) -> float:
         """The pairs of the blocks that the mask leaves; it is chosen by name, so nothing is compared with this yet."""
         return problem.plan().share * problem.batch * problem.heads * problem.queries * problem.keys
 

@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING
 import torch
 
 from regard.masks import BoundMask
-from regard.masks.base import holders
-from regard.masks.block_plan import remembered
 from regard.masks.block_tables import BlockTables, block_tables, bytes_of_tables
 from regard.masks.bound_mask import SharedMask
 from regard.masks.convert_blocks import mask_mod_of
+from regard.masks.plan_cache import PLANS
 from regard.problem import Problem
-from regard.tensors import Remembered, tensors
+from regard.values import flatten, tensors, unflatten
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
@@ -23,13 +22,11 @@ from torch import Tensor
 
 from regard.diagonals import distances
 from regard.positions import ALiBi, Bias, Relative, alibi_slopes
-from regard.tensors import replace_tensors
 
 __all__ = ["block_mask_for", "score_mod_of"]
 
 _BLOCKS = (128, 256, 512, 1024)  # rows and columns; larger ones where a table would have too many
 _SMALL, _MOST = 16 * 2**20, 256 * 2**20  # bytes of tables that may be as wide as there are blocks, and of any
-_KEPT = 16
 _WHOLE = 2**30  # the size of block for which FlexAttention compares no lengths
 
 
@@ -45,13 +42,10 @@ class _Plan:
         return sum(one.nbytes for one in tensors(self.tables))
 
 
-_plans: Remembered[_Plan] = Remembered(_KEPT, most_bytes=2 * _MOST, bytes_of=lambda plan: plan.nbytes)
-
-
 def block_mask_for(problem: Problem) -> "BlockMask":
     """The block mask of a problem on its device.
 
-    Tables are remembered for the mask as it was given, as plans of blocks are (see `backends.remembered`).
+    Tables are kept for the mask as it was given, as plans of blocks are (`masks.plan_cache`).
     """
     bound, device = problem.mask, problem.q.device
     if bound is None:
@@ -61,7 +55,7 @@ def block_mask_for(problem: Problem) -> "BlockMask":
         bound.__dict__.setdefault("_block_masks", {}) if isinstance(bound, SharedMask) else {}
     )
     if device not in own:
-        found = remembered(_plans, bound, device, lambda: _plan(problem, bound, device))
+        found = PLANS.of(bound, ("flex", device), lambda: _plan(problem, bound, device))
         own[device] = found.whole or _whole(bound, found.tables, found.block, device)
     return own[device]
 
@@ -85,8 +79,10 @@ def _plan(problem: Problem, bound: BoundMask, device: torch.device) -> _Plan:
         narrow = device.type != "cpu" and bytes_of_tables(found, narrow=False) > _SMALL
         if bytes_of_tables(found, narrow=narrow) <= _MOST:
             break
-    tables = block_tables(found, narrow=narrow).to(device)
-    return _Plan(block, tables, _whole(bound, tables, block, device) if holders(bound.given) == [] else None)
+    tables, identity = block_tables(found, narrow=narrow).to(device), bound.given.identity()
+    return _Plan(
+        block, tables, _whole(bound, tables, block, device) if identity is not None and not identity[0] else None
+    )
 
 
 def _whole(bound: BoundMask, tables: BlockTables, block: int, device: torch.device) -> "BlockMask":
@@ -126,8 +122,9 @@ def _added(bias: Bias, problem: Problem) -> Added:
         # A number for each distance: little is computed for each pair, and gradients of fewer pairs meet in one place.
         return _along_diagonals(bias.diagonals(distances(problem.i(), problem.j())).to(wide), problem.queries)
     # Gradients of pairs are added up in the type of the tensor.
-    held = (one.to(wide) if learned and one.is_floating_point() else one for one in tensors(bias))
-    return _asked(replace_tensors(bias, held), problem.q_offset)
+    leaves, form = flatten(bias)
+    leaves = [leaf.to(wide) if learned and leaf.is_floating_point() else leaf for leaf in leaves]
+    return _asked(unflatten(form, leaves), problem.q_offset)
 
 
 def _asked(bias: Bias, start: int) -> Added:

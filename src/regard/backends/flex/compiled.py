@@ -10,7 +10,6 @@ that does not suffice, the limit raises.
 
 import threading
 from collections.abc import Callable, Hashable
-from dataclasses import fields, is_dataclass
 from types import FunctionType
 from typing import Any
 
@@ -18,6 +17,7 @@ import torch
 from torch import Tensor
 
 from regard.problem import Problem
+from regard.values import flatten, kinds_in
 
 __all__ = ["SHORT", "Attend", "compiled", "uncompiled"]
 
@@ -95,16 +95,11 @@ def _kind_of(problem: Problem) -> Hashable:
 
 
 def _kind(value: Any) -> Hashable:
-    if value is None or isinstance(value, int | float | str):
-        return value
-    if isinstance(value, Tensor):
-        return value.dtype, value.ndim
-    if isinstance(value, tuple | list):
-        return tuple(_kind(one) for one in value)
-    if is_dataclass(value) and not isinstance(value, type):
-        return type(value), *(_kind(getattr(value, part.name)) for part in fields(value))
-    code: Hashable = getattr(value, "__code__", type(value).__qualname__)
-    return code
+    """The form of a value, with the code of functions, and the kinds of its tensors."""
+    leaves, form = flatten(value)
+    kinds = [(kind, getattr(constant, "__code__", constant)) for kind, constant in kinds_in(form)]
+    hashable = [(kind, constant if isinstance(constant, Hashable) else None) for kind, constant in kinds]
+    return tuple(hashable), tuple((leaf.dtype, leaf.ndim) for leaf in leaves)
 
 
 def _copied(function: Callable[..., Any], name: str) -> Callable[..., Any]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from regard.backends.base import DERIVATIVES, SOFTMAX_OF_PRODUCTS, Answer, Backend, with_sink
+from regard.backends.base import DERIVATIVES, FEATURES, SOFTMAX_OF_PRODUCTS, Answer, Backend, with_sink
 from regard.backends.blockwise import Passes, results_in_blocks
 from regard.backends.blockwise.autograd_function import Gradients
 from regard.backends.blockwise.bias_tiles import Diagonals
@@ -18,8 +18,9 @@ from regard.backends.operators import Known, Operator
 from regard.dropout import Dropout
 from regard.positions import Relative
 from regard.problem import Problem
-from regard.tensors import are_in_memory, human_bytes, is_traced, tensors
+from regard.tensors import are_in_memory, human_bytes, is_traced
 from regard.torch_private import peek_interpreter_stack
+from regard.values import tensors
 
 if TYPE_CHECKING:
     from regard.backends.native.calls import Call
@@ -48,12 +49,13 @@ class Native(Backend):
         | {"mapped mask": "it cannot plan for a mask that torch.func.vmap maps over"}
     )
 
-    least_keys = choice.LEAST_KEYS
-    not_for = "device but cpu", "torch.func", "autocast"
+    not_for = "device but cpu", "torch.func", "autocast"  # by name alone
 
-    def is_passed_over(self, problem: Problem) -> bool:
-        """Whether it was not measured to be faster, or there are no kernels."""
-        return not (library.refuses() is None and choice.takes(problem))
+    def suits(self, problem: Problem) -> bool:
+        """Whether there are kernels, and they were measured to be faster."""
+        if problem.keys < choice.LEAST_KEYS or any(FEATURES[what](problem) for what in self.not_for):
+            return False
+        return library.refuses() is None and choice.takes(problem)
 
     def limits(self, problem: Problem) -> str | None:
         """What cannot be read, and where there are no kernels."""
@@ -82,9 +84,9 @@ class Native(Backend):
         """
         return (problem.k.numel() + problem.v.numel()) * 4 + _bias_bytes(problem) + bytes_of_tables(problem)
 
-    def work(self, problem: Problem) -> float:
-        """The pairs of the blocks that the mask leaves; as a shortcut it is compared with nothing."""
-        return problem.plan().share * problem.batch * problem.heads * problem.queries * problem.keys
+    def cost(self, problem: Problem) -> float:
+        """Where it suits, nothing was measured to be faster."""
+        return 0.0
 
     def plain(self, problem: Problem) -> Callable[[Tensor, Tensor, Tensor], Tensor] | None:
         """Return the call with its arguments for the kernels prepared, if nothing is learned or added, else None."""

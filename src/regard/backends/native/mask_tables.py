@@ -2,9 +2,7 @@
 partial blocks.
 """
 
-import itertools
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -15,14 +13,15 @@ from torch import Tensor
 
 from regard.backends.native.sizes import BLOCK, STRIP, STRIPS
 from regard.masks import BoundMask
-from regard.masks.block_plan import Cover, Runs, remembered
+from regard.masks.block_plan import Cover, Runs
+from regard.masks.plan_cache import PLANS
 from regard.problem import Problem
-from regard.tensors import Remembered, has_numbers, tensors
+from regard.tensors import has_numbers
+from regard.values import tensors
 
 __all__ = ["Tables", "bytes_of_tables", "tables_for"]
 
 _AT_ONCE = 2**22  # number of pairs for which a mask is evaluated in one step
-_MOST = 512 * 2**20  # maximum bytes of all cached tables
 
 Numbers = npt.NDArray[np.int64]
 
@@ -52,14 +51,11 @@ class Tables:
         return sum(array.nbytes for array in self.arrays.values())
 
 
-_tables: Remembered[Tables] = Remembered(32, most_bytes=_MOST, bytes_of=lambda one: one.nbytes)
-
-
 def tables_for(problem: Problem) -> Tables:
-    """The tables of a problem's mask, remembered as plans of blocks are (see `backends.remembered`)."""
+    """Return the tables of a problem's mask, which are planned once for all calls that share it."""
     if problem.mask is None:
         return _made(problem)
-    return remembered(_tables, problem.mask, (problem.batch, problem.heads), lambda: _made(problem))
+    return PLANS.of(problem.mask, ("tables", problem.batch, problem.heads), lambda: _made(problem))
 
 
 def bytes_of_tables(problem: Problem) -> int:
@@ -67,10 +63,10 @@ def bytes_of_tables(problem: Problem) -> int:
     if problem.mask is None:
         return 0
     found = problem.plan(BLOCK)
-    divided = sum(int(runs.length[~runs.full].sum()) for runs in found.runs)
+    divided = int(found.runs.length[~found.runs.full].sum())
     if problem.mask.mask.relative:  # blocks along a diagonal are equal
         divided = min(divided, 4 * (problem.queries + problem.keys) // BLOCK + 4)
-    return divided * BLOCK * BLOCK * math.prod(_leading(problem, found)) // len(found.runs)
+    return divided * BLOCK * BLOCK * math.prod(_leading(problem, found)) // max(1, math.prod(found.leading))
 
 
 def _leading(problem: Problem, found: Cover) -> tuple[int, int]:
@@ -82,33 +78,19 @@ def _leading(problem: Problem, found: Cover) -> tuple[int, int]:
     return max(found.leading[0], answer.shape[0]), max(found.leading[1], answer.shape[1])
 
 
-def _slices(found: Cover, leading: tuple[int, int]) -> Iterator[tuple[int, int, Runs]]:
-    """Yield each distinguished sequence and head, with its runs of blocks."""
-    batch, heads = found.leading
-    for sequence, head in itertools.product(*map(range, leading)):
-        yield sequence, head, found.runs[(sequence if batch > 1 else 0) * heads + (head if heads > 1 else 0)]
-
-
 def _made(problem: Problem) -> Tables:
     bound, found = problem.mask, problem.plan(BLOCK)
     leading, tiles = _leading(problem, found), -(-problem.queries // BLOCK)
-    rows, parts, seen, tiles_before, runs_before = [np.zeros(1, np.int64)], [], [], 0, 0
-    for sequence, head, whole in _slices(found, leading):
-        runs = _with_single_blocks(whole)
-        marks = np.full(len(runs.row), -1)
-        if not runs.full.all():
-            assert bound is not None
-            marks[~runs.full], bits = _divided(bound, sequence, head, runs.where(~runs.full))
-            marks[~runs.full] += tiles_before
-            tiles_before += len(bits)
-            seen.append(bits)
-        parts.append((runs.start, runs.length, marks))
-        rows.append(runs_before + np.bincount(runs.row, minlength=tiles).cumsum())
-        runs_before += len(runs.row)
-    starts, lengths, marks = (np.concatenate(one).astype(np.int64) for one in zip(*parts, strict=True))
-    nothing = np.zeros((0, BLOCK, BLOCK), np.uint8)
-    bits = np.concatenate([nothing, *seen])
-    return Tables(leading, np.concatenate(rows), starts, lengths, marks, bits, _strip_ranges(bits))
+    runs = found.runs_for(leading)
+    runs = Runs.together([runs.where(runs.full), runs.where(~runs.full).single_blocks()])
+    masks = np.full(len(runs.row), -1)
+    visible = np.zeros((0, BLOCK, BLOCK), np.uint8)
+    if not runs.full.all():
+        assert bound is not None
+        masks[~runs.full], visible = _divided(bound, leading[1], runs.where(~runs.full))
+    counts = np.bincount(runs.index * tiles + runs.row, minlength=math.prod(leading) * tiles)
+    tile_runs = np.concatenate([np.zeros(1, np.int64), counts.cumsum()])
+    return Tables(leading, tile_runs, runs.start, runs.length, masks, visible, _strip_ranges(visible))
 
 
 def _strip_ranges(seen: npt.NDArray[np.uint8]) -> Numbers:
@@ -132,40 +114,28 @@ def _ends(strips: npt.NDArray[np.bool_]) -> Numbers:
     return (np.stack([first, last], -1) * strips.any(-1, keepdims=True)).astype(np.int64)
 
 
-def _with_single_blocks(runs: Runs) -> Runs:
-    """Return the runs, with runs of partial blocks split into single blocks."""
-    whole, rest = runs.where(runs.full), runs.where(~runs.full)
-    before = np.repeat(rest.length.cumsum() - rest.length, rest.length)
-    row = np.repeat(rest.row, rest.length)
-    start = np.repeat(rest.start, rest.length) + np.arange(len(row)) - before
-    return Runs.together([whole, Runs(row, start, np.ones_like(row), np.zeros(len(row), np.bool_))])
-
-
-def _divided(bound: BoundMask, sequence: int, head: int, blocks: Runs) -> tuple[Numbers, npt.NDArray[np.uint8]]:
+def _divided(bound: BoundMask, heads: int, blocks: Runs) -> tuple[Numbers, npt.NDArray[np.uint8]]:
     """Return the index of each block's tile, and the tiles; equal blocks share a tile."""
-    row, column = blocks.row, blocks.start
+    which = np.arange(len(blocks.row))
     if bound.mask.relative:
-        short = ((row + 1) * BLOCK > bound.q_len) * 2 + ((column + 1) * BLOCK > bound.kv_len)
-        keys = np.stack([row - column, short], 1)
-        _, first, which = np.unique(keys, axis=0, return_index=True, return_inverse=True)
-        row, column, which = row[first], column[first], which.reshape(-1)
-    else:
-        which = np.arange(len(row))
+        short = ((blocks.row + 1) * BLOCK > bound.q_len) * 2 + ((blocks.start + 1) * BLOCK > bound.kv_len)
+        kinds = np.stack([blocks.index, blocks.row - blocks.start, short], 1)
+        _, first, which = np.unique(kinds, axis=0, return_index=True, return_inverse=True)
+        blocks, which = blocks.where(first), which.reshape(-1)
     at_once = _AT_ONCE // BLOCK**2
     bits = [
-        _asked(bound, sequence, head, row[at : at + at_once], column[at : at + at_once])
-        for at in range(0, len(row), at_once)
+        _evaluated(bound, heads, blocks.where(slice(at, at + at_once))) for at in range(0, len(blocks.row), at_once)
     ]
     return which, np.concatenate(bits)
 
 
-def _asked(bound: BoundMask, sequence: int, head: int, row: Numbers, column: Numbers) -> npt.NDArray[np.uint8]:
+def _evaluated(bound: BoundMask, heads: int, blocks: Runs) -> npt.NDArray[np.uint8]:
     """Return the visible pairs of some blocks; positions beyond the ends are hidden."""
     within = torch.arange(BLOCK, device="cpu")
-    i = torch.from_numpy(row)[:, None, None] * BLOCK + within[:, None]
-    j = torch.from_numpy(column)[:, None, None] * BLOCK + within
+    index, row, column = (torch.from_numpy(x)[:, None, None] for x in (blocks.index, blocks.row, blocks.start))
+    i, j = row * BLOCK + within[:, None], column * BLOCK + within
     real = (i < bound.q_len) & (j < bound.kv_len)
-    at = torch.tensor(sequence, device="cpu"), torch.tensor(head, device="cpu")
-    visible: Tensor = bound.mask(*at, i.clamp(max=bound.q_len - 1) + bound.q_offset, j.clamp(max=bound.kv_len - 1))
+    i, j = i.clamp(max=bound.q_len - 1) + bound.q_offset, j.clamp(max=bound.kv_len - 1)
+    visible: Tensor = bound.mask(index // heads, index % heads, i, j)
     bits: npt.NDArray[np.uint8] = (visible & real).to(torch.uint8).expand(real.shape).contiguous().numpy()
     return bits

@@ -15,7 +15,7 @@ from regard.backends.sharded.sequence_layout import SequenceLayout
 from regard.backends.sharded.shard_plan import ShardPlan, ShardRectangle
 from regard.normalizers import Normalizer, Softmax
 from regard.problem import Problem, parts_of, with_parts
-from regard.tensors import replace_tensors
+from regard.values import flatten, unflatten
 
 __all__ = ["AttendInRounds", "Relayout", "ShardedCall", "merged"]
 
@@ -58,7 +58,7 @@ class ShardedCall:
 
     def over(self, held: Sequence[Tensor]) -> Problem:
         """The whole call with these tensors in its parts."""
-        return with_parts(self.whole, replace_tensors(parts_of(self.whole), iter(held)))
+        return with_parts(self.whole, unflatten(flatten(parts_of(self.whole))[1], held))
 
     def rounds(self, k: Tensor, v: Tensor) -> Iterator[Round]:
         """The rounds in order; the keys of the next one are on their way before one is given."""

@@ -16,7 +16,8 @@ from regard.errors import InputError
 from regard.masks import BoundMask
 from regard.positions import Rotary
 from regard.problem import Problem, held_by, parts_of, with_parts
-from regard.tensors import replace_tensors, run_eagerly, tensors
+from regard.tensors import run_eagerly
+from regard.values import flatten, unflatten
 
 __all__ = ["Shard", "Sharded", "attend_replicated", "attend_shards", "lay_out", "plan_of_shards"]
 
@@ -45,7 +46,7 @@ class Sharded(Backend):
         """A problem of plain tensors has no shards (see `attend_shards`)."""
         return "q, k and v are no DTensors that are sharded along the sequence"
 
-    def work(self, problem: Problem) -> float:
+    def cost(self, problem: Problem) -> float:
         """Never less than that of one process."""
         return float("inf")
 
@@ -194,5 +195,5 @@ def _of_sequences(rotary: Rotary, slab: Slab) -> Rotary:
 
 def _hollow(whole: Problem) -> Problem:
     """The same without the memory and the graphs of what its parts hold."""
-    parts = parts_of(whole)
-    return with_parts(whole, replace_tensors(parts, (one.new_empty(()).expand(one.shape) for one in tensors(parts))))
+    leaves, form = flatten(parts_of(whole))
+    return with_parts(whole, unflatten(form, [leaf.new_empty(()).expand(leaf.shape) for leaf in leaves]))

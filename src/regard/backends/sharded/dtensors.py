@@ -17,7 +17,8 @@ from regard.errors import InputError
 from regard.positions import Rotary
 from regard.problem import Options, Problem
 from regard.problem_checks import four_dimensional
-from regard.tensors import are_sharded, autocast_dtype, replace_tensors, tensors
+from regard.tensors import are_sharded, autocast_dtype
+from regard.values import flatten, unflatten
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -188,9 +189,9 @@ def _with_whole_parts(options: Options) -> Options:
     """The options of a call with plain tensors in the place of DTensors."""
     given: dict[str, Any] = dict(options)
     for name, one in given.items():
-        held = tensors(one)
-        if any(map(are_sharded, held)):
-            given[name] = replace_tensors(one, (_whole(each) for each in held))
+        leaves, form = flatten(one)
+        if any(map(are_sharded, leaves)):
+            given[name] = unflatten(form, [_whole(leaf) for leaf in leaves])
     return cast(Options, given)
 
 

@@ -4,6 +4,7 @@ In round t a rank computes its rows with keys of rank + t, which this rank sends
 not sent, and a round without any is left out.
 """
 
+import math
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -105,9 +106,7 @@ class ShardPlan:
     def _sorted_runs(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Row block, first column and end of all runs, sorted by rows."""
         block = self.runs.block
-        row, start, length = (
-            np.concatenate([getattr(one, name) for one in self.runs.runs]) for name in ("row", "start", "length")
-        )
+        row, start, length = self.runs.runs.row, self.runs.runs.start, self.runs.runs.length
         order = np.argsort(row, kind="stable")
         ends = np.minimum((start + length) * block, self.runs.keys)
         return row[order], (start * block)[order], ends[order]
@@ -248,10 +247,9 @@ def _row_work(runs: Cover) -> RowWork:
     """The pairs in the blocks that are left of each row block, on average of what the mask tells apart."""
     block, blocks = runs.block, -(-runs.queries // runs.block)
     edges = np.minimum(np.arange(blocks + 1) * block, runs.queries)
-    columns = np.zeros(blocks)
-    for one in runs.runs:
-        widths = np.minimum((one.start + one.length) * block, runs.keys) - one.start * block
-        columns += np.bincount(one.row, weights=widths, minlength=blocks) / len(runs.runs)
+    every = runs.runs
+    widths = np.minimum((every.start + every.length) * block, runs.keys) - every.start * block
+    columns = np.bincount(every.row, weights=widths, minlength=blocks) / max(1, math.prod(runs.leading))
     return RowWork(edges, np.concatenate([[0.0], np.cumsum(columns * np.diff(edges))]))
 
 
