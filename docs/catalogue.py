@@ -289,6 +289,13 @@ _POSITIONS = [
         "positions.YaRN(4.0, original_max_position_embeddings=2048)",
         "positions.YaRN(4.0, original_max_position_embeddings=1024)",
     ),
+    _scaling(
+        "LongRoPE",
+        "LongRoPE",
+        "positions.LongRoPE(4.0, (1.0,) * 32, (2.0,) * 32, original_max_position_embeddings=2048)",
+        "positions.LongRoPE(4.0, (1, 1, 2, 3), (1, 2, 5, 9), 1024, length=4096)",
+    ),
+    _scaling("Proportional", "p-RoPE", "positions.Proportional(0.25)", "positions.Proportional(0.5)"),
     _scaling("Llama3", "Llama 3 缩放", "positions.Llama3()", "positions.Llama3(original_max_position_embeddings=1024)"),
     _bias(
         "ALiBi",

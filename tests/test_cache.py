@@ -6,9 +6,10 @@ from itertools import product
 import pytest
 import torch
 
-from regard import masks, normalizers, positions
+from regard import masks, normalizers, positions, scores
 from regard.cache import Cache, CrossAttentionCache, KVCache
 from regard.errors import InputError
+from regard.models import Transformer, TransformerConfig, output_heads
 from regard.nn import DecoderBlock, MultiHeadAttention
 from sweeps import sweep
 
@@ -25,10 +26,34 @@ def randn(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-def attention(window=None, **more):
+def attention(window=None, sinks=0, masked=None, **more):
     torch.manual_seed(0)
-    mask = masks.Causal() if window is None else masks.Causal() & masks.Window(window)
-    return MultiHeadAttention(16, 4, num_kv_heads=2, mask=mask, **more).eval()
+    mask = masks.Causal()
+    if window is not None:
+        mask = mask & (masks.Window(window) | masks.Sinks(sinks) if sinks else masks.Window(window))
+    return MultiHeadAttention(16, 4, num_kv_heads=2, mask=mask if masked is None else masked, **more).eval()
+
+
+def streaming(layer, x, window, sinks):
+    """StreamingLLM as a dense formula, in float64: keys by their positions in the text, a mask of three booleans."""
+    layer = copy.deepcopy(layer).double()
+    q, k, v = (
+        projection(x.double()).unflatten(-1, (-1, 4)).transpose(1, 2)
+        for projection in (layer.q_proj, layer.k_proj, layer.v_proj)
+    )
+    k, v = (keys.repeat_interleave(2, 1) for keys in (k, v))
+    at = torch.arange(x.shape[1], dtype=torch.float64)
+    if layer.rotary is not None:
+        turn = torch.exp(1j * at[:, None] * torch.tensor([1.0, 0.01], dtype=torch.float64))
+        q, k = (torch.complex(*vectors.chunk(2, -1)) * turn for vectors in (q, k))
+        q, k = (torch.cat([vectors.real, vectors.imag], -1) for vectors in (q, k))
+    distance = at[:, None] - at
+    logits = q @ k.mT / 2
+    if layer.attn_bias is not None:
+        logits = logits - torch.tensor([1 / 4, 1 / 16, 1 / 64, 1 / 256], dtype=torch.float64)[:, None, None] * distance
+    sees = (distance >= 0) & ((distance < window) | (at < sinks))
+    heads = logits.masked_fill(~sees, -torch.inf).softmax(-1) @ v
+    return layer.out_proj(heads.transpose(1, 2).flatten(-2)).to(x.dtype)
 
 
 PARTS = {
@@ -173,11 +198,35 @@ def test_the_bytes_of_a_cache_are_those_of_its_buffers():
 def test_what_a_cache_cannot_do_is_refused_with_the_way_out():
     cases = [
         (lambda: KVCache(0), "`window` counts positions, .* at least 1, got 0"),
+        (lambda: KVCache(sinks=2), "`sinks` are kept beside a window, got 2: give window= too"),
+        (lambda: KVCache(4, sinks=-1), "`sinks` counts the first positions and must be .* at least 0, got -1"),
+        (lambda: attention()(randn(1, 2, 16), cache=KVCache(4)), r"last 4 positions, .* shows others: .*Window\(4\)"),
+        (lambda: attention(5)(randn(1, 2, 16), cache=KVCache(4)), "last 4 positions, .* shows others"),
         (
-            lambda: attention()(randn(1, 2, 16), cache=KVCache(4)),
-            r"keeps 4 positions, .* shows one 4 before .*Window\(4\)",
+            lambda: attention(masked=masks.Causal() & masks.Strided(3))(randn(1, 2, 16), cache=KVCache(4)),
+            "last 4 positions, .* shows others",
         ),
-        (lambda: attention(5)(randn(1, 2, 16), cache=KVCache(4)), "keeps 4 positions, .* shows one 4 before"),
+        (
+            lambda: attention(4, sinks=2)(randn(1, 2, 16), cache=KVCache(4)),
+            r"shows others: .*make cache.KVCache\(window, sinks=2\) with the mask's window and sinks",
+        ),
+        (
+            lambda: attention(4, sinks=3)(randn(1, 2, 16), cache=KVCache(4, sinks=2)),
+            r"the last 4 positions and the first 2, .* shows others: .*Sinks\(3\)\), and make .*sinks=3",
+        ),
+        (lambda: attention(5, sinks=2)(randn(1, 2, 16), cache=KVCache(4, sinks=2)), "shows others"),
+        (
+            lambda: attention(masked=masks.Causal() & (masks.Window(4) | masks.Sinks(2) & masks.Strided(2)))(
+                randn(1, 2, 16), cache=KVCache(4, sinks=2)
+            ),
+            r"first 2, and the mask .* at some distances only: use cache.KVCache\(\) without a window",
+        ),
+        (
+            lambda: attention(4, sinks=2, score=scores.Shaw(torch.zeros(3, 4)))(
+                randn(1, 2, 16), cache=KVCache(4, sinks=2)
+            ),
+            r"`score` Shaw may depend on positions, and with sinks=2 .*use cache.KVCache\(\) without a window",
+        ),
         (
             lambda: MultiHeadAttention(8, 2, mask=masks.Prefix(2))(randn(1, 2, 8), cache=KVCache(4)),
             "counts from the beginning of the text: use cache.KVCache",
@@ -221,3 +270,237 @@ def test_a_sigmoid_with_a_shift_gives_in_steps_what_it_gives_at_once():
     known, memory = CrossAttentionCache(), randn(1, 5, 16)
     steps = torch.cat([across(one, memory, cache=known) for one in x.split([3, 4], 1)], 1)
     torch.testing.assert_close(steps, across(x, memory))
+
+
+def test_a_window_with_sinks_is_streaming_llm():
+    parts = {name: PARTS[name] for name in ("plain", "rotary", "ALiBi")}
+    steps = [[1] * 30, [2, 11, 1, 1, 3, 12], [20, 1, 9], [1, 1, 28]]
+    for case in sweep(product(parts, [(5, 2), (5, 1), (1, 3), (40, 2), (3, 0)], steps, [False, True])):
+        with case as (part, (window, sinks), lengths, grad):
+            layer, x = attention(window, sinks, **PARTS[part]), randn(2, 30, 16)
+            cache = KVCache(window, sinks=sinks)
+            with torch.set_grad_enabled(grad):
+                outputs = [layer(chunk, cache=cache) for chunk in x.split(lengths, 1)]
+            expected = streaming(layer, x, window, sinks)
+            torch.testing.assert_close(torch.cat(outputs, 1), expected, rtol=0, atol=1e-5)
+            torch.testing.assert_close(layer(x), expected, rtol=0, atol=1e-5)
+
+
+@torch.no_grad()
+def test_a_cache_that_keeps_more_than_the_mask_shows_changes_nothing():
+    x = randn(1, 20, 16)
+    for case in sweep([((4, 0), (4, 2)), ((4, 1), (4, 3)), ((4, 2), (6, 2)), ((4, 0), (7, 1))]):
+        with case as ((window, sinks), (kept_window, kept_sinks)):
+            layer, cache = attention(window, sinks, rotary=positions.RoPE(4)), KVCache(kept_window, sinks=kept_sinks)
+            outputs = [layer(chunk, cache=cache) for chunk in x.split([5, *[1] * 12, 3], 1)]
+            torch.testing.assert_close(torch.cat(outputs, 1), streaming(layer, x, window, sinks), rtol=0, atol=1e-5)
+
+
+@torch.no_grad()
+def test_a_window_with_sinks_keeps_the_first_and_the_last_positions():
+    cache = KVCache(window=5, sinks=2)
+    for start, stop in ((0, 9), (9, 10), (10, 11), (11, 13)):
+        x = torch.arange(start, stop, dtype=torch.float32).reshape(1, 1, -1, 1)
+        keys, values = cache.update(x, -x)
+        first_seen = max(0, start - 4)  # by the first of the new queries
+        expected = sorted({0, 1} | set(range(first_seen, stop)))
+        assert keys.flatten().tolist() == expected, (start, stop)
+        assert torch.equal(values, -keys)
+    x = torch.zeros(1, 1, 1, 1)
+    for _ in range(1000):
+        assert cache.reach(1) == cache.update(x, x)[0].shape[2] == 7
+    assert (cache.first, cache.length) == (1008, 1013)
+    assert cache.held[0].untyped_storage().nbytes() <= 64 * 4
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_selected_rows_and_copies_keep_their_sinks(grad):
+    layer, x = attention(4, 2, rotary=positions.RoPE(4)), randn(3, 14, 16)
+    rows = torch.tensor([2, 2, 0])
+    with torch.set_grad_enabled(grad):
+        cache = KVCache(4, sinks=2)
+        layer(x[:, :9], cache=cache)
+        layer(x[:, 9:10], cache=cache)
+        other = copy.deepcopy(cache)
+        cache.reorder(rows)
+        ours = layer(x[rows, 10:], cache=cache)
+        copied = torch.cat([layer(x[:, at : at + 1], cache=other) for at in range(10, 14)], 1)
+    expected = streaming(layer, x, 4, 2)[:, 10:]
+    torch.testing.assert_close(ours, expected[rows], rtol=0, atol=1e-5)
+    torch.testing.assert_close(copied, expected, rtol=0, atol=1e-5)
+
+
+def test_gradients_flow_through_a_cache_with_sinks():
+    layer, x = attention(4, 2, rotary=positions.RoPE(4)), randn(1, 12, 16)
+    leaf, cache = x.clone().requires_grad_(), KVCache(4, sinks=2)
+    outputs = torch.cat([layer(chunk, cache=cache) for chunk in leaf.split([7, 1, 1, 3], 1)], 1)
+    (ours,) = torch.autograd.grad(outputs.square().sum(), leaf)
+    (expected,) = torch.autograd.grad(streaming(layer, leaf, 4, 2).square().sum(), leaf)
+    torch.testing.assert_close(ours, expected, rtol=0, atol=1e-4)
+
+
+def test_a_cache_does_not_write_into_tensors_of_others():
+    """Without gradients it overwrites what it has dropped, but only in buffers that it has made itself."""
+    k, more = randn(1, 2, 9, 4), randn(1, 2, 1, 4, seed=1)
+    for case in sweep(["crop", "sinks"]):
+        with case as what:
+            own = k.clone()
+            cache = KVCache() if what == "crop" else KVCache(3, sinks=2)
+            cache.update(own, own)
+            if what == "crop":
+                cache.crop(-2)
+            with torch.no_grad():
+                cache.update(more, more)
+            assert torch.equal(own, k)
+
+
+def test_cropping_leaves_what_transformers_leaves():
+    theirs_of = pytest.importorskip("transformers").DynamicCache
+    for case in sweep(product([-1, -4, -8], [False, True])):
+        with case as (length, grad):
+            k, v = randn(1, 2, 8, 4), randn(1, 2, 8, 3, seed=1)
+            theirs, ours = theirs_of(), KVCache()
+            with torch.set_grad_enabled(grad):
+                theirs.update(k, v, 0)
+                ours.update(k, v)
+                theirs.crop(length)
+                ours.crop(length)
+                new = randn(1, 2, 2, 4, seed=2), randn(1, 2, 2, 3, seed=3)
+                for found, expected in zip(ours.update(*new), theirs.update(*new, 0), strict=True):
+                    assert torch.equal(found, expected)
+            assert ours.length == theirs.get_seq_length()
+
+
+def test_after_a_crop_a_text_continues_as_if_the_removed_tokens_had_never_been():
+    """Against a cache that never had them, for every kind of cache, mode and number of removed tokens."""
+    kinds = [(None, 0), (4, 0), (1, 0), (4, 2), (1, 2), (50, 1)]
+    for case in sweep(product(kinds, [False, True], [(6, 4), (1, 1), (3, 1), (9, 8)], [True, False])):
+        with case as ((window, sinks), grad, (added, removed), negative):
+            layer, x = attention(window, sinks, rotary=positions.RoPE(4)), randn(2, 20, 16)
+            with torch.set_grad_enabled(grad):
+                cache, fresh = KVCache(window, sinks=sinks), KVCache(window, sinks=sinks)
+                for entry in (cache, fresh):
+                    layer(x[:, :8], cache=entry)
+                layer(randn(2, added, 16, seed=5), cache=cache)
+                cache.crop(-removed if negative else 8 + added - removed)
+                kept = 8 + added - removed
+                if kept > 8:
+                    layer(randn(2, added, 16, seed=5)[:, : kept - 8], cache=fresh)
+                assert (cache.length, cache.reach(3)) == (fresh.length, fresh.reach(3))
+                chunks = x[:, 8:].split([1, 3, 1, 7], 1)
+                for chunk in chunks:
+                    torch.testing.assert_close(layer(chunk, cache=cache), layer(chunk, cache=fresh), rtol=0, atol=1e-6)
+
+
+def test_a_cache_cropped_into_its_sinks_continues_from_there():
+    layer, x = attention(4, 3, rotary=positions.RoPE(4)), randn(1, 20, 16)
+    for case in sweep(product([1, 2, 3], [False, True])):
+        with case as (length, grad), torch.set_grad_enabled(grad):
+            cache = KVCache(4, sinks=3)
+            for token in x.split(1, 1):
+                layer(token, cache=cache)
+            cache.crop(length)
+            again = torch.cat([x[:, :length], randn(1, 9, 16, seed=4)], 1)
+            outputs = torch.cat([layer(chunk, cache=cache) for chunk in again[:, length:].split([1, 7, 1], 1)], 1)
+            torch.testing.assert_close(outputs, streaming(layer, again, 4, 3)[:, length:], rtol=0, atol=1e-5)
+
+
+def test_a_crop_that_cannot_be_is_refused_and_changes_nothing():
+    def filled(window=None, steps=(8,)):
+        cache = KVCache(window)
+        for n in steps:
+            cache.update(randn(1, 2, n, 4), randn(1, 2, n, 4))
+        return cache
+
+    cases = [
+        (filled(), -9, "at least −8, as many positions as there are, got -9"),
+        (filled(), 0, "must not be 0, .*make a new cache"),
+        (filled(), True, "must be an integer, got True"),
+        (filled(), 2.0, "must be an integer, got 2.0"),
+        (
+            filled(3, (8, 1)),
+            7,
+            r"at least 8, got 7: .*from 6 on, and a query at position 7 sees those from 5 on; .*copy",
+        ),
+        (filled(3, (8, 1)), -4, "at least 8, got 5"),
+    ]
+    for case in sweep(cases):
+        with case as (cache, length, words):
+            before = cache.length, *(tensor.clone() for tensor in cache.held)
+            with pytest.raises(InputError, match=words):
+                cache.crop(length)
+            assert cache.length == before[0]
+            assert all(map(torch.equal, cache.held, before[1:]))
+    same = filled()
+    same.crop(8)
+    same.crop(100)
+    assert same.length == 8
+    KVCache().crop(0)
+
+
+def _model(**options):
+    torch.manual_seed(0)
+    head = output_heads.LanguageModel()
+    sizes = {"hidden_size": 16, "num_attention_heads": 4, "intermediate_size": 32, "decoder_layers": 2}
+    return Transformer(TransformerConfig(vocab_size=11, **sizes, output_head=head, dropout=0.0, **options)).eval()
+
+
+@torch.no_grad()
+def test_a_model_continues_after_a_crop_as_if_it_had_not_read_the_tokens():
+    """A sequence of speculative decoding: draft, reject some, continue; with padding, windows, and an encoder."""
+    kinds = {
+        "RoPE": {"positions": positions.RoPE(4)},
+        "sinusoids": {},
+        "a window": {"positions": positions.RoPE(4), "sliding_window": 3},
+        "T5's bias": {"position_bias": "t5"},
+        "an encoder": {"encoder_layers": 1},
+    }
+    ids = torch.randint(1, 11, (2, 12), generator=torch.Generator().manual_seed(0))
+    padding = torch.ones(2, 12, dtype=torch.bool)
+    padding[0, :2] = False
+    for case in sweep(product(kinds, [None, padding])):
+        with case as (kind, mask):
+            model = _model(**kinds[kind])
+            source = model.encode(ids) if model.encoder is not None else None
+
+            def run(tokens, cache, mask, model=model, source=source):
+                if source is None:
+                    return model(tokens, attention_mask=mask, past_key_values=cache).logits
+                return model.decode(tokens, source, decoder_attention_mask=mask, past_key_values=cache).logits
+
+            whole = run(ids, None, mask)
+            cache, cut = model.cache(), (lambda n, mask=mask: None if mask is None else mask[:, :n])
+            run(ids[:, :5], cache, cut(5))
+            drafted = torch.cat([ids[:, 5:7], (ids[:, 7:9] + 1) % 11], 1)  # two right, two wrong
+            run(drafted, cache, cut(9))
+            cache.crop(-2)
+            assert cache.length == 7
+            continued = torch.cat([run(ids[:, 7:8], cache, cut(8)), run(ids[:, 8:], cache, mask)], 1)
+            torch.testing.assert_close(continued, whole[:, 7:], rtol=0, atol=1e-5)
+
+
+@torch.no_grad()
+def test_a_cropped_cache_of_a_model_is_cropped_in_all_layers_or_in_none():
+    model = _model(positions=positions.RoPE(4), sliding_window=3, layer_types=["full_attention", "sliding_attention"])
+    cache = model.cache()
+    for token in torch.arange(8)[None].split(1, 1):
+        model(token, past_key_values=cache)
+    with pytest.raises(InputError, match="`length` of crop must be at least 7, got 5"):
+        cache.crop(5)
+    assert [entry.length for entry, _ in cache.layers] == [8, 8]
+    cache.crop(7)
+    assert [entry.length for entry, _ in cache.layers] == [7, 7]
+
+
+@torch.no_grad()
+def test_cross_attention_is_not_cropped():
+    cache = Cache(((KVCache(), CrossAttentionCache()),))
+    cache.layers[0][0].update(*(torch.zeros(2, 1, 5, 4),) * 2)
+    cache.layers[0][1].update(*(torch.zeros(2, 1, 7, 4),) * 2)
+    cache.attention_mask = torch.tensor([[False, True, True, True, True], [True] * 5])
+    cache.crop(3)
+    assert (cache.length, cache.layers[0][1].length) == (3, 7)
+    assert cache.attention_mask.tolist() == [[False, True, True], [True] * 3]
+    cache.crop(-3)  # as new: even another batch can begin
+    assert cache.extend_mask(None, 5, 2, device="cpu") is None
+    cache.layers[0][0].update(*(torch.zeros(5, 1, 2, 4),) * 2)

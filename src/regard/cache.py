@@ -1,8 +1,8 @@
 """Keys and values of the tokens that a model has run on, as state that is passed in.
 
-Every attention has an entry of its own. A `KVCache` grows with the text; with a window it keeps only the last keys. A
-`CrossAttentionCache` holds the keys and values of the encoder's states, projected once. `Cache` is the state of a whole
-model: transformers' `past_key_values`.
+Every attention has an entry of its own. A `KVCache` grows with the text; with a window it keeps only the last keys, and
+with sinks the first ones too. A `CrossAttentionCache` holds the keys and values of the encoder's states, projected
+once. `Cache` is the state of a whole model: transformers' `past_key_values`.
 """
 
 import copy
@@ -12,9 +12,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from regard.checks import check_count
 from regard.errors import InputError
 
-__all__ = ["Cache", "CrossAttentionCache", "Entry", "KVCache"]
+__all__ = ["Cache", "CrossAttentionCache", "Entry", "KVCache", "length_after_crop"]
 
 KeysOrValues = Float[Tensor, "*batch kv_heads keys dim"]
 Pair = tuple[KeysOrValues, KeysOrValues]
@@ -43,39 +44,54 @@ class KVCache:
     """The keys and values of what was read, in order; of the last `window` positions alone, if there is one.
 
     Under torch.no_grad the buffers have spare room and double when it is used up, so adding a token does not copy the
-    whole text. Keys and values before the window are overwritten. If gradients are enabled, each call makes new
-    tensors.
+    whole text. Keys and values before the window, and those that `crop` removes, are overwritten. If gradients are
+    enabled, each call makes new tensors.
+
+    With `sinks` the first positions of the text are kept beside the window (StreamingLLM: Xiao et al. 2024,
+    arXiv:2309.17453), for an attention with the mask `Causal() & (Window(window) | Sinks(sinks))`: outputs are those of
+    this mask without a cache. Therefore rotary embeddings turn each key by its position in the text, and a bias that
+    depends on distances has the distances in the text. The paper counts positions inside the cache instead, so that
+    no distance exceeds sinks + window; a model that cannot attend to longer distances than it was trained on needs
+    that, and this cache does not offer it.
 
     Args:
         window: How many positions a query sees, itself included: `masks.Window(window)` in the attention. None keeps
             all.
+        sinks: How many of the first positions it sees as well: `masks.Sinks(sinks)`. Only beside a window.
 
     Raises:
-        InputError: The window is no positive integer, or what is added has another shape.
+        InputError: The window is no positive integer, `sinks` count nothing or have no window, or what is added has
+            another shape.
 
     >>> entry = KVCache(window=2)
-    >>> one = torch.arange(3.0).reshape(1, 1, 3, 1)
-    >>> keys, values = entry.update(one, one)
-    >>> keys, values = entry.update(one[:, :, :1] + 3, one[:, :, :1] + 3)
+    >>> x = torch.arange(3.0).reshape(1, 1, 3, 1)
+    >>> keys, values = entry.update(x, x)
+    >>> keys, values = entry.update(x[:, :, :1] + 3, x[:, :, :1] + 3)
     >>> keys.flatten(), entry.length, entry.first
     (tensor([2., 3.]), 4, 2)
     """
 
-    def __init__(self, window: int | None = None) -> None:
+    def __init__(self, window: int | None = None, *, sinks: int = 0) -> None:
         if window is not None and (isinstance(window, bool) or not isinstance(window, int) or window < 1):
             raise InputError(
                 f"`window` counts positions, the query's own included, and must be at least 1, got {window!r}"
             )
+        check_count("sinks", sinks, 0, "counts the first positions")
+        if sinks and window is None:
+            raise InputError(f"`sinks` are kept beside a window, got {sinks}: give window= too, or leave them out")
         self.window = window
+        self.sinks = sinks
         self.length = 0
+        self.dropped = 0  # positions between the sinks and the window that are kept no more
         self._keys: Tensor | None = None
         self._values: Tensor | None = None
         self._start = self._end = 0  # where in the buffers the kept positions stand
+        self._owned = False  # whether nobody else has the buffers, so that they may be written to
 
     @property
     def first(self) -> int:
-        """The position of the first key that is kept."""
-        return self.length - (self._end - self._start)
+        """The position of the first key that is kept, sinks apart."""
+        return self.dropped + self.sinks if self.dropped else 0
 
     @property
     def held(self) -> Pair | None:
@@ -83,17 +99,16 @@ class KVCache:
         return self._kept()
 
     def update(self, k: KeysOrValues, v: KeysOrValues) -> Pair:
-        """Add keys and values; return those that the new queries may attend to."""
+        """Add keys and values; return those that the new queries may attend to: sinks, window and new ones."""
         new = k.shape[-2]
         self._check(k, v)
-        if self.window is not None:  # the first new query sees window − 1 positions before it
-            self._start = max(self._start, self._end - (self.window - 1))
+        self._drop()
         kept = self._end - self._start
         if torch.is_grad_enabled():  # what a gradient may need must not be written over
             old = self._kept()
             if old is not None:
                 k, v = (torch.cat([past, now], -2) for past, now in zip(old, (k, v), strict=True))
-            self._keys, self._values, self._start, self._end = k, v, 0, kept + new
+            self._set(k, v, owned=False)
         else:
             keys, values = self._make_room(k, v, kept, new)
             keys.narrow(-2, self._end, new).copy_(k)
@@ -106,8 +121,7 @@ class KVCache:
 
     def reach(self, q_len: int) -> int:
         """How many keys `update` will return when `q_len` ones are added."""
-        kept = self._end - self._start
-        return q_len + (kept if self.window is None else min(kept, self.window - 1))
+        return self.length - self._dropped_next() + q_len
 
     def reorder(self, rows: Int[Tensor, " chosen"]) -> None:
         """Continue with these sequences of the batch, as transformers' `reorder_cache` does."""
@@ -115,19 +129,65 @@ class KVCache:
         if kept is None:
             return
         if torch.is_grad_enabled():
-            self._keys, self._values = (one.index_select(0, rows) for one in kept)
-        else:
-            length = kept[0].shape[-2]
-            buffers = [one.new_empty(len(rows), *one.shape[1:-2], length + _ROOM, one.shape[-1]) for one in kept]
-            for buffer, past in zip(buffers, kept, strict=True):
-                torch.index_select(past.detach(), 0, rows, out=buffer[..., :length, :])
-            self._keys, self._values = buffers
-        self._start, self._end = 0, self._end - self._start
+            self._set(*(tensor.index_select(0, rows) for tensor in kept), owned=False)
+            return
+        length = kept[0].shape[-2]
+        buffers = [x.new_empty(len(rows), *x.shape[1:-2], length + _ROOM, x.shape[-1]) for x in kept]
+        for buffer, past in zip(buffers, kept, strict=True):
+            torch.index_select(past.detach(), 0, rows, out=buffer[..., :length, :])
+        self._set(*buffers, owned=True, kept=length)
+
+    def crop(self, length: int) -> None:
+        """Remove the last positions, so that `length` remain, as if the others had never been added.
+
+        For speculative decoding: add the drafted tokens, and remove those that are rejected. The arguments are those of
+        transformers' `DynamicCache.crop`; both its counts are understood.
+
+        Args:
+            length: How many positions remain, above 0 (transformers 4; all, if there are no more); or below 0, the
+                number that is removed (transformers 5). 0 is refused unless the cache is empty: it means the one in
+                transformers 4, and the other in transformers 5.
+
+        Raises:
+            InputError: There are fewer positions than are to be removed, or the window at `length` is kept no more: a
+                window can lose at most what the last `update` has added.
+
+        >>> entry, x = KVCache(), torch.arange(3.0).reshape(1, 1, 3, 1)
+        >>> keys, values = entry.update(x, x)
+        >>> entry.crop(2)
+        >>> entry.length, entry.held[0].flatten()
+        (2, tensor([0., 1.]))
+        >>> entry.crop(-1)
+        >>> entry.length
+        1
+        """
+        remaining = length_after_crop(length, self.length)
+        if remaining == self.length:
+            return
+        self.check_crop(remaining)
+        in_window = max(0, remaining - self.first)
+        kept = in_window + (min(self.sinks, remaining) if self.dropped else 0)
+        self._end, self.length, self.dropped = self._start + kept, remaining, remaining - kept
+        if not remaining:
+            self._keys = self._values = None
+            self._start = self._end = 0
+
+    def check_crop(self, remaining: int) -> None:
+        """Raise an InputError where a query at position `remaining` sees a position that is kept no more."""
+        if self.window is None or not self.dropped:
+            return
+        sees = max(remaining - self.window + 1, self.sinks)
+        if sees < min(self.first, remaining):
+            raise InputError(
+                f"`length` of crop must be at least {self.first + self.window - 1}, got {remaining}: this cache keeps "
+                f"the positions from {self.first} on, and a query at position {remaining} sees those from {sees} on; "
+                "add fewer tokens in one call, take a copy.deepcopy before, or a KVCache() without a window"
+            )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "KVCache":
         """Another cache of the same text; gradients flow through both."""
         other = copy.copy(self)
-        other._keys, other._values = (None if one is None else one.clone() for one in (self._keys, self._values))
+        other._keys, other._values = (None if x is None else x.clone() for x in (self._keys, self._values))
         return other
 
     def _kept(self) -> Pair | None:
@@ -136,23 +196,54 @@ class KVCache:
         kept = self._end - self._start
         return self._keys.narrow(-2, self._start, kept), self._values.narrow(-2, self._start, kept)
 
+    def _set(self, keys: Tensor, values: Tensor, *, owned: bool, kept: int | None = None) -> None:
+        """Take buffers whose first `kept` places (all by default) are the kept positions."""
+        self._keys, self._values, self._owned = keys, values, owned
+        self._start, self._end = 0, keys.shape[-2] if kept is None else kept
+
+    def _dropped_next(self) -> int:
+        """How many positions the next query does not see: it sees window − 1 positions before it, and the sinks."""
+        if self.window is None:
+            return 0
+        return max(self.dropped, self.length - (self.window - 1) - self.sinks)
+
+    def _drop(self) -> None:
+        """Drop what the next query does not see."""
+        more = self._dropped_next() - self.dropped
+        kept = self._kept()
+        if more <= 0 or kept is None:
+            return
+        self.dropped += more
+        if not self.sinks:
+            self._start += more
+        elif torch.is_grad_enabled() or not self._is_writable():
+            keys, values = (torch.cat([x[..., : self.sinks, :], x[..., self.sinks + more :, :]], -2) for x in kept)
+            self._set(keys, values, owned=False)
+        else:  # the sinks move up to the window, over what is dropped
+            for x in kept:
+                x.narrow(-2, more, self.sinks).copy_(x.narrow(-2, 0, self.sinks).clone())
+            self._start += more
+
+    def _is_writable(self) -> bool:
+        return self._owned and self._keys is not None and _may_be_written(self._keys)
+
     def _make_room(self, k: Tensor, v: Tensor, kept: int, new: int) -> Pair:
         """Give buffers that have `new` places behind the kept ones."""
-        held = self._keys, self._values
+        buffers = self._keys, self._values
         if (
-            held[0] is not None
-            and held[1] is not None
-            and self._end + new <= held[0].shape[-2]
-            and _may_be_written(held[0])
+            buffers[0] is not None
+            and buffers[1] is not None
+            and self._end + new <= buffers[0].shape[-2]
+            and self._is_writable()
         ):
-            return held[0], held[1]
+            return buffers[0], buffers[1]
         old = self._kept()
         room = max(_ROOM, 2 * (kept + new))
-        keys, values = (one.new_empty(*one.shape[:-2], room, one.shape[-1]) for one in (k, v))
+        keys, values = (x.new_empty(*x.shape[:-2], room, x.shape[-1]) for x in (k, v))
         if old is not None:
             keys.narrow(-2, 0, kept).copy_(old[0])
             values.narrow(-2, 0, kept).copy_(old[1])
-        self._keys, self._values, self._start, self._end = keys, values, 0, kept
+        self._set(keys, values, owned=True, kept=kept)
         return keys, values
 
     def _check(self, k: Tensor, v: Tensor) -> None:
@@ -211,7 +302,8 @@ class Cache:
     """The keys and values of a decoder: one entry for each attention of each layer, and which tokens are no padding.
 
     A cache is made by `Transformer.cache()` or `use_cache=True`. It is passed to each call as `past_key_values`, and
-    each call updates it. A cache belongs to one batch. To try two continuations of a text, use copy.deepcopy.
+    each call updates it. A cache belongs to one batch. To try two continuations of a text, use copy.deepcopy. To take
+    back the last tokens, as speculative decoding does, use `crop`.
 
     Args:
         layers: For each layer the entry of its self-attention, and that of its cross-attention if it has one.
@@ -263,6 +355,47 @@ class Cache:
         if self.attention_mask is not None:
             self.attention_mask = self.attention_mask.index_select(0, rows)
 
+    def crop(self, length: int) -> None:
+        """Remove the last tokens of all texts, so that `length` remain, as if the others had never been read.
+
+        Cross-attention stays as it is: its keys are those of the source.
+
+        Args:
+            length: As in `KVCache.crop`: above 0 the number that remains, padding included; below 0 the number that is
+                removed.
+
+        Raises:
+            InputError: As `KVCache.crop`; then no layer has lost a token.
+        """
+        remaining = length_after_crop(length, self.length)
+        if remaining == self.length:
+            return
+        for entry, _ in self.layers:
+            entry.check_crop(remaining)
+        removed = self.length - remaining
+        for entry, _ in self.layers:
+            entry.crop(-removed)
+        if self.attention_mask is not None:
+            self.attention_mask = self.attention_mask[:, :remaining] if remaining else None
+
+
+def length_after_crop(length: int, current: int) -> int:
+    """How many of `current` positions remain where a cache is cropped to `length`, or by −`length`.
+
+    Raises:
+        InputError: The length is no integer, or 0, or more are to be removed than there are.
+    """
+    if isinstance(length, bool) or not isinstance(length, int):
+        raise InputError(f"`length` of crop counts positions and must be an integer, got {length!r}")
+    if length == 0 and current:
+        raise InputError(
+            "`length` of crop must not be 0, which empties a cache in transformers 4 and does nothing in "
+            "transformers 5: make a new cache for the one, and do not call crop for the other"
+        )
+    if current + length < 0:
+        raise InputError(f"`length` of crop must be at least −{current}, as many positions as there are, got {length}")
+    return min(length, current) if length > 0 else current + length
+
 
 def _may_be_written(buffer: Tensor) -> bool:
     """Not what a gradient hangs on, nor what inference mode has made, outside of it; compiled code cannot ask that."""
@@ -272,8 +405,8 @@ def _may_be_written(buffer: Tensor) -> bool:
 
 
 def _bytes(entry: KVCache | CrossAttentionCache) -> int:
-    held = (entry._keys, entry._values) if isinstance(entry, KVCache) else entry._pair or ()
-    return sum(one.numel() * one.element_size() for one in held if one is not None)
+    tensors = (entry._keys, entry._values) if isinstance(entry, KVCache) else entry._pair or ()
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors if tensor is not None)
 
 
 def _outside(x: Tensor) -> tuple[int, ...]:

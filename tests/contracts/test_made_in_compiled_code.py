@@ -10,6 +10,8 @@ from sweeps import sweep
 from tiers import slow_but
 
 N, HEADS, WIDTH = 16, 2, 8
+LONGROPE = positions.LongRoPE(2.0, (1.0,) * 4, (1.0, 2.0, 3.0, 4.0), original_max_position_embeddings=8)
+THREE = torch.stack([torch.arange(N), torch.arange(N) // 4, torch.arange(N) % 4])[:, None]
 
 
 def drawn(*shape):
@@ -53,6 +55,9 @@ OTHERS = {
     "rotary": ((), lambda: {"rotary": positions.RoPE(WIDTH)}),
     "dynamic ntk": ((), lambda: {"rotary": positions.RoPE(WIDTH, scaling=positions.DynamicNTK(2.0, 8))}),
     "yarn": ((), lambda: {"rotary": positions.RoPE(WIDTH, scaling=positions.YaRN(2.0, 8))}),
+    "longrope": ((), lambda: {"rotary": positions.RoPE(WIDTH, scaling=LONGROPE)}),
+    "mrope": ((), lambda: {"rotary": positions.RoPE(WIDTH, mrope_section=(2, 1, 1)).at(THREE)}),
+    "proportional": ((), lambda: {"rotary": positions.RoPE(WIDTH, scaling=positions.Proportional(0.5))}),
     "llama 3": ((), lambda: {"rotary": positions.RoPE(WIDTH, scaling=positions.Llama3(2.0, 1.0, 4.0, 8))}),
     "additive": (
         (drawn(5, WIDTH), drawn(5, WIDTH), drawn(5)),

@@ -7,7 +7,7 @@ import torch
 
 from regard.errors import InputError
 from regard.models import Learned, Sinusoidal, SpecialTokens, Transformer, TransformerConfig, output_heads
-from regard.positions import DynamicNTK, RoPE
+from regard.positions import DynamicNTK, LongRoPE, RoPE
 from sweeps import sweep
 
 LENGTHS = [[5, 3, 4], [7, 2]]  # and padding behind, to 13
@@ -41,7 +41,8 @@ def test_each_document_is_read_as_if_it_stood_alone():
     for case in sweep(
         product(
             ["encoder", "decoder"],
-            [Sinusoidal(), Learned(8), "t5", "alibi", "shaw", RoPE(4), None, RoPE(4, scaling=DynamicNTK(3.0, 2))],
+            [Sinusoidal(), Learned(8), "t5", "alibi", "shaw", RoPE(4), None]
+            + [RoPE(4, scaling=scaling) for scaling in (DynamicNTK(3.0, 2), LongRoPE(3.0, (1.0, 1.0), (1.0, 9.0), 2))],
         )
     ):
         with case as (side, positions):

@@ -36,6 +36,9 @@ KINDS = {
     "Shaw": {"position_bias": "shaw", "max_relative_position": 3},
     "rotary": {"positions": positions.RoPE(4)},
     "YaRN": {"positions": positions.RoPE(4, scaling=positions.YaRN(4.0, 8))},
+    "LongRoPE": {"positions": positions.RoPE(4, scaling=positions.LongRoPE(2.0, (1.0, 1.5), (1.0, 3.0), 100))},
+    "Proportional": {"positions": positions.RoPE(4, scaling=positions.Proportional(0.5))},
+    "three positions": {"positions": positions.RoPE(4, mrope_section=(1, 0, 1))},
     "none": {"positions": None},
 }
 SHAPES = {
@@ -86,10 +89,10 @@ def test_padding_on_either_side_changes_nothing():
 
 def test_angles_that_depend_on_a_length_depend_on_that_of_the_text():
     """Of the texts beside it in the batch and of padding nothing is seen: lengths around the 4 of training."""
-    for case in sweep(product(SHAPES, ["left", "right"])):
-        with case as (shape, side):
-            dynamic = positions.RoPE(4, scaling=positions.DynamicNTK(3.0, 4))
-            model = made(shape, "rotary", positions=dynamic).double()
+    scalings = positions.DynamicNTK(3.0, 4), positions.LongRoPE(3.0, (1.0, 1.5), (1.0, 30.0), 4)
+    for case in sweep(product(SHAPES, ["left", "right"], scalings)):
+        with case as (shape, side, scaling):
+            model = made(shape, "rotary", positions=positions.RoPE(4, scaling=scaling)).double()
             texts = [ids(1, length, length) for length in (3, 6, 9)]
             fill = [torch.zeros(1, 12 - text.shape[1], dtype=torch.long) for text in texts]
             rows = torch.cat([torch.cat(p if side == "left" else p[::-1], 1) for p in zip(fill, texts, strict=True)])

@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from regard import attention, masks, positions
+from regard.cache import KVCache
 from regard.errors import InputError
+from regard.nn import MultiHeadAttention
 from regard.positions import RoPE, Rotary
 from sweeps import sweep
 
@@ -17,6 +19,7 @@ SCALINGS = [
     positions.NTK(4.0),
     positions.DynamicNTK(2.0, original_max_position_embeddings=10),
     positions.YaRN(4.0, original_max_position_embeddings=64, beta_fast=8),
+    positions.Proportional(0.7, factor=2.0),
     positions.Llama3(4.0, original_max_position_embeddings=64),
 ]
 
@@ -85,7 +88,8 @@ def test_it_is_gpt_neoxs():
 
 
 def test_through_the_door_it_is_rotating_by_hand():
-    for case in sweep(product(LAYOUTS, SCALINGS)):
+    longrope = positions.LongRoPE(4.0, (1.0, 1.5, 2.0), (2.0, 3.0, 5.0), original_max_position_embeddings=18)
+    for case in sweep(product(LAYOUTS, [*SCALINGS, longrope])):
         with case as (layout, scaling):
             torch.manual_seed(0)
             q, k, v = torch.randn(2, 4, 5, 8), torch.randn(2, 2, 20, 8), torch.randn(2, 2, 20, 3)
@@ -174,6 +178,22 @@ def test_a_wrong_rotation_says_what_is_right():
         (lambda: RoPE(8, base="x"), "got 'x'"),
         (lambda: RoPE(8, interleaved="neox"), "True or False, got 'neox'"),
         (lambda: RoPE(8, scaling=2.0), "`scaling` must be one of regard.positions, such as YaRN, or None, got 2.0"),
+        (lambda: RoPE(8, mrope_section=(2, 2)), r"`mrope_section` must be three numbers .* \(4\), got \(2, 2\)"),
+        (lambda: RoPE(8, mrope_section=(2, 2, 2)), r"is that of the pairs that are turned \(4\), got \(2, 2, 2\)"),
+        (lambda: RoPE(8, mrope_section=3), "got 3"),
+        (lambda: RoPE(8, mrope_interleaved=True), r"give mrope_section=\(t, h, w\) too"),
+        (
+            lambda: RoPE(8, mrope_section=(2, 1, 1), scaling=positions.DynamicNTK(2.0, 8)),
+            "`mrope_section` and DynamicNTK do not go together: .*such as YaRN",
+        ),
+        (
+            lambda: RoPE(8).at(torch.zeros(3, 1, 5, dtype=torch.int64)),
+            r"must be integers \(batch, keys\), got .* \(3, 1, 5\): .* need RoPE\(..., mrope_section=\(t, h, w\)\)",
+        ),
+        (
+            lambda: RoPE(8, mrope_section=(2, 1, 1)).at(torch.zeros(2, 1, 5, dtype=torch.int64)),
+            r"integers \(batch, keys\) or \(3, batch, keys\), got torch.int64 of shape \(2, 1, 5\)",
+        ),
         (lambda: RoPE(8).rotate(torch.zeros(3, 6), torch.arange(3)), r"width 8, got 6 in q: RoPE\(6\)"),
         (
             lambda: attention(*[torch.zeros(3, 6)] * 3, rotary=RoPE(8)),
@@ -197,3 +217,69 @@ def test_dynamic_ntk_reads_the_length_of_each_text_from_its_positions():
         alone = fixed.rotate(x[row : row + 1, :, start:stop], torch.arange(length))
         torch.testing.assert_close(found[row : row + 1, :, start:stop], alone)
     torch.testing.assert_close(turn.at(at).rotate(x[:, :, 5:], torch.arange(5, 9)), found[:, :, 5:])
+
+
+def _three_positions():
+    """Positions (3, batch, keys) of words, a picture of 2 × 3 patches, and words, as Qwen2-VL numbers them; shifted."""
+    words = torch.arange(3).expand(3, 3)
+    picture = 3 + torch.tensor([[0] * 6, [0, 0, 0, 1, 1, 1], [0, 1, 2, 0, 1, 2]])
+    row = torch.cat([words, picture, 6 + words], 1)
+    return torch.stack([row, row + torch.tensor([[0], [7], [30]])], 1)
+
+
+def test_three_positions_turn_as_in_qwen_vl_and_glm_4v():
+    theirs = {
+        "qwen2_vl": ("Qwen2VL", [4, 2, 2], False, {}),
+        "qwen2_5_vl": ("Qwen2_5_VL", [4, 2, 2], False, {}),
+        "qwen3_vl": ("Qwen3VL", [4, 2, 2], False, {"mrope_interleaved": True}),
+        "qwen3_vl_moe": ("Qwen3VLMoe", [2, 3, 3], False, {}),
+        "glm4v": ("Glm4v", [2, 1, 1], True, {"partial_rotary_factor": 0.5}),
+        "glm4v_moe": ("Glm4vMoe", [2, 1, 1], False, {"partial_rotary_factor": 0.5}),
+    }
+    at, x = _three_positions(), torch.randn(2, 4, 12, 16)
+    for case in sweep(theirs.items()):
+        with case as (kind, (name, section, interleaved, more)):
+            module = pytest.importorskip(f"transformers.models.{kind}.modeling_{kind}")
+            rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": section} | more
+            config = getattr(module, f"{name}TextConfig")(
+                hidden_size=64, num_attention_heads=4, head_dim=16, rope_parameters=rope
+            )
+            cos, sin = next(
+                getattr(module, cls) for cls in dir(module) if cls.endswith("RotaryEmbedding") and "Vision" not in cls
+            )(config)(x, at)
+            expected, _ = module.apply_rotary_pos_emb(x, x, cos, sin)
+            turn = RoPE.from_transformers(config, interleaved=interleaved)
+            torch.testing.assert_close(turn.at(at).rotate(x, torch.arange(12)), expected, rtol=0, atol=1e-5)
+            assert not torch.allclose(turn.at(at[0]).rotate(x, torch.arange(12)), expected)
+
+
+def test_three_equal_positions_are_those_of_a_text():
+    x, text = torch.randn(2, 4, 9, 16), torch.arange(9)
+    for case in sweep(product([(4, 2, 2), (0, 8, 0)], [False, True])):
+        with case as (section, alternating):
+            turn = RoPE(16, mrope_section=section, mrope_interleaved=alternating)
+            plain = RoPE(16).rotate(x, text)
+            assert torch.equal(turn.rotate(x, text), plain)
+            assert torch.equal(turn.at(text.expand(2, 9)).rotate(x, text), plain)
+            assert torch.equal(turn.at(text.expand(3, 1, 9)).rotate(x, text), plain)
+
+
+def test_three_positions_through_attention_and_a_cache():
+    """The last queries of a call, and steps of a module with a cache, turn by their own positions."""
+    turn, at = RoPE(4, mrope_section=(1, 0, 1)), _three_positions()
+    q, k, v = torch.randn(2, 4, 5, 4), torch.randn(2, 4, 12, 4), torch.randn(2, 4, 12, 3)
+    frequencies = torch.tensor([1.0, 0.01], dtype=torch.float64)
+    angles = torch.stack([at[0], at[2]], -1).double() * frequencies  # the first pair by time, the second by column
+    turned = (
+        torch.complex(*vectors.double().chunk(2, -1)) * torch.exp(1j * angles[:, None, -vectors.shape[2] :])
+        for vectors in (q, k)
+    )
+    q_by_hand, k_by_hand = (torch.cat([vectors.real, vectors.imag], -1).float() for vectors in turned)
+    by_hand = attention(q_by_hand, k_by_hand, v, mask=masks.Causal())
+    torch.testing.assert_close(attention(q, k, v, rotary=turn.at(at), mask=masks.Causal()), by_hand, rtol=0, atol=1e-5)
+    module, x, cache = MultiHeadAttention(16, 4, rotary=turn, mask=masks.Causal()), torch.randn(2, 12, 16), KVCache()
+    steps = [
+        module(tokens, position_ids=ids, cache=cache)
+        for tokens, ids in zip(x.split([9, 1, 2], 1), at.split([9, 1, 2], 2), strict=True)
+    ]
+    torch.testing.assert_close(torch.cat(steps, 1), module(x, position_ids=at), rtol=0, atol=1e-5)

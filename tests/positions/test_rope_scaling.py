@@ -6,8 +6,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from regard.cache import KVCache
 from regard.errors import InputError
-from regard.positions import NTK, DynamicNTK, LinearScaling, Llama3, RoPE, YaRN
+from regard.masks import Causal
+from regard.models import Transformer, TransformerConfig
+from regard.nn import MultiHeadAttention
+from regard.positions import NTK, DynamicNTK, LinearScaling, Llama3, LongRoPE, Proportional, RoPE, YaRN
 from sweeps import sweep
 
 YARN = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 4096}
@@ -130,12 +134,27 @@ def _wrong(kind=None, **fields):
 
 def test_what_is_not_understood_is_refused_by_name():
     cases = [
-        (lambda: _wrong(rope_scaling={"type": "longrope"}), "must be one of default, linear, .* got 'longrope'"),
-        (lambda: _wrong(rope_parameters={"rope_type": "proportional"}), "got 'proportional'"),
+        (lambda: _wrong(rope_scaling={"type": "spiral"}), "must be one of default, linear, .* got 'spiral'"),
+        (lambda: _wrong(rope_scaling={"type": "longrope", "short_factor": [1.0] * 4}), "needs `long_factor`"),
+        (
+            lambda: _wrong(rope_scaling={"type": "longrope", "short_factor": [1.0] * 3, "long_factor": [1.0] * 3}),
+            "a number for each of the 4 pairs that are turned, got 3: rotary_dim=6",
+        ),
         (
             lambda: _wrong(rope_scaling={"type": "default", "mrope_section": [1, 1, 2]}),
-            "type 'default' has parameters that are not understood: mrope_section",
+            r"`mrope_section`, .* known for .*qwen2_vl.*, got 'None': build RoPE\(..., mrope_section=...\) yourself",
         ),
+        (lambda: LongRoPE(4.0, (1.0,), (1.0, 2.0), 8), "for each pair, got 1 and 2"),
+        (lambda: LongRoPE(4.0, (1.0,), (0.0,), 8), "`long_factor` must be a finite number above 0 for each pair, got"),
+        (
+            lambda: LongRoPE(4.0, 1.0, (1.0,), 8),
+            "`short_factor` must be a finite number above 0 for each pair, got 1.0",
+        ),
+        (lambda: LongRoPE(4.0, (1.0,), (1.0,), 1), "`original_max_position_embeddings` .* at least 2, got 1"),
+        (lambda: LongRoPE(4.0, (1.0,), (1.0,), 8, attention_factor=0.0), "`attention_factor` .* above 0, got 0.0"),
+        (lambda: LongRoPE(4.0, (1.0,), (1.0,), 8, length=0), "`length` .* at least 1, got 0"),
+        (lambda: Proportional(1.5), "`partial_rotary_factor` .* a number from 0 to 1, got 1.5"),
+        (lambda: Proportional(0.5, 0.1), "`factor` .* at least 1, got 0.1"),
         (lambda: _wrong(rope_scaling={"type": "dynamic", "alpha": 8.0}), "not understood: alpha"),
         (lambda: _wrong(rope_scaling={"type": "linear"}), "type 'linear' needs `factor`"),
         (lambda: _wrong(rope_theta=None), "no `rope_theta`: does the model use RoPE at all"),
@@ -159,3 +178,187 @@ def test_what_is_not_understood_is_refused_by_name():
     for case in sweep(cases):
         with case as (make, words), pytest.raises(InputError, match=words):
             make()
+
+
+def _longrope(pairs, **more):
+    short = [1.0 + 0.05 * pair for pair in range(pairs)]
+    long = [1.0 + 0.5 * pair for pair in range(pairs)]
+    return {"rope_type": "longrope", "short_factor": short, "long_factor": long} | more
+
+
+def test_every_type_of_transformers_is_read():
+    utils = pytest.importorskip("transformers.modeling_rope_utils")
+    more = {
+        "factor": 2.0, "original_max_position_embeddings": 1024, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "short_factor": [1.0] * 64, "long_factor": [2.0] * 64,
+    }  # fmt: skip
+    for case in sweep(utils.ROPE_INIT_FUNCTIONS):
+        with case as kind:
+            turn = RoPE.from_transformers(_config({**more, "rope_type": kind}), interleaved=False)
+            theirs, factor = utils.ROPE_INIT_FUNCTIONS[kind](_config({**more, "rope_type": kind}), "cpu", seq_len=9)
+            plain = RoPE(128, base=500000.0).frequencies
+            ours, our_factor = turn.scaling(plain, 500000.0, 9)
+            assert our_factor == pytest.approx(factor, rel=1e-12)
+            torch.testing.assert_close(ours, theirs, rtol=5e-7, atol=0)
+
+
+def test_longrope_is_that_of_transformers():
+    """Factors by the length; the attention factor by s, from the lengths, or explicit; a part of the head."""
+    phi3 = pytest.importorskip("transformers.models.phi3.modeling_phi3")
+    utils = pytest.importorskip("transformers.modeling_rope_utils")
+    options = [{}, {"factor": 32.0}, {"attention_factor": 1.7}, {"factor": 4.0, "attention_factor": 1.25}]
+    for case in sweep(product(options, [1.0, 0.75], [10, 64, 65, 200])):
+        with case as (more, part, length):
+            config = phi3.Phi3Config(
+                hidden_size=64, num_attention_heads=4, pad_token_id=0, max_position_embeddings=512,
+                original_max_position_embeddings=64, rope_parameters=_longrope(int(16 * part) // 2, **more)
+                | {"rope_theta": 1e4, "partial_rotary_factor": part},
+            )  # fmt: skip
+            turn = RoPE.from_transformers(config, interleaved=False)
+            theirs, factor = utils.ROPE_INIT_FUNCTIONS["longrope"](config, "cpu", seq_len=length)
+            width = int(16 * part)
+            assert (turn.dim, turn.rotary_dim) == (16, None if part == 1 else width)
+            ours, our_factor = turn.scaling(RoPE(width).frequencies, 1e4, length)
+            assert our_factor == pytest.approx(factor, rel=1e-12)
+            torch.testing.assert_close(ours, theirs, rtol=5e-7, atol=0)
+            x, at = torch.randn(2, 4, length, 16), torch.arange(length)
+            rotated, _ = phi3.apply_rotary_pos_emb(x, x, *phi3.Phi3RotaryEmbedding(config)(x, at[None]))
+            torch.testing.assert_close(turn.rotate(x, at), rotated, rtol=0, atol=2e-4)
+
+
+def test_longrope_of_older_files():
+    """Phi-3 and Phi-4-mini as their files have it: lengths beside the parameters, and the type "su" before 4.43."""
+    for case in sweep(["longrope", "su", "yarn"]):
+        with case as kind:
+            old = SimpleNamespace(
+                hidden_size=3072, num_attention_heads=24, max_position_embeddings=131072, rope_theta=10000.0,
+                original_max_position_embeddings=4096, partial_rotary_factor=0.75, model_type="phi3",
+                rope_scaling={"type": kind, "short_factor": [1.0] * 48, "long_factor": [1.5] * 48},
+            )  # fmt: skip
+            assert RoPE.from_transformers(old, interleaved=False) == RoPE(
+                128, rotary_dim=96, scaling=LongRoPE(32.0, (1.0,) * 48, (1.5,) * 48, 4096)
+            )
+
+
+def _tiny_phi3():
+    """A random Phi-3 with an original length of 12."""
+    phi3 = pytest.importorskip("transformers.models.phi3.modeling_phi3")
+    torch.manual_seed(0)
+    config = phi3.Phi3Config(
+        vocab_size=20, hidden_size=32, intermediate_size=16, num_hidden_layers=1, num_attention_heads=4, pad_token_id=0,
+        eos_token_id=0, bos_token_id=0, num_key_value_heads=2, max_position_embeddings=64,
+        original_max_position_embeddings=12, rope_parameters=_longrope(3)
+        | {"rope_theta": 1e4, "partial_rotary_factor": 0.75}, attn_implementation="eager",
+    )  # fmt: skip
+    model = phi3.Phi3Model(config).eval()
+    for weight in model.parameters():
+        if weight.ndim == 2:
+            torch.nn.init.normal_(weight, std=0.4)  # transformers' 0.02 would hide differences
+    return model
+
+
+def _as_regard(theirs):
+    """The attention of the first layer, with its weights."""
+    attention, (q, kv) = theirs.layers[0].self_attn, (32, 16)
+    turn = RoPE.from_transformers(theirs.config, interleaved=False)
+    ours = MultiHeadAttention(32, 4, num_kv_heads=2, mask=Causal(), rotary=turn, bias=False).eval()
+    weights = attention.qkv_proj.weight.split([q, kv, kv])
+    for module, weight in zip((ours.q_proj, ours.k_proj, ours.v_proj), weights, strict=True):
+        module.weight.data = weight.data
+    ours.out_proj.weight.data = attention.o_proj.weight.data
+    return ours
+
+
+def _inputs_and_outputs(theirs, ids, cache=None):
+    seen = []
+    hook = theirs.layers[0].self_attn.register_forward_hook(
+        lambda _, args, kwargs, output: seen.append((kwargs["hidden_states"], output[0])), with_kwargs=True
+    )
+    theirs(ids, past_key_values=cache)
+    hook.remove()
+    return seen[0]
+
+
+@torch.no_grad()
+def test_attention_of_phi3_at_lengths_below_and_beyond_the_original():
+    theirs = _tiny_phi3()
+    ours = _as_regard(theirs)
+    for case in sweep([5, 12, 13, 40]):
+        with case as length:
+            hidden, expected = _inputs_and_outputs(theirs, torch.arange(length)[None] % 20)
+            torch.testing.assert_close(ours(hidden), expected, rtol=0, atol=1e-5)
+
+
+@torch.no_grad()
+def test_attention_of_phi3_with_a_cache_that_grows_beyond_the_original_length():
+    """Keys that a cache has keep the short factors; queries and keys after that have the long ones."""
+    transformers = pytest.importorskip("transformers")
+    theirs = _tiny_phi3()
+    ours, cache, their_cache = _as_regard(theirs), KVCache(), transformers.DynamicCache()
+    ids, outputs = torch.arange(20)[None], []
+    for chunk in ids.split([8, 3, 1, 1, 1, 6], 1):
+        hidden, expected = _inputs_and_outputs(theirs, chunk, their_cache)
+        outputs.append(ours(hidden, cache=cache))
+        torch.testing.assert_close(outputs[-1], expected, rtol=0, atol=1e-5)
+    hidden, expected = _inputs_and_outputs(theirs, ids)
+    assert (torch.cat(outputs, 1) - expected)[:, 12:].abs().max() > 0.1  # not those of the whole text at once
+    torch.testing.assert_close(torch.cat(outputs, 1)[:, :12], ours(hidden[:, :12]), rtol=0, atol=1e-5)
+
+
+def test_longrope_turns_each_text_of_a_batch_by_its_own_length():
+    turn = RoPE(8, scaling=LongRoPE(4.0, (1.0,) * 4, (1.0, 2.0, 3.0, 4.0), 4))
+    at = torch.tensor([[0, 0, 0, 1, 2, 3, 4, 5, 6], [0, 1, 2, 0, 1, 2, 3, 0, 0]])
+    x = torch.randn(2, 3, 9, 8, dtype=torch.float64)
+    turned = turn.at(at).rotate(x, torch.arange(9))
+    sharpened = (1 + 1) ** 0.5  # √(1 + ln 4 / ln 4)
+    for row, start, stop, divisors in ((0, 2, 9, [1.0, 2.0, 3.0, 4.0]), (1, 0, 3, [1.0] * 4), (1, 3, 7, [1.0] * 4)):
+        with_divisors = 10000.0 ** -(torch.arange(4, dtype=torch.float64) / 4) / torch.tensor(divisors).double()
+        pairs = torch.complex(*x[row, :, start:stop].chunk(2, -1))
+        pairs = pairs * torch.exp(1j * torch.arange(stop - start).double()[:, None] * with_divisors) * sharpened
+        expected = torch.cat([pairs.real, pairs.imag], -1)
+        torch.testing.assert_close(turned[row, :, start:stop], expected)
+
+
+@torch.no_grad()
+def test_a_model_with_longrope_does_not_feel_the_padding_and_the_length_of_other_texts():
+    """Of each text of a batch, with a cache and without: what it is alone."""
+    torch.manual_seed(0)
+    turn = RoPE(4, scaling=LongRoPE(4.0, (1.0, 1.0), (1.5, 9.0), 6))
+    config = TransformerConfig(
+        vocab_size=11, hidden_size=16, num_attention_heads=4, intermediate_size=32, decoder_layers=2, positions=turn
+    )
+    model = Transformer(config).eval()
+    ids = torch.randint(0, 11, (2, 9))
+    mask = torch.ones(2, 9, dtype=torch.bool)
+    mask[0, :4] = False  # 5 tokens, short; the other has 9, long
+    alone = [model(row[keep][None]).last_hidden_state[0] for row, keep in zip(ids, mask, strict=True)]
+    cache = model.cache()
+    together = {
+        "at once": model(ids, attention_mask=mask).last_hidden_state,
+        "with a cache": model(ids, attention_mask=mask, past_key_values=cache).last_hidden_state,
+    }
+    for states in together.values():
+        for row, keep, expected in zip(states, mask, alone, strict=True):
+            torch.testing.assert_close(row[keep], expected, rtol=0, atol=1e-5)
+    longer = torch.randint(0, 11, (2, 1))
+    step = model(longer, past_key_values=cache).last_hidden_state  # 6 and 10 tokens: still short, still long
+    for row in range(2):
+        text = torch.cat([ids[row][mask[row]], longer[row]])[None]
+        torch.testing.assert_close(step[row], model(text).last_hidden_state[0, -1:], rtol=0, atol=1e-5)
+
+
+def test_proportional_rope_is_gemma_4s():
+    gemma = pytest.importorskip("transformers.models.gemma4.modeling_gemma4")
+    config = gemma.Gemma4TextConfig(
+        num_hidden_layers=6, hidden_size=64, num_attention_heads=2, head_dim=16, global_head_dim=32
+    )
+    module = gemma.Gemma4TextRotaryEmbedding(config)
+    for case in sweep([("full_attention", 32), ("sliding_attention", 16)]):
+        with case as (kind, width):
+            x, at = torch.randn(1, 2, 9, width), torch.arange(40, 49)
+            cos, sin = module(x, at[None], kind)
+            theirs = gemma.apply_rotary_pos_emb(x, cos, sin, unsqueeze_dim=1)
+            turn = RoPE.from_transformers(config, interleaved=False, layer_type=kind)
+            torch.testing.assert_close(turn.rotate(x, at), theirs, rtol=0, atol=1e-5)
+            if kind == "full_attention":
+                assert turn == RoPE(32, base=1e6, scaling=Proportional(0.25))

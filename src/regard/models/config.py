@@ -13,8 +13,9 @@ from regard.models.standard_names import CONFIG
 from regard.nn.blocks import Norm
 from regard.nn.checks import refuse_unknown
 from regard.nn.feed_forward import HiddenAct, check_hidden_act
-from regard.positions import NTK, DynamicNTK, LinearScaling, Llama3, RoPE, YaRN
+from regard.positions import NTK, DynamicNTK, LinearScaling, Llama3, LongRoPE, Proportional, RoPE, YaRN
 from regard.positions.embeddings import Sinusoids
+from regard.positions.rope_scaling import LengthScaling
 
 __all__ = ["KINDS", "Learned", "PositionBias", "Positions", "Sinusoidal", "TransformerConfig"]
 
@@ -252,7 +253,7 @@ class TransformerConfig:
     @property
     def angles_depend_on_length(self) -> bool:
         """Whether the angles of rotary positions depend on the length of a text."""
-        return isinstance(self.positions, RoPE) and isinstance(self.positions.scaling, DynamicNTK)
+        return isinstance(self.positions, RoPE) and isinstance(self.positions.scaling, LengthScaling)
 
     @property
     def start_token_id(self) -> int | None:
@@ -279,6 +280,6 @@ KINDS: tuple[type, ...] = (
     TransformerConfig,
     SpecialTokens,
     *(Sinusoidal, Learned),
-    *(RoPE, LinearScaling, NTK, DynamicNTK, YaRN, Llama3),
+    *(RoPE, LinearScaling, NTK, DynamicNTK, YaRN, LongRoPE, Proportional, Llama3),
     *HEADS,
 )

@@ -70,7 +70,7 @@ class Stack(nn.Module):
         memory_mask = None
         if memory is not None and encoder_attention_mask is not None:
             memory_mask = _shared(Padding(encoder_attention_mask), n, memory.shape[1])
-        by_texts = {} if cache is not None else self._places_in_texts(positions, attention_mask)
+        by_texts = self._places_in_texts(positions, attention_mask, cached=cache is not None)
         for index, block in enumerate(self.layers):
             entries = (None, None) if cache is None else cache.layers[index]
             given: dict[str, Any] = seen.by(None if entries[0] is None else entries[0].reach(n), x) | by_texts
@@ -126,13 +126,15 @@ class Stack(nn.Module):
         window = self.config.window_of(layer)
         return Causal() if window is None else Causal() & Window(window)
 
-    def _places_in_texts(self, positions: Tensor, attention_mask: Tensor | None) -> dict[str, Tensor]:
+    def _places_in_texts(self, positions: Tensor, attention_mask: Tensor | None, *, cached: bool) -> dict[str, Tensor]:
         """What RoPE needs besides distances where its angles depend on the length of a text, not of its row."""
         if not self.config.angles_depend_on_length or positions.ndim == 1:
             return {}
-        if not torch.compiler.is_compiling() and (part := SEQUENCE_PART.get()) is not None:
+        if not cached and not torch.compiler.is_compiling() and (part := SEQUENCE_PART.get()) is not None:
             return {"position_ids": part.all_position_ids}  # keys of other ranks come too
-        return {"position_ids": positions if attention_mask is None else positions.masked_fill(~attention_mask, 0)}
+        if attention_mask is None:
+            return {"position_ids": positions}
+        return {"position_ids": positions.masked_fill(~attention_mask[:, -positions.shape[1] :], 0)}
 
     def _bias(self) -> ValueModule | None:
         config, heads = self.config, self.config.num_attention_heads

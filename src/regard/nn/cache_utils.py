@@ -1,22 +1,34 @@
-"""What an attention with a cache asks for: where its queries stand, and what is left of its mask."""
+"""What an attention with a cache asks for: where its queries and keys stand, and what is left of its mask."""
 
 from collections.abc import Callable
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
 
 from regard.cache import CrossAttentionCache, Entry, KVCache
 from regard.errors import InputError
-from regard.masks import Causal, Mask
+from regard.masks import Causal, Mask, Sinks
+from regard.masks.base import And, Not, Or
 from regard.normalizers import Normalizer, Sigmoid
-from regard.positions import DynamicNTK, RoPE, Rotary
+from regard.positions import Bias, DynamicNTK, RoPE, Rotary
+from regard.scores import Additive, Bilinear, Concat, Cosine, ScaledDot, Score
 
-__all__ = ["check_normalizer", "needed", "turning"]
+__all__ = ["bias_of_kept_keys", "check_parts", "needed", "turning"]
+
+_BEYOND = 4096  # positions before the window at which a mask is evaluated
+_WITHOUT_POSITIONS = (ScaledDot, Cosine, Bilinear, Additive, Concat)
 
 
-def check_normalizer(normalizer: Normalizer | None, cache: Entry) -> None:
-    """Raise where the weights of earlier tokens would have been others, had the text been read at once."""
+def check_parts(normalizer: Normalizer | None, score: Score | None, cache: Entry) -> None:
+    """Raise where a cache would change what a normalizer or a score computes from the whole text."""
+    if isinstance(cache, KVCache) and cache.sinks and not isinstance(score, (*_WITHOUT_POSITIONS, type(None))):
+        raise InputError(
+            f"`score` {type(score).__name__} may depend on positions, and with sinks={cache.sinks} the kept keys are "
+            "not consecutive: use cache.KVCache() without a window"
+        )
     if isinstance(normalizer, Sigmoid) and normalizer.shift is None and not isinstance(cache, CrossAttentionCache):
         raise InputError(
             "`normalizer` Sigmoid() is shifted by −ln(keys), and a cache has more keys in each step: fix "
@@ -70,29 +82,108 @@ def needed(mask: Mask | None, queries: int, cache: Entry) -> Mask | None:
     """The mask of the module, or None where a single query sees all that the cache keeps.
 
     Raises:
-        InputError: The mask shows a position that the cache has dropped, or counts positions from the text's beginning.
+        InputError: The mask shows a position that the cache drops, or counts positions from the text's beginning (other
+            than the first ones), or shows sinks at some distances only.
     """
     window = cache.window if isinstance(cache, KVCache) else None
     if window is None:
         whole = isinstance(mask, Causal) and mask.align == "end" and isinstance(cache, KVCache)
         return None if whole and queries == 1 else mask
-    if mask is not None and not mask.relative:
+    assert isinstance(cache, KVCache)
+    visible = _Visible(kept=True, dropped=True) if mask is None else _visible(mask, window, cache.sinks)
+    if visible.dropped or visible.from_beginning or visible.sinks_sometimes:
+        _refuse(mask, visible, window, cache.sinks)
+    return None if visible.kept and queries == 1 else mask
+
+
+def _refuse(mask: Mask | None, visible: "_Visible", window: int, sinks: int) -> NoReturn:
+    kept = f"`cache` keeps the last {window} positions" + (f" and the first {sinks}" if sinks else "")
+    if visible.from_beginning:
         raise InputError(
-            f"`cache` keeps {window} positions, and the mask of this attention counts from the beginning of the text: "
-            "use cache.KVCache() without a window"
+            f"{kept}, and the mask of this attention counts from the beginning of the text: use cache.KVCache() "
+            "without a window"
         )
-    inside, beyond = (False, True) if mask is None else _row(mask, window)
-    if beyond:
+    if visible.sinks_sometimes:
         raise InputError(
-            f"`cache` keeps {window} positions, and the mask of this attention shows one {window} before the query: "
-            f"give the module mask=masks.Causal() & masks.Window({window}), or make cache.KVCache() of a window as "
-            "wide as the mask's"
+            f"{kept}, and the mask of this attention shows the first {sinks} at some distances only: use "
+            "cache.KVCache() without a window"
         )
-    return None if inside and queries == 1 else mask
+    first = max(sinks, 0 if mask is None else _sinks_of(mask))
+    wanted, own = f"masks.Causal() & masks.Window({window})", "cache.KVCache(window)"
+    if first:
+        wanted = f"masks.Causal() & (masks.Window({window}) | masks.Sinks({first}))"
+        own = f"cache.KVCache(window, sinks={first})"
+    raise InputError(
+        f"{kept}, and the mask of this attention shows others: give the module mask={wanted}, and make {own} with the "
+        "mask's window and sinks"
+    )
+
+
+def bias_of_kept_keys(bias: Bias | Tensor | None, cache: Entry | None) -> Bias | Tensor | None:
+    """The bias for the keys that a cache keeps: distances to sinks are those in the text."""
+    if not isinstance(cache, KVCache) or not (cache.sinks and cache.dropped):
+        return bias
+    return _BiasBesideSinks(bias, cache.sinks, cache.dropped) if isinstance(bias, Bias) and bias.relative else bias
+
+
+@dataclass(frozen=True, eq=False)
+class _BiasBesideSinks(Bias):
+    """A bias of distances where `dropped` positions between the sinks and the other keys are not there."""
+
+    bias: Bias
+    sinks: int
+    dropped: int
+
+    @property
+    def leading(self) -> tuple[int, int]:
+        """Those of the bias."""
+        return self.bias.leading
+
+    def __call__(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        """The numbers of the bias, with sinks as far away as they are in the text."""
+        return self.bias(batch, head, i, torch.where(j < self.sinks, j - self.dropped, j))
+
+
+def _is_of_distances_and_sinks(mask: Mask) -> bool:
+    """Whether a mask depends on distances, and on which keys are the first, alone."""
+    if isinstance(mask, And | Or):
+        return _is_of_distances_and_sinks(mask.left) and _is_of_distances_and_sinks(mask.right)
+    if isinstance(mask, Not):
+        return _is_of_distances_and_sinks(mask.hidden)
+    return mask.relative or isinstance(mask, Sinks)
+
+
+def _sinks_of(mask: Mask) -> int:
+    """How many first keys a mask names."""
+    if isinstance(mask, And | Or):
+        return max(_sinks_of(mask.left), _sinks_of(mask.right))
+    if isinstance(mask, Not):
+        return _sinks_of(mask.hidden)
+    return mask.num_sink_tokens if isinstance(mask, Sinks) else 0
+
+
+class _Visible(NamedTuple):
+    """What queries far from the beginning of a text see."""
+
+    kept: bool = False  # all of the window and the sinks
+    dropped: bool = False  # a position between them
+    from_beginning: bool = False  # what depends on more than distances and the first keys
+    sinks_sometimes: bool = False  # a sink from some queries, and not from others
 
 
 @lru_cache(maxsize=64)
-def _row(mask: Mask, window: int) -> tuple[bool, bool]:
-    """Whether a query sees all of the last `window` positions, and whether it sees the one before them."""
-    row = mask.bind(1, window + 1).dense()[..., 0, :]
-    return bool(row[..., 1:].all()), bool(row[..., 0].any())
+def _visible(mask: Mask, window: int, sinks: int) -> _Visible:
+    if not _is_of_distances_and_sinks(mask):
+        return _Visible(from_beginning=True)
+    length = sinks + _BEYOND + window
+    bound = mask.bind(length, length)
+    batch, heads = bound.mask.leading
+    evaluate = partial(bound.tile, batch=batch, heads=heads, device=torch.device("cpu"))
+    row = evaluate(slice(length - 1, length), slice(0, length))
+    columns = evaluate(slice(sinks + window - 1, length), slice(0, sinks))
+    dropped = bool(row[..., sinks:-window].any())
+    return _Visible(
+        kept=bool(row[..., :sinks].all()) and bool(row[..., -window:].all()),
+        dropped=dropped,
+        sinks_sometimes=not dropped and bool((columns != columns[..., :1, :]).any()),
+    )

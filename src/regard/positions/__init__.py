@@ -7,7 +7,16 @@ from regard.positions.embeddings import learned, sinusoidal
 from regard.positions.gaussian import Gaussian
 from regard.positions.relative_position_bias import RelativePositionBias, RelativePositionBiasND
 from regard.positions.rope import RoPE
-from regard.positions.rope_scaling import NTK, DynamicNTK, LinearScaling, Llama3, Scaling, YaRN
+from regard.positions.rope_scaling import (
+    NTK,
+    DynamicNTK,
+    LinearScaling,
+    Llama3,
+    LongRoPE,
+    Proportional,
+    Scaling,
+    YaRN,
+)
 from regard.positions.t5 import T5Bias, t5_buckets
 
 __all__ = [
@@ -19,6 +28,8 @@ __all__ = [
     "Gaussian",
     "LinearScaling",
     "Llama3",
+    "LongRoPE",
+    "Proportional",
     "Relative",
     "RelativePositionBias",
     "RelativePositionBiasND",

@@ -1,5 +1,6 @@
 """RoPE: queries and keys are turned by their positions, so that their product knows the distance alone."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -7,11 +8,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from regard.checks import check_count, check_number
+from regard.checks import are_integers, check_count, check_number
 from regard.errors import InputError
 from regard.positions.base import Rotary
 from regard.positions.rope_config import read
-from regard.positions.rope_scaling import DynamicNTK, Scaling
+from regard.positions.rope_scaling import LengthScaling, Scaling
 
 __all__ = ["RoPE"]
 
@@ -32,7 +33,13 @@ class RoPE(Rotary):
             paper, GPT-J, Cohere, GLM). A checkpoint works with its own alone.
         rotary_dim: How many of the first numbers are turned; the others stay as they are. All by default; GPT-NeoX
             turns a quarter. ω is that of a vector of this width: d = rotary_dim.
-        scaling: How it is stretched to longer texts: LinearScaling, NTK, DynamicNTK, YaRN or Llama3.
+        scaling: How it is stretched to longer texts: LinearScaling, NTK, DynamicNTK, YaRN, LongRoPE or Llama3; or
+            Proportional, which turns the fastest pairs only.
+        mrope_section: How many pairs are turned by a token's temporal position, its row and its column, where
+            `RoPE.at` has positions of shape (3, batch, keys) (Qwen2-VL: Wang et al. 2024, 2.1, arXiv:2409.12191). Texts
+            have three equal positions, so that without such positions this changes nothing.
+        mrope_interleaved: Whether pairs of the three kinds alternate (Qwen3-VL: t h w t h w … t t) instead of three
+            runs of pairs (Qwen2-VL, GLM-4V).
 
     Angles are float32, as checkpoints were trained, and float64 for float64 vectors; narrower vectors are turned in
     float32 and rounded once.
@@ -40,7 +47,8 @@ class RoPE(Rotary):
     Cost: O((queries + keys) · dim) time and a turned copy of q and k; a plain product follows, which fused kernels run.
 
     Raises:
-        InputError: A width is not even or not that of the vectors, or the base, flag or scaling is none.
+        InputError: A width is not even or not that of the vectors, the base, a flag or the scaling is none, or the
+            scaling or the sections have another number of pairs.
 
     >>> turn = RoPE(2)
     >>> turn.rotate(torch.tensor([[1.0, 0.0], [1.0, 0.0]]), torch.tensor([0, 1]))
@@ -55,6 +63,8 @@ class RoPE(Rotary):
     interleaved: bool = False
     rotary_dim: int | None = None
     scaling: Scaling | None = None
+    mrope_section: Sequence[int] | None = None
+    mrope_interleaved: bool = False
 
     def __post_init__(self) -> None:
         check_count("dim", self.dim, 2, "is the width of a head")
@@ -68,10 +78,22 @@ class RoPE(Rotary):
         if width > self.dim:
             raise InputError(f"`rotary_dim` must be at most the width of a head ({self.dim}), got {width}")
         check_number("base", self.base, "is the ratio of wavelengths", least=1.0)
-        if not isinstance(self.interleaved, bool):
-            raise InputError(f"`interleaved` must be True or False, got {self.interleaved!r}")
+        for name in ("interleaved", "mrope_interleaved"):
+            if not isinstance(getattr(self, name), bool):
+                raise InputError(f"`{name}` must be True or False, got {getattr(self, name)!r}")
         if self.scaling is not None and not isinstance(self.scaling, Scaling):
             raise InputError(f"`scaling` must be one of regard.positions, such as YaRN, or None, got {self.scaling!r}")
+        if self.scaling is not None:
+            self.scaling.check(width // 2)
+        if self.mrope_section is not None:
+            object.__setattr__(self, "mrope_section", _check_section(self.mrope_section, width // 2))
+            if isinstance(self.scaling, LengthScaling):
+                raise InputError(
+                    f"`mrope_section` and {type(self.scaling).__name__} do not go together: three positions of a token "
+                    "have no length; choose another scaling, such as YaRN"
+                )
+        elif self.mrope_interleaved:
+            raise InputError("`mrope_interleaved` is the order of `mrope_section`: give mrope_section=(t, h, w) too")
 
     @classmethod
     def from_transformers(cls, config: Any, *, interleaved: bool, layer_type: str | None = None) -> "RoPE":
@@ -86,22 +108,25 @@ class RoPE(Rotary):
             InputError: It has no width, no base, or a type of RoPE that is not here.
 
         >>> from types import SimpleNamespace
+        >>> from regard.positions import LinearScaling
         >>> old = SimpleNamespace(head_dim=8, rope_theta=500.0, rope_scaling={"type": "linear", "factor": 2.0})
-        >>> RoPE.from_transformers(old, interleaved=False)
-        RoPE(dim=8, base=500.0, interleaved=False, rotary_dim=None, scaling=LinearScaling(factor=2.0))
+        >>> RoPE.from_transformers(old, interleaved=False) == RoPE(8, base=500.0, scaling=LinearScaling(2.0))
+        True
         """
         return cls(**read(config, layer_type), interleaved=interleaved)
 
-    def at(self, position_ids: Int[Tensor, "#batch keys"]) -> "RoPEAt":
+    def at(self, position_ids: Int[Tensor, "*three #batch keys"]) -> "RoPEAt":
         """The same with positions of their own for each sequence, as left-padded batches and packed rows need them.
 
         `position_ids` have the shape (batch, keys), or (1, keys) for all sequences. They are the positions of all keys
         of the call, and the queries are the last of these positions. They have the same meaning as transformers'
-        `position_ids`, except for DynamicNTK: its length is that of each text, which ends where the next position is
-        not larger, so that padding and other texts change nothing; transformers takes the longest text for all.
+        `position_ids`, except for DynamicNTK and LongRoPE: their length is that of each text, which ends where the next
+        position is not larger, so that padding and other texts change nothing; transformers takes the longest text for
+        all. With `mrope_section` they may have the shape (3, batch, keys): temporal position, row and column.
 
         Raises:
-            InputError: They are no integers (batch, keys), or, in the call, not one for each key.
+            InputError: They are no integers (batch, keys), or, in the call, not one for each key; or they are three for
+                each key and there is no `mrope_section`.
 
         >>> turn, x = RoPE(2), torch.ones(1, 1, 2, 2)
         >>> turn.at(torch.tensor([[5, 6]])).rotate(x, torch.arange(2)).equal(turn.rotate(x, torch.tensor([5, 6])))
@@ -111,7 +136,7 @@ class RoPE(Rotary):
 
     @property
     def frequencies(self) -> Float[Tensor, " pairs"]:
-        """ω of each pair, in radians a position, after scaling (DynamicNTK: within its original length)."""
+        """ω of each pair, in radians a position, after scaling (DynamicNTK, LongRoPE: within the original length)."""
         return self._frequencies(1, torch.device("cpu"), torch.float32)[0]
 
     def check(self, dim: int) -> None:
@@ -123,9 +148,9 @@ class RoPE(Rotary):
             )
 
     def resolve(self, queries: int, keys: int, q_offset: int) -> "RoPE":
-        """Fix the length of a DynamicNTK, so that queries and keys are turned alike wherever the queries stand."""
-        if isinstance(self.scaling, DynamicNTK) and self.scaling.length is None:
-            return replace(self, scaling=replace(self.scaling, length=max(keys, q_offset + queries)))
+        """Fix the length of a scaling that depends on it: queries and keys turn alike wherever the queries stand."""
+        if isinstance(self.scaling, LengthScaling) and self.scaling.length is None:
+            return replace(self, scaling=self.scaling.at_length(max(keys, q_offset + queries)))
         return self
 
     def rotate(
@@ -140,12 +165,15 @@ class RoPE(Rotary):
     ) -> tuple[Float[Tensor, "*batch n pairs"], Float[Tensor, "*batch n pairs"]]:
         """Cosine and sine of each position's angles, for vectors of a type; layers that turn alike can share them.
 
-        `lengths` are those of the texts that positions are in, by default the last position + 1 for all.
+        `lengths` are those of the texts that positions are in, by default the last position + 1 for all. Positions
+        (3, batch, n) are those of `mrope_section`.
         """
         wide = torch.promote_types(dtype, torch.float32)
         length = lengths if lengths is not None else positions.max() + 1 if positions.numel() else 1
         frequencies, sharpening = self._frequencies(length, positions.device, wide)
         angles = positions.to(wide)[..., None] * frequencies
+        if self.mrope_section is not None and positions.ndim == 3:
+            angles = angles.gather(0, self._sections(positions.device).expand(1, *angles.shape[1:]))[0]
         return angles.cos() * sharpening, angles.sin() * sharpening
 
     def doubled(self, cos: Tensor, sin: Tensor) -> tuple[Float[Tensor, "n width"], Float[Tensor, "n width"]]:
@@ -179,6 +207,17 @@ class RoPE(Rotary):
         turned = turned.to(x.dtype)
         return turned if rest is None else torch.cat([turned, rest], -1)
 
+    def _sections(self, device: torch.device) -> Int[Tensor, " pairs"]:
+        """Which of a token's three positions turns each pair."""
+        assert self.mrope_section is not None
+        if not self.mrope_interleaved:
+            sizes = torch.tensor(self.mrope_section, device=device)
+            return torch.arange(3, device=device).repeat_interleave(sizes, output_size=sum(self.mrope_section))
+        section = torch.zeros(sum(self.mrope_section), dtype=torch.int64, device=device)
+        for kind in (1, 2):
+            section[kind : 3 * self.mrope_section[kind] : 3] = kind
+        return section
+
     def _frequencies(
         self, length: Int[Tensor, "*batch"] | int, device: torch.device, dtype: torch.dtype
     ) -> tuple[Tensor, float]:
@@ -192,17 +231,20 @@ class RoPEAt(Rotary):
     """RoPE by positions that each sequence has for itself; `RoPE.at` makes it."""
 
     rotary: RoPE
-    position_ids: Int[Tensor, "#batch keys"]
+    position_ids: Int[Tensor, "*three #batch keys"]
 
     def __post_init__(self) -> None:
-        given: object = self.position_ids
-        whole = isinstance(given, Tensor) and not (given.is_floating_point() or given.is_complex())
-        if not isinstance(given, Tensor) or not whole or given.dtype == torch.bool or given.ndim != 2:
-            got = f"{given.dtype} of shape {tuple(given.shape)}" if isinstance(given, Tensor) else type(given).__name__
-            raise InputError(
-                f"`position_ids` must be integers (batch, keys), got {got}: write position_ids[None] for positions "
-                "that all sequences share"
-            )
+        ids: object = self.position_ids
+        if not isinstance(ids, Tensor) or not are_integers(ids) or not (ids.ndim == 2 or self._are_three(ids)):
+            got = f"{ids.dtype} of shape {tuple(ids.shape)}" if isinstance(ids, Tensor) else type(ids).__name__
+            sections = "" if self.rotary.mrope_section is None else " or (3, batch, keys)"
+            way_out = "write position_ids[None] for positions that all sequences share"
+            if isinstance(ids, Tensor) and ids.ndim == 3 and not sections:
+                way_out = "three positions for each token need RoPE(..., mrope_section=(t, h, w))"
+            raise InputError(f"`position_ids` must be integers (batch, keys){sections}, got {got}: {way_out}")
+
+    def _are_three(self, ids: Tensor) -> bool:
+        return self.rotary.mrope_section is not None and ids.ndim == 3 and ids.shape[0] == 3
 
     def check(self, dim: int) -> None:
         """Raise where vectors have another width."""
@@ -210,7 +252,7 @@ class RoPEAt(Rotary):
 
     def resolve(self, queries: int, keys: int, q_offset: int) -> "RoPEAt":
         """Check that there is a position for each key and that the queries are among them."""
-        if self.position_ids.shape[1] != keys or q_offset < 0:
+        if self.position_ids.shape[-1] != keys or q_offset < 0:
             raise InputError(
                 f"`position_ids` must be (batch, {keys}), one for each key, of which the {queries} queries are the "
                 f"last, got {tuple(self.position_ids.shape)}"
@@ -222,17 +264,29 @@ class RoPEAt(Rotary):
     ) -> Float[Tensor, "batch heads n dim"]:
         """Turn each vector by what stands at its place in `position_ids`."""
         self.check(x.shape[-1])
-        if x.ndim != 4 or 1 != self.position_ids.shape[0] != x.shape[0]:
+        if x.ndim != 4 or 1 != self.position_ids.shape[-2] != x.shape[0]:
             raise InputError(
                 f"`position_ids` must be (batch, keys) with the batch of q, k and v ({x.shape[0]}) or 1, got "
                 f"{tuple(self.position_ids.shape)}"
             )
         here = positions.to(self.position_ids.device)
         lengths = None
-        if isinstance(self.rotary.scaling, DynamicNTK):
+        if isinstance(self.rotary.scaling, LengthScaling):
             lengths = _lengths_of_texts(self.position_ids)[:, here].to(x.device)
-        cos, sin = self.rotary.angles(self.position_ids[:, here].to(x.device), x.dtype, lengths)
+        cos, sin = self.rotary.angles(self.position_ids[..., here].to(x.device), x.dtype, lengths)
         return self.rotary.turn(x, cos[:, None], sin[:, None])
+
+
+def _check_section(section: object, pairs: int) -> tuple[int, ...]:
+    """Give the numbers of pairs of the three kinds as a tuple."""
+    sizes = tuple(section) if isinstance(section, Sequence) else ()
+    counts = all(isinstance(size, int) and not isinstance(size, bool) and size >= 0 for size in sizes)
+    if len(sizes) != 3 or not counts or sum(sizes) != pairs:
+        raise InputError(
+            "`mrope_section` must be three numbers of pairs (temporal, row, column) whose sum is that of the pairs "
+            f"that are turned ({pairs}), got {section!r}"
+        )
+    return sizes
 
 
 def _lengths_of_texts(position_ids: Int[Tensor, "batch keys"]) -> Int[Tensor, "batch keys"]:

@@ -1,20 +1,35 @@
 """How RoPE is stretched to texts longer than those of training: each rule changes the frequencies."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from regard.checks import check_count, check_number
+from regard.checks import check_count, check_number, is_number
 from regard.errors import InputError
 
-__all__ = ["NTK", "DynamicNTK", "LinearScaling", "Llama3", "Scaling", "YaRN"]
+__all__ = [
+    "NTK",
+    "DynamicNTK",
+    "LengthScaling",
+    "LinearScaling",
+    "Llama3",
+    "LongRoPE",
+    "Proportional",
+    "Scaling",
+    "YaRN",
+]
 
 
 class Scaling:
     """A frozen value that changes RoPE's frequencies."""
+
+    def check(self, pairs: int) -> None:
+        """Raise an InputError where it has numbers for another number of pairs."""
 
     def __call__(
         self, frequencies: Float[Tensor, " pairs"], base: float, length: Int[Tensor, "*batch"] | int
@@ -24,6 +39,20 @@ class Scaling:
         `frequencies` are base^(−2i/d), and `length` is the last position + 1.
         """
         raise NotImplementedError  # each scaling defines it
+
+
+class LengthScaling(Scaling):
+    """A scaling that depends on the length of the text: a dataclass with the field `length`, which fixes it."""
+
+    length: int | None
+
+    def at_length(self, length: int) -> Self:
+        """Give the same for texts of this length, unless a length is fixed already."""
+        return replace(self, length=length) if self.length is None else self  # type: ignore[type-var]
+
+    def _tokens(self, length: Int[Tensor, "*batch"] | int, frequencies: Tensor) -> Int[Tensor, "*batch"]:
+        """The length that counts, on the device of the frequencies."""
+        return torch.as_tensor(length if self.length is None else self.length, device=frequencies.device)
 
 
 @dataclass(frozen=True)
@@ -69,7 +98,7 @@ class NTK(Scaling):
 
 
 @dataclass(frozen=True)
-class DynamicNTK(Scaling):
+class DynamicNTK(LengthScaling):
     """NTK by factor · L/P − (factor − 1): pairs turn slower, the longer the text (emozilla 2023).
 
     L is the length if it exceeds the length P of training; up to P nothing changes. Queries and keys must be rotated
@@ -101,9 +130,8 @@ class DynamicNTK(Scaling):
 
     def __call__(self, frequencies: Tensor, base: float, length: Tensor | int) -> tuple[Tensor, float]:
         """Slow the pairs for the length at hand."""
-        asked = torch.as_tensor(length if self.length is None else self.length, device=frequencies.device)
         trained = self.original_max_position_embeddings
-        share = asked.clamp(min=trained).to(frequencies.dtype)[..., None] / trained
+        share = self._tokens(length, frequencies).clamp(min=trained).to(frequencies.dtype)[..., None] / trained
         return _slowed(frequencies, self.factor * share - (self.factor - 1)), 1.0
 
 
@@ -165,6 +193,118 @@ class YaRN(Scaling):
 
 
 @dataclass(frozen=True)
+class LongRoPE(LengthScaling):
+    """Each pair is slowed by a factor of its own, which is another one beyond the length of training.
+
+    Formula: ω_i / λ_i
+
+    Ding et al. 2024, arXiv:2402.13753, and Phi-3 (Abdin et al. 2024, arXiv:2404.14219). Cosine and sine are multiplied
+    by `attention_factor` at every length.
+
+    A text has one set of factors for all its positions: regard.attention, and `RoPE.at` for each text, choose it by
+    the last position. A cache keeps keys as they were turned. If a text grows beyond
+    `original_max_position_embeddings` while it is decoded with a cache, the keys before keep the short factors and new
+    queries and keys have the long ones, as in a forward pass of transformers with `past_key_values`: outputs after
+    this step differ from those of the whole text at once. To avoid this, run on the whole text again with a new cache
+    at this step (transformers' `Phi3ForCausalLM.generate` does), or fix `length` for the whole text.
+
+    Args:
+        factor: s, how many times longer the texts are.
+        short_factor: λ of each pair, fastest first, of texts of at most `original_max_position_embeddings` tokens.
+        long_factor: λ of each pair of longer texts.
+        original_max_position_embeddings: P, the length in training, in tokens; at least 2.
+        attention_factor: √(1 + ln s / ln P) by default.
+        length: The length of the text, in tokens; the last position + 1 by default, with `RoPE.at` that of each text.
+
+    Cost: none beside RoPE's: dim/2 frequencies are changed once a call.
+
+    >>> scaling = LongRoPE(16.0, short_factor=(1.0, 2.0), long_factor=(1.0, 20.0), original_max_position_embeddings=4)
+    >>> scaling(torch.tensor([1.0, 0.1]), 100.0, 4)
+    (tensor([1.0000, 0.0500]), 1.7320508075688772)
+    >>> scaling(torch.tensor([1.0, 0.1]), 100.0, 5)[0]
+    tensor([1.0000, 0.0050])
+    """
+
+    factor: float
+    short_factor: Sequence[float]
+    long_factor: Sequence[float]
+    original_max_position_embeddings: int
+    attention_factor: float | None = None
+    length: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_factor(self.factor)
+        what = "is the length in training and"
+        check_count("original_max_position_embeddings", self.original_max_position_embeddings, 2, what)
+        for name in ("short_factor", "long_factor"):
+            object.__setattr__(self, name, _check_factors(name, getattr(self, name)))
+        if len(self.short_factor) != len(self.long_factor):
+            raise InputError(
+                "`short_factor` and `long_factor` must have a number for each pair, got "
+                f"{len(self.short_factor)} and {len(self.long_factor)}"
+            )
+        if self.attention_factor is not None:
+            check_number("attention_factor", self.attention_factor, "multiplies cosine and sine")
+        if self.length is not None:
+            check_count("length", self.length, 1, "counts tokens")
+
+    def check(self, pairs: int) -> None:
+        """Raise where there are factors for another number of pairs."""
+        if len(self.short_factor) != pairs:
+            raise InputError(
+                f"`short_factor` and `long_factor` must have a number for each of the {pairs} pairs that are turned, "
+                f"got {len(self.short_factor)}: rotary_dim={2 * len(self.short_factor)} turns as many"
+            )
+
+    def __call__(self, frequencies: Tensor, base: float, length: Tensor | int) -> tuple[Tensor, float]:
+        """Divide by the factors of the length at hand."""
+        short, long = (frequencies.new_tensor(factors) for factors in (self.short_factor, self.long_factor))
+        is_long = self._tokens(length, frequencies)[..., None] > self.original_max_position_embeddings
+        sharpening = self.attention_factor
+        if sharpening is None:
+            sharpening = math.sqrt(1 + math.log(self.factor) / math.log(self.original_max_position_embeddings))
+        return frequencies / torch.where(is_long, long, short), sharpening
+
+
+@dataclass(frozen=True)
+class Proportional(Scaling):
+    """The fastest pairs are turned, the slowest not at all (p-RoPE); all may be interpolated.
+
+    Formula: ω_i / factor for i < partial_rotary_factor · d/2, else 0
+
+    Barbero et al. 2025, arXiv:2410.06205; Gemma 4. Unlike `rotary_dim`, it leaves ω and the pairs of the whole
+    width d.
+
+    Args:
+        partial_rotary_factor: p, the share of the pairs that are turned, from 0 to 1; rounded down to whole pairs.
+        factor: s, how many times longer the texts are.
+
+    Cost: none beside RoPE's: dim/2 frequencies are changed once a call.
+
+    >>> Proportional(0.5)(torch.tensor([1.0, 0.1, 0.01, 0.001]), 10000.0, 8)
+    (tensor([1.0000, 0.1000, 0.0000, 0.0000]), 1.0)
+    """
+
+    partial_rotary_factor: float
+    factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not is_number(self.partial_rotary_factor) or not 0 <= self.partial_rotary_factor <= 1:
+            raise InputError(
+                "`partial_rotary_factor` is the share of the pairs that are turned and must be a number from 0 to 1, "
+                f"got {self.partial_rotary_factor!r}"
+            )
+        _check_factor(self.factor)
+
+    def __call__(self, frequencies: Tensor, base: float, length: Tensor | int) -> tuple[Tensor, float]:
+        """Stop the slowest pairs."""
+        pairs = frequencies.shape[0]
+        turned = int(self.partial_rotary_factor * 2 * pairs // 2)
+        steps = torch.arange(pairs, device=frequencies.device)
+        return torch.where(steps < turned, frequencies / self.factor, 0.0), 1.0
+
+
+@dataclass(frozen=True)
 class Llama3(Scaling):
     """Three bands by turns in the original length: fast pairs are kept, slow ones divided, between them blended.
 
@@ -221,3 +361,10 @@ def _check_original(length: int) -> None:
             "`original_max_position_embeddings` is the length in training and must be an integer above 0, got "
             f"{length!r}"
         )
+
+
+def _check_factors(name: str, factors: object) -> tuple[float, ...]:
+    """Give a sequence of finite numbers above 0 as a tuple."""
+    if not isinstance(factors, Sequence) or not all(is_number(value) and 0 < value < 2**62 for value in factors):
+        raise InputError(f"`{name}` must be a finite number above 0 for each pair, got {factors!r}")
+    return tuple(float(value) for value in factors)
