@@ -57,6 +57,39 @@ def test_the_result_and_its_gradients_are_empty():
                 assert "reference runs it" in str(regard.explain(q, k, v, backend=backend, **options))
 
 
+def test_without_queries_or_keys_it_is_what_sdpa_gives():
+    """Nothing for no queries; zeros for no keys; gradients are zeros."""
+    shapes = [(0, KEYS), (QUERIES, 0), (0, 0)]
+    everything = {**OPTIONS, "window": {"mask": masks.Causal() & masks.Window(3) | masks.Global([0])}}
+    everything |= {"alibi": {"bias": positions.ALiBi(4)}, "sink": {"normalizer": normalizers.Softmax(torch.ones(4))}}
+    for case in sweep(product(shapes, ["auto", *named()], everything)):
+        with case as ((queries, keys), backend, name):
+            options = {"bias": torch.zeros(1)} if name == "bias" else everything[name]
+            if name in ("tensor", "bias"):  # as large as the call
+                options = (
+                    {"mask": torch.ones(queries, keys).bool()} if name == "tensor" else {"bias": torch.zeros(1, keys)}
+                )
+            q, k, v = (torch.randn(2, h, n, 8, requires_grad=True) for h, n in ((4, queries), (2, keys), (2, keys)))
+            output = regard.attention(q, k, v, backend=backend, **options)
+            output, *more = output if isinstance(output, tuple) else (output,)
+            theirs = nn.functional.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+            torch.testing.assert_close(output, theirs)
+            for grad in torch.autograd.grad(output.sum(), (q, k, v)):
+                assert not grad.any()
+            if name == "lse":
+                assert more[0].shape == (2, 4, queries)
+                assert (more[0] == -torch.inf).all()
+
+
+def test_modules_without_keys_or_queries_give_what_nn_gives():
+    ours = regard.nn.MultiHeadAttention(8, 2)
+    theirs, x = ours.to_torch(), torch.randn(3, 5, 8)
+    for query, key in ((x[:, :0], x), (x, x[:, :0]), (x[:, :0], x[:, :0]), (x[:0], x[:0])):
+        torch.testing.assert_close(ours(query, key), theirs(query, key, key, need_weights=False)[0])
+    block = regard.nn.EncoderBlock(8, 2, 16)
+    assert regard.nn.Encoder([block])(x[:, :0]).shape == (3, 0, 8)
+
+
 def test_it_is_what_sdpa_gives():
     q = torch.randn(0, 4, 5, 8)
     theirs, ours = nn.functional.scaled_dot_product_attention(q, q, q), regard.attention(q, q, q)

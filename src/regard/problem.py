@@ -152,8 +152,8 @@ class Problem:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no sequence, or no head."""
-        return 0 in self.q.shape[:2]
+        """Whether there is no pair: no sequence, head, query or key."""
+        return 0 in self.q.shape[:3] or self.keys == 0
 
     @property
     def q_offset(self) -> int:

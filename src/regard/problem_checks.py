@@ -62,8 +62,8 @@ def check_shapes(q: Tensor, k: Tensor, v: Tensor) -> None:
     """Raise unless the shapes of q, k and v fit each other."""
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         four_dimensional(name, tensor)
-        if 0 in tensor.shape[-2:]:
-            raise InputError(f"`{name}` must not be empty, got {_shapes(q, k, v)}: attention over nothing has no value")
+        if tensor.shape[-1] == 0:
+            raise InputError(f"`{name}` must have a width of at least 1, got {_shapes(q, k, v)}")
     if not q.ndim == k.ndim == v.ndim:
         raise InputError(f"q, k and v must have equally many dimensions, got {_shapes(q, k, v)}: add some with x[None]")
     if v.shape[-2] != k.shape[-2]:

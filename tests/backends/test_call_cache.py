@@ -298,3 +298,91 @@ def test_a_first_call_can_be_checkpointed():
             (gradient,) = torch.autograd.grad(found.sum(), q)
             (expected,) = torch.autograd.grad(regard.attention(q, k, v, mask=mask, backend="reference").sum(), q)
             torch.testing.assert_close(gradient, expected)
+
+
+def flags_of(seed, *shape):
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(seed)) > 0.4
+
+
+NEW_EACH_TIME = {
+    "padding": lambda seed: (masks.Padding(flags_of(seed, 2, 6)), flags_of(seed, 2, 6)[:, None, None]),
+    "causal padding": lambda seed: (
+        masks.Causal() & masks.Padding(flags_of(seed, 2, 6)),
+        flags_of(seed, 2, 6)[:, None, None] & torch.ones(6, 6).tril().bool(),
+    ),
+    "tensor": lambda seed: (flags_of(seed, 2, 1, 6, 6),) * 2,
+    "matrix": lambda seed: (flags_of(seed, 6, 6),) * 2,
+    "dense": lambda seed: (masks.Dense(flags_of(seed, 2, 4, 6, 6)), flags_of(seed, 2, 4, 6, 6)),
+    "keys": lambda seed: (flags_of(seed, 2, 1, 1, 6),) * 2,
+    "queries": lambda seed: (flags_of(seed, 2, 1, 6, 1),) * 2,
+    "nothing": lambda seed: (masks.Padding(torch.zeros(2, 6).bool()), torch.zeros(2, 1, 1, 6).bool()),
+}
+
+
+def test_new_masks_of_the_same_sizes_are_computed_with_their_own_numbers():
+    """Each mask is seen once, then twice, then a third time, in any order with others."""
+    for case in sweep(itertools.product(NEW_EACH_TIME, [torch.float32, torch.bfloat16], [False, True])):
+        with case as (name, dtype, learns):
+            call_cache._KEPT.clear()
+            made = {seed: NEW_EACH_TIME[name](seed) for seed in range(4)}
+            for seed in (0, 1, 0, 0, 2, 2, 2, 1, 3, 0):
+                mask, visible = made[seed]
+                q, k, v = tensors(seed=seed, dtype=dtype)
+                q.requires_grad_(learns)
+                output = regard.attention(q, k, v, mask=mask)
+                expected = by_hand(q.detach(), k, v, visible.numpy(), 16**-0.5)
+                tolerance = 2e-6 if dtype == torch.float32 else 3e-2
+                np.testing.assert_allclose(output.detach().double().numpy(), expected, atol=tolerance)
+
+
+def test_a_mask_with_tensors_that_is_used_again_is_prepared_and_one_that_is_new_is_not_planned(monkeypatch):
+    q, k, v = tensors()
+    call_cache._KEPT.clear()
+    regard.attention(q, k, v, mask=masks.Padding(flags_of(0, 2, 6)))
+    made = []
+    monkeypatch.setattr(Problem, "of", lambda *_, **__: made.append(1) or pytest.fail("checked again"))
+    for seed in range(1, 4):
+        regard.attention(q, k, v, mask=masks.Padding(flags_of(seed, 2, 6)))
+    monkeypatch.undo()
+    padding = masks.Padding(flags_of(9, 2, 6))
+    for _ in range(3):
+        expected = regard.attention(q, k, v, mask=padding)
+    monkeypatch.setattr(masks.Padding, "rectangle", lambda *_: pytest.fail("evaluated again"))
+    assert torch.equal(regard.attention(q, k, v, mask=padding), expected)
+
+
+def test_a_known_size_does_not_hide_what_is_wrong_with_a_new_mask():
+    q, k, v = tensors()
+    call_cache._KEPT.clear()
+    for _ in range(2):
+        regard.attention(q, k, v, mask=flags_of(0, 2, 1, 6, 6))
+        regard.attention(q, k, v, mask=masks.Padding(flags_of(0, 2, 6)))
+    for wrong in (
+        flags_of(0, 2, 6),
+        flags_of(0, 3, 1, 6, 6),
+        flags_of(0, 2, 1, 6, 6).float(),
+        masks.Padding(flags_of(0, 2, 5)),
+    ):
+        for _ in range(2):
+            with pytest.raises(InputError):
+                regard.attention(q, k, v, mask=wrong)
+    mask = masks.Padding(flags_of(1, 2, 6))
+    regard.attention(q, k, v, mask=mask)
+    mask.attention_mask[:, 0] = False
+    with pytest.raises(InputError, match="changed in place"):
+        regard.attention(q, k, v, mask=mask)
+
+
+def test_the_mask_of_a_call_may_be_checkpointed_when_it_is_new_and_when_it_is_known():
+    for case in sweep(NEW_EACH_TIME):
+        with case as name:
+            call_cache._KEPT.clear()
+            for seed in (0, 0, 1, 1, 0):
+                mask, _ = NEW_EACH_TIME[name](seed)
+                q, k, v = (x.requires_grad_() for x in tensors())
+                again = torch.utils.checkpoint.checkpoint(
+                    lambda *given, mask=mask: regard.attention(*given, mask=mask), q, k, v, use_reentrant=False
+                )
+                (gradient,) = torch.autograd.grad(again.sum(), q)
+                (expected,) = torch.autograd.grad(regard.attention(q, k, v, mask=mask, backend="reference").sum(), q)
+                torch.testing.assert_close(gradient, expected)

@@ -7,7 +7,7 @@ import regard
 from oracles import Largest
 from regard import masks, positions
 from regard.errors import InputError
-from regard.masks.block_plan import cover
+from regard.masks.block_plan import EMPTY, FULL, PARTIAL, cover, edges
 from sweeps import sweep
 
 LONG = 10_000_000
@@ -97,3 +97,21 @@ def test_global_positions_beyond_the_text_cost_nothing():
     with Largest() as largest:
         assert bound.dense()[0, 0].tolist() == [[False, True, False], [True, True, True], [False, True, False]]
     assert largest.bytes < 1000
+
+
+@pytest.mark.parametrize("n", [10, 9000, 20_000])
+def test_a_plan_has_the_blocks_that_are_asked_for_one_by_one(n):
+    """Beyond 8,192 positions it begins with squares of many blocks."""
+    for case in sweep(
+        [masks.Prefix(5000), masks.Window(300) | masks.Global([4000]), ~masks.Prefix(n // 2), masks.Causal()]
+    ):
+        with case as mask:
+            bound = mask.bind(n, n) if mask != masks.Prefix(5000) or n > 5000 else masks.Prefix(5).bind(n, n)
+            places = edges(n, 128)
+            kinds = bound.blocks(places, places)[0, 0]
+            found = torch.zeros_like(kinds)
+            runs = cover(bound, n, n, 128).runs
+            for row, start, length, full in zip(runs.row, runs.start, runs.length, runs.full, strict=True):
+                found[row, start : start + length] = FULL if full else PARTIAL
+            assert torch.equal(found, kinds)
+            assert bound.share_visible() == float((kinds != EMPTY).double().mean())

@@ -45,7 +45,7 @@ class _Prepared(NamedTuple):
 
     compute: Callable[..., Tensor]
     tensors: tuple[weakref.ref[Tensor], ...] = ()
-    last: list[tuple[int, ...]] | None = None  # the tensors of the last mask, by address, where it takes masks
+    last: list[weakref.ref[Tensor]] | None = None  # the first tensor of the last mask, where it takes masks
 
 
 class KnownCall(NamedTuple):
@@ -167,11 +167,10 @@ def find(call: KnownCall) -> Compute | None:
     if call.sizes is None or (prepared := _KEPT.get(call.sizes)) is None:
         return None
     if call.key is not None:
-        addresses = tuple([id(tensor) for tensor in call.tensors])
         assert prepared.last is not None
-        if prepared.last == [addresses]:
+        if prepared.last and prepared.last[0]() is call.tensors[0]:
             return None  # seen a second time: worth to be prepared
-        prepared.last[:] = [addresses]
+        prepared.last[:] = [weakref.ref(call.tensors[0])]
     return partial(prepared.compute, call.mask)
 
 

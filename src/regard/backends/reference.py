@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 
 from regard.backends.base import Answer, Backend
-from regard.problem import Problem
+from regard.problem import Problem, held_by
 from regard.scores.base import score_tile, value_term_tile
 from regard.tensors import human_bytes, without_autocast
 
@@ -53,7 +53,24 @@ class Reference(Backend):
             return _compute(problem)
 
 
+def _without_pairs(problem: Problem) -> Answer:
+    """Zeros for queries that have no key, and whatever is empty; gradients are zeros."""
+    q, k, v = problem.q, problem.k, problem.v
+    group = problem.heads // max(1, problem.kv_heads)
+    if group != 1:
+        k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+    weights = q.sum(-1, keepdim=True) * k.sum(-1)[:, :, None]  # (batch, heads, queries, keys), of which one is 0
+    for leaf in held_by(problem):
+        weights = weights + leaf.flatten()[:0].sum().to(weights.dtype)  # it has a gradient of zeros
+    lse = weights.new_full(weights.shape[:3], -torch.inf, dtype=torch.promote_types(q.dtype, torch.float32))
+    if problem.sink is not None:
+        lse = torch.maximum(lse, problem.sink.to(lse.dtype)[:, None])
+    return Answer(weights @ v, weights if problem.wants_weights else None, lse)
+
+
 def _compute(problem: Problem) -> Answer:
+    if problem.is_empty:
+        return _without_pairs(problem)
     narrow, problem = problem.q.dtype, problem.widened()
     wide = problem.q.dtype
     group = problem.heads // max(1, problem.kv_heads)

@@ -84,7 +84,7 @@ def check_name(backend: object) -> None:
 
 def choose(problem: Problem, backend: str = "auto", prefers: str = "auto") -> Backend:
     """Take the named backend, or the preferred one, or the one that costs least; raise with every reason if none
-    is left. Where there is no sequence or no head, the formula gives the empty result, whatever the backend.
+    is left. Where there is no pair, the formula gives zeros or the empty result, whatever the backend.
     """
     check_name(backend)
     if problem.is_empty:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from regard.errors import InputError
 from regard.masks import Mask
+from regard.nn.per_sample import check_value
 from regard.values import flatten, names, unflatten
 
 __all__ = ["ComputedBuffers", "ValueModule", "hold", "value_of"]
@@ -53,6 +54,7 @@ class ValueModule(nn.Module):
 
     def forward(self) -> Any:
         """Give the value."""
+        check_value(self)  # Opacus would have no gradients of it
         if not self._names:
             return self._constant
         leaves = [getattr(self, name) for name in self._names]

@@ -40,7 +40,7 @@ class Sigmoid(Normalizer):
 
     def shift_for(self, keys: int) -> float:
         """The shift for a call with so many keys."""
-        return -math.log(keys) if self.shift is None else self.shift
+        return -math.log(max(keys, 1)) if self.shift is None else self.shift
 
     def resolve(self, keys: int) -> "Sigmoid":
         """The same with its shift as a number; in compiled code as it is, as the logarithm would fix the length."""
