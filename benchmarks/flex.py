@@ -27,7 +27,6 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex
 
 import regard
 from regard import masks, positions, scores
-from regard.masks.bound_mask import share
 from regard.normalizers import Softmax
 from regard_bench.timing import in_turn
 
@@ -101,7 +100,7 @@ def measure(n: int, heads: int, width: int, seconds: float) -> Iterator[dict[str
         torch._dynamo.reset()  # as in a process of its own: no length is a symbol, and none is one too many
         theirs = by_hand(mask_mod, n, heads if name == "bigbird" else None)
 
-        bound = share(mask, n, n)
+        bound = mask.bind(n, n)
 
         def ours(q: Tensor, k: Tensor, v: Tensor, bound: masks.BoundMask = bound) -> Tensor:
             return regard.attention(q, k, v, mask=bound, backend="flex")

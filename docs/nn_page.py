@@ -119,6 +119,7 @@ GROUPS = {
             "LoadedKeys(missing_keys=[], unexpected_keys=[])",
         ),
         Entry("ValueModule", NOWHERE),
+        Entry("unregistered_parameters", NOWHERE),
         Entry("summary", NOWHERE + " The packages torchinfo and torchsummary print such tables."),
         Entry(
             "Summary",

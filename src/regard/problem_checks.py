@@ -9,7 +9,6 @@ from torch import Tensor
 
 from regard.errors import InputError
 from regard.masks import BoundMask, Dense, Mask
-from regard.masks.bound_mask import SharedMask
 from regard.masks.causal_and_window import band_of
 from regard.masks.random_blocks import draws_blocks
 from regard.normalizers import Normalizer, Softmax
@@ -160,7 +159,7 @@ def bind(mask: Mask | BoundMask | Tensor, problem: "Problem", *, learned: bool) 
         return BoundMask(mask, queries, keys, keys - queries, given=mask)  # for an operator, which binds it
     bound = mask if isinstance(mask, BoundMask) else mask.bind(problem.queries, problem.keys)
     if not torch.compiler.is_compiling() and bound.given.identity() is None:
-        bound = bound if isinstance(bound, SharedMask) else replace(bound)
+        bound = replace(bound)
         vars(bound).setdefault("of_this_call", {})  # what may change is planned for anew in the next one
     if (bound.q_len, bound.kv_len) != (problem.queries, problem.keys):
         raise InputError(
@@ -195,7 +194,7 @@ def learns(*parts: object) -> bool:
 
 def _probe(bound: BoundMask, device: torch.device) -> None:
     """Ask for one pair: a mask that cannot answer for it fails here rather than in a backend."""
-    if band_of(bound.mask) is not None or (isinstance(bound, SharedMask) and bound.proven(device)):
+    if band_of(bound.mask) is not None:
         return  # a band is two numbers, in which nothing can be wrong
     try:
         pair = bound.tile(slice(0, 1), slice(0, 1), device=device)

@@ -315,6 +315,10 @@ NEW_EACH_TIME = {
     "dense": lambda seed: (masks.Dense(flags_of(seed, 2, 4, 6, 6)), flags_of(seed, 2, 4, 6, 6)),
     "keys": lambda seed: (flags_of(seed, 2, 1, 1, 6),) * 2,
     "queries": lambda seed: (flags_of(seed, 2, 1, 6, 1),) * 2,
+    "bound": lambda seed: (
+        (masks.Causal() & masks.Padding(flags_of(seed, 2, 6))).bind(6, 6),
+        flags_of(seed, 2, 6)[:, None, None] & torch.ones(6, 6).tril().bool(),
+    ),
     "nothing": lambda seed: (masks.Padding(torch.zeros(2, 6).bool()), torch.zeros(2, 1, 1, 6).bool()),
 }
 
@@ -333,6 +337,19 @@ def test_new_masks_of_the_same_sizes_are_computed_with_their_own_numbers():
                 expected = by_hand(q.detach(), k, v, visible.numpy(), 16**-0.5)
                 tolerance = 2e-6 if dtype == torch.float32 else 3e-2
                 np.testing.assert_allclose(output.detach().double().numpy(), expected, atol=tolerance)
+
+
+def test_masks_that_are_gone_are_not_taken_for_new_ones_at_their_addresses():
+    for case in sweep(NEW_EACH_TIME):
+        with case as name:
+            call_cache._KEPT.clear()
+            q, k, v = tensors()
+            for seed in range(40):
+                mask, visible = NEW_EACH_TIME[name](seed)
+                for _ in range(1 + seed % 3):
+                    output = regard.attention(q, k, v, mask=mask)
+                np.testing.assert_allclose(output.numpy(), by_hand(q, k, v, visible.numpy(), 16**-0.5), atol=2e-6)
+                del mask
 
 
 def test_a_mask_with_tensors_that_is_used_again_is_prepared_and_one_that_is_new_is_not_planned(monkeypatch):

@@ -17,7 +17,6 @@ from oracles import dense
 from regard import masks, positions, scores
 from regard.backends import flex
 from regard.backends.flex import block_masks, compiled
-from regard.masks.bound_mask import share
 from regard.problem import Problem
 from sweeps import sweep
 
@@ -133,7 +132,7 @@ def test_without_a_mask_it_runs_within_compiled_code():
 
 
 def test_a_shared_mask_has_one_block_mask():
-    shared = share(masks.Document(torch.arange(300) // 100), 300, 300)
+    shared = masks.Document(torch.arange(300) // 100).bind(300, 300)
     assert block_masks.block_mask_for(_of(shared)) is block_masks.block_mask_for(_of(shared))
 
 

@@ -173,13 +173,19 @@ def test_a_prepared_four_dimensional_mask_is_taken() -> None:
 
 def largest_tile(monkeypatch: pytest.MonkeyPatch, inputs: dict[str, torch.Tensor]) -> int:
     """Pairs in the largest piece of a mask that a run evaluates pair by pair."""
-    evaluated, tile = [0], regard.masks.BoundMask.tile
+    evaluated = [0]
 
-    def spy(mask: Any, rows: slice, columns: slice, **asked: Any) -> torch.Tensor:
-        evaluated.append((rows.stop - rows.start) * (columns.stop - columns.start))
-        return tile(mask, rows, columns, **asked)
+    def spied(kind: Any) -> Any:
+        rectangle = kind.rectangle
 
-    monkeypatch.setattr(regard.masks.BoundMask, "tile", spy)
+        def spy(mask: Any, batch: slice, heads: slice, i: slice, j: slice, device: torch.device) -> torch.Tensor:
+            evaluated.append((i.stop - i.start) * (j.stop - j.start))
+            return rectangle(mask, batch, heads, i, j, device)
+
+        return spy
+
+    for kind in (regard.masks.Mask, regard.masks.Dense, regard.masks.Padding):
+        monkeypatch.setattr(kind, "rectangle", spied(kind))
     with torch.no_grad():
         build("LlamaForCausalLM", lambda: transformers.LlamaConfig(**GROUPED), "regard")(**inputs)
     return max(evaluated)

@@ -37,6 +37,7 @@ __all__ = ["Compute", "KnownCall", "describe", "find", "keep"]
 Compute = Callable[[Tensor, Tensor, Tensor], Tensor]
 _KEPT: dict[tuple[Any, ...], "_Prepared"] = {}
 _MOST = 1024  # sizes; a model that generates meets a new one with each token
+_SMALL = 2**16  # pairs of a mask that are kept
 _MISSING = object()
 
 
@@ -113,7 +114,7 @@ def describe(q: object, k: object, v: object, backend: object, options: Options)
         torch.are_deterministic_algorithms_enabled(),
     )  # fmt: skip
     if sizes is None:
-        return KnownCall((*call, seen), ())
+        return KnownCall((*call, seen), tensors)
     return KnownCall(None if type(mask) is Tensor else (*call, seen), tensors, (*call, "sizes", sizes), mask)
 
 
@@ -169,9 +170,21 @@ def find(call: KnownCall) -> Compute | None:
     if call.key is not None:
         assert prepared.last is not None
         if prepared.last and prepared.last[0]() is call.tensors[0]:
-            return None  # seen a second time: worth to be prepared
+            return _evaluated(call, prepared.compute)
         prepared.last[:] = [weakref.ref(call.tensors[0])]
     return partial(prepared.compute, call.mask)
+
+
+def _evaluated(call: KnownCall, compute: Callable[..., Tensor]) -> Compute:
+    """What computes calls with a mask that is seen a second time, whose pairs are kept where they are few."""
+    assert isinstance(call.mask, Mask)
+    assert call.key is not None
+    (batch, heads, queries, _), (_, _, keys, _) = call.key[:2]
+    visible = call.mask.bind(queries, keys).broadcast(batch, heads, call.tensors[0].device)
+    known = partial(compute, visible)
+    if visible.numel() <= _SMALL:
+        _store(call.key, _Prepared(known, tuple([weakref.ref(tensor) for tensor in call.tensors])))
+    return known
 
 
 def keep(call: KnownCall, backend: Backend, problem: Problem, keys: Any = None) -> Compute | None:

@@ -89,7 +89,7 @@ class Mask:
         """The same mask with other numbers in some fields; tensors, and what was computed from them, are shared."""
         placed = object.__new__(type(self))
         held = {} if torch.compiler.is_compiling() else vars(self)  # which compilers of PyTorch 2.11 cannot follow
-        for name in held.keys() - {"_identity"} or set(field_names(self)):
+        for name in held.keys() - {"_identity", "_block_masks"} or set(field_names(self)):
             object.__setattr__(placed, name, getattr(self, name))
         for name, value in fields.items():
             object.__setattr__(placed, name, value)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import torch
 from jaxtyping import Bool, Int8
@@ -14,7 +14,7 @@ from regard.masks.block_plan import EMPTY, Rectangles, edges
 if TYPE_CHECKING:
     from regard.masks.base import Mask
 
-__all__ = ["BoundMask", "SharedMask", "check_blocks", "check_kind", "refuse_to_combine", "share"]
+__all__ = ["BoundMask", "check_blocks", "check_kind", "refuse_to_combine"]
 
 _PAIRS = 2**22  # pairs that are asked for together
 _ALL = 2**30  # rectangles that are asked for one by one: minutes
@@ -104,39 +104,6 @@ def check_blocks(bound: BoundMask, block: int, most: int) -> None:
             f"{bound.q_len:,} queries and {bound.kv_len:,} keys are {count:,} blocks of {block} × {block}, more than "
             f"{most:,}: take larger ones, `block={2 * block}` or more"
         )
-
-
-class SharedMask(BoundMask):
-    """A bound mask whose dense form is made once; its tensors must not change as long as it is used."""
-
-    def dense(
-        self, batch: int | None = None, heads: int | None = None, device: torch.device | None = None
-    ) -> Bool[Tensor, "#batch #heads queries keys"]:
-        """Evaluate the mask for all rows and columns, or give what was evaluated before."""
-        asked = batch, heads, device
-        known: dict[Any, Tensor] = self.__dict__.setdefault("_known", {})
-        if asked not in known:
-            known[asked] = super().dense(batch, heads, device)
-        return known[asked]
-
-    def proven(self, device: torch.device) -> bool:
-        """Whether it was asked on this device before, and remember that it was."""
-        devices: set[torch.device] = self.__dict__.setdefault("_proven", set())
-        before = device in devices
-        devices.add(device)
-        return before
-
-
-def share(mask: "Mask", queries: int, keys: int) -> SharedMask:
-    """Bind a mask for several calls; the queries are the last positions.
-
-    >>> from regard.masks import Causal
-    >>> bound = share(Causal(), 2, 2)
-    >>> bound.dense() is bound.dense()
-    True
-    """
-    bound = mask.bind(queries, keys)
-    return SharedMask(bound.mask, bound.q_len, bound.kv_len, bound.q_offset, bound.given)
 
 
 def refuse_to_combine(other: object) -> NoReturn:

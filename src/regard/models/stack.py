@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from regard.cache import Cache, CrossAttentionCache, KVCache
 from regard.errors import InputError
 from regard.masks import Causal, Document, Mask, Padding, Window
-from regard.masks.bound_mask import SharedMask, share
 from regard.models.config import Learned, Sinusoidal, TransformerConfig
 from regard.nn import DecoderBlock, EncoderBlock
 from regard.nn.feed_forward import dropped, feed_forward_activation
@@ -69,7 +68,7 @@ class Stack(nn.Module):
         seen = _Seen(n, attention_mask if documents is None else documents, value_of(self.bias))
         memory_mask = None
         if memory is not None and encoder_attention_mask is not None:
-            memory_mask = _shared(Padding(encoder_attention_mask), n, memory.shape[1])
+            memory_mask = Padding(encoder_attention_mask)
         by_texts = self._places_in_texts(positions, attention_mask, cached=cache is not None)
         for index, block in enumerate(self.layers):
             entries = (None, None) if cache is None else cache.layers[index]
@@ -221,7 +220,7 @@ class _Seen:
             given = {}
             if self._tokens is not None:  # of a cache that has dropped keys, only the last are padding or not
                 kind = Padding if self._tokens.dtype == torch.bool else Document
-                given["mask"] = _shared(kind(self._tokens[:, self._tokens.shape[1] - keys :]), self._queries, keys)
+                given["mask"] = kind(self._tokens[:, self._tokens.shape[1] - keys :])
             if self._bias is not None:
                 given["attn_bias"] = self._tile(self._bias, keys, x)
             self._known.append((reach, given))
@@ -237,7 +236,3 @@ class _Seen:
         i, j = torch.arange(first, keys, device=x.device), torch.arange(keys, device=x.device)
         return DenseBias(bias.tile(slice(0, 1), slice(0, heads), i, j))
 
-
-def _shared(padding: Padding | Document, queries: int, keys: int) -> Mask | SharedMask:
-    """Bound for all layers; a compiler shares what is the same by itself."""
-    return padding if torch.compiler.is_compiling() else share(padding, queries, keys)

@@ -19,8 +19,8 @@ def unregistered_parameters(loss: Tensor, *modules: nn.Module) -> list[Tensor]:
     Returns:
         The tensors, in the order of the graph from the loss on.
 
+    >>> import regard, torch
     >>> from regard.positions import T5Bias
-    >>> import regard
     >>> table, x = nn.Parameter(torch.zeros(32, 2)), torch.randn(1, 2, 3, 4)
     >>> loss = regard.attention(x, x, x, bias=T5Bias(table, bidirectional=True)).sum()
     >>> [tuple(tensor.shape) for tensor in unregistered_parameters(loss, nn.Linear(2, 2))]

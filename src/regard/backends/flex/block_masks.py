@@ -7,7 +7,6 @@ import torch
 
 from regard.masks import BoundMask
 from regard.masks.block_tables import BlockTables, block_tables, bytes_of_tables
-from regard.masks.bound_mask import SharedMask
 from regard.masks.convert_blocks import mask_mod_of
 from regard.masks.plan_cache import PLANS
 from regard.problem import Problem
@@ -50,14 +49,17 @@ def block_mask_for(problem: Problem) -> "BlockMask":
     bound, device = problem.mask, problem.q.device
     if bound is None:
         return _of_one_block(device)
-    # What is shared does not change, so that all of it can be kept, on the mask itself.
-    own: dict[torch.device, BlockMask] = (
-        bound.__dict__.setdefault("_block_masks", {}) if isinstance(bound, SharedMask) else {}
-    )
-    if device not in own:
-        found = PLANS.of(bound, ("flex", device), lambda: _plan(problem, bound, device))
-        own[device] = found.whole or _whole(bound, found.tables, found.block, device)
-    return own[device]
+    found = PLANS.of(bound, ("flex", device), lambda: _plan(problem, bound, device))
+    if found.whole is not None:
+        return found.whole
+    if bound.given.identity() is None:  # it may be another in the next call
+        return _whole(bound, found.tables, found.block, device)
+    # On the mask itself, with whose tensors it goes.
+    own: dict[tuple[torch.device, int, int, int], BlockMask] = vars(bound.given).setdefault("_block_masks", {})
+    place = device, bound.q_len, bound.kv_len, bound.q_offset
+    if place not in own:
+        own[place] = _whole(bound, found.tables, found.block, device)
+    return own[place]
 
 
 def _of_one_block(device: torch.device) -> "BlockMask":
