@@ -55,6 +55,12 @@ def isolate_compiled_code(region: int) -> None:
         isolate(region)
 
 
+def softmax_backward(up: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """The gradient of the scores, given that of a softmax over the last dimension, in one operation."""
+    scores: torch.Tensor = torch.ops.aten._softmax_backward_data.default(up, weights, -1, weights.dtype)
+    return scores
+
+
 def outside_transforms() -> contextlib.AbstractContextManager[Any]:
     """What is done inside belongs to no transform of torch.func, though the caller may be inside some."""
     if peek_interpreter_stack() is None:

@@ -315,3 +315,27 @@ def test_blocks_are_of_the_size_that_leaves_least_to_do(mask, block):
     n = 512 if isinstance(mask, masks.Document) else 1024
     problem = Problem.of(*[torch.zeros(1, 1, n, 4)] * 3, mask=mask)
     assert _cover_for(problem).block == block
+
+
+def test_hidden_keys_may_hold_huge_numbers_where_a_row_sees_nothing():
+    q = torch.randn(1, 1, 4, 2, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    k, v = (torch.full((1, 1, 12, width), 1e30, requires_grad=True) for width in (2, 8))
+    for case in sweep(itertools.product(["auto", "sdpa", "reference", "blockwise", "native"], range(3))):
+        with case as (backend, _):
+            output = regard.attention(q, k, v, mask=torch.zeros(4, 12, dtype=torch.bool), backend=backend)
+            assert not output.any()
+            assert not any(grad.any() for grad in torch.autograd.grad(output.sum(), (q, k, v)))
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # PyTorch's, of its own kernel under vmap
+def test_gradients_of_each_sample_may_have_masks_of_their_own():
+    q, k, v = (torch.randn(2, 1, n, 16) for n in (375, 700, 700))
+    mask = torch.rand(2, 1, 375, 700) < 0.9
+
+    def loss(q, k, v, mask):
+        return regard.attention(q[None], k[None], v[None], mask=mask[None]).sum()
+
+    mapped = torch.func.vmap(torch.func.grad(loss))(q, k, v, mask)
+    for sample in range(2):
+        alone = torch.func.grad(loss)(q[sample], k[sample], v[sample], mask[sample])
+        torch.testing.assert_close(mapped[sample], alone)

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 import torch
 
+import regard
 from regard import masks
-from regard.masks.plan_cache import PlanCache
+from regard.masks.plan_cache import PLANS, PlanCache
 
 
 @dataclass(frozen=True)
@@ -50,3 +51,15 @@ def test_the_plan_of_a_mask_whose_tensors_are_gone_is_made_anew_and_equal_masks_
     plans = [cache.of((masks.Causal() & masks.Window(3)).bind(8, 8), "plan", lambda: Plan(1)) for _ in range(2)]
     assert plans[0] is plans[1]
     assert cache.of((masks.Causal() & masks.Window(3)).bind(7, 8), "plan", lambda: Plan(2)) is not plans[0]
+
+
+def test_what_is_planned_in_inference_mode_serves_training():
+    q, k, v = torch.randn(1, 8, 3, 16), torch.randn(1, 8, 320, 16), torch.randn(1, 8, 320, 16)
+    PLANS.clear()
+    mask = masks.Causal() & (masks.Window(20) | masks.Sinks(4))
+    with torch.inference_mode():
+        expected = regard.attention(q, k, v, mask=mask)
+    output = regard.attention(q, k.requires_grad_(), v, mask=mask)
+    output.sum().backward()
+    torch.testing.assert_close(output, expected)
+    assert k.grad.any()

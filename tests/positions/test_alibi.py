@@ -115,3 +115,15 @@ def test_a_wrong_bias_says_what_is_right():
     for case in sweep(cases):
         with case as (make, words), pytest.raises(InputError, match=words):
             make()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_slopes_are_not_rounded_to_a_narrow_default_dtype(dtype):
+    torch.set_default_dtype(dtype)
+    try:
+        slopes = alibi_slopes(12)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert slopes.dtype == torch.float32
+    expected = [2 ** (-8 * (h + 1) / 8) for h in range(8)] + [2 ** (-8 * (2 * h + 1) / 16) for h in range(4)]
+    torch.testing.assert_close(slopes, torch.tensor(expected))

@@ -19,7 +19,9 @@ from regard.tensors import in_forward_mode, unwrapped
 from regard.torch_private import (
     TransformType,
     get_interpreter_stack,
+    get_unwrapped,
     is_batchedtensor,
+    is_functorch_wrapped_tensor,
     peek_interpreter_stack,
 )
 from regard.values import tensors
@@ -48,7 +50,7 @@ FEATURES: Mapping[str, Callable[[Problem], str | bool]] = {
     "weight_factor": lambda call: call.weight_factor is not None,
     "dropout": lambda call: call.dropout is not None,
     "mask but Causal": lambda call: call.mask is not None and type(call.mask.mask) is not Causal,
-    "mapped mask": lambda call: call.mask is not None and any(map(is_batchedtensor, tensors(call.mask.mask))),
+    "mapped mask": lambda call: call.mask is not None and any(map(_is_mapped, tensors(call.mask.mask))),
     "drawn mask": lambda call: torch.compiler.is_compiling() and call.mask is not None and draws_blocks(call.mask.mask),
     "gradients": lambda call: torch.is_grad_enabled() and any(x.requires_grad for x in (call.q, call.k, call.v)),
     "forward mode": lambda call: _has_tangents(call),
@@ -75,6 +77,17 @@ SOFTMAX_OF_PRODUCTS = {
     "weight_factor": "it has no factor on the weights",
     "dropout": "it has no dropout",
 }
+
+
+def _is_mapped(tensor: Tensor) -> bool:
+    """Whether torch.func.vmap maps over a tensor at any level, such as outside of torch.func.grad."""
+    if torch.compiler.is_compiling():
+        return is_batchedtensor(tensor)
+    while is_functorch_wrapped_tensor(tensor):
+        if is_batchedtensor(tensor):
+            return True
+        tensor = get_unwrapped(tensor)
+    return False
 
 
 def _has_tangents(call: Problem) -> bool:

@@ -1,6 +1,6 @@
 """PyTorch's fused kernel on CPU with a bias that learns: PyTorch leaves its kernel for that, and keeps all weights.
 
-    P = softmax(scale · q kᵀ + bias)     dS = P ∘ (dO vᵀ − rowsum(dO ∘ O))     (Dao et al. 2022, arXiv:2205.14135, B.4)
+    P = softmax(scale · q kᵀ + bias)     dS = P ∘ (dP − rowsum(P ∘ dP)),  dP = dO vᵀ
     d bias = Σ dS     dq = scale · dS k     dk = scale · dSᵀ q     dv = Pᵀ dO
 
 The forward is the fused kernel. The backward computes the weights again, for some sequences, heads and rows at a time.
@@ -14,9 +14,11 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
+from regard.torch_private import softmax_backward
+
 __all__ = ["attend_with_bias_gradient"]
 
-_WEIGHTS = 2**18  # of a part: they stay in the cache of a core
+_WEIGHTS = 2**20  # of a part: smaller ones stay in the cache of a core, larger ones need fewer operations
 
 Gradients = tuple[Tensor | None, ...]
 
@@ -38,13 +40,13 @@ class _WithBiasGradient(torch.autograd.Function):
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor, scale: float) -> Tensor:
         # PyTorch leaves the kernel for a bias that might learn, without gradients too.
         output = functional.scaled_dot_product_attention(q, k, v, attn_mask=bias.detach(), scale=scale)
-        ctx.save_for_backward(q, k, v, bias, output)
+        ctx.save_for_backward(q, k, v, bias)
         ctx.scale = scale
         return output
 
     @staticmethod
     def backward(ctx: Any, *ups: Any) -> Any:
-        q, k, v, bias, output = ctx.saved_tensors
+        q, k, v, bias = ctx.saved_tensors
         wanted = ctx.needs_input_grad[:4]
         if torch.is_grad_enabled():  # derivatives of the gradients are wanted: the formula as PyTorch computes it
             tensors = [x if want else x.detach() for x, want in zip((q, k, v, bias), wanted, strict=True)]
@@ -53,31 +55,38 @@ class _WithBiasGradient(torch.autograd.Function):
             inputs = [x for x, want in zip(tensors, wanted, strict=True) if want]
             found = iter(torch.autograd.grad(again, inputs, ups[0], create_graph=True))
             return *(next(found) if want else None for want in wanted), None
-        return *_gradients(ups[0], q, k, v, bias, output, ctx.scale, wanted), None
+        return *_gradients(ups[0], q, k, v, bias, ctx.scale, wanted), None
 
 
 def _gradients(
-    up: Tensor, q: Tensor, k: Tensor, v: Tensor, bias: Tensor, output: Tensor, scale: float, wanted: tuple[bool, ...]
+    up: Tensor, q: Tensor, k: Tensor, v: Tensor, bias: Tensor, scale: float, wanted: tuple[bool, ...]
 ) -> Gradients:
     wide = bias.dtype
     tensors = q, k, v, bias
     made = [torch.zeros_like(x, dtype=wide) if want else None for x, want in zip(tensors, wanted, strict=True)]
     dq, dk, dv, dbias = made
+    up, q, k, v = (x.to(wide) for x in (up, q, k, v))
+    q = q * scale
+    hidden = (bias == -torch.inf).all(-1, keepdim=True)  # rows whose softmax is NaN; the kernel gives them zeros
+    hides = bool(hidden.any())
+    # Few operations, each over much: where other work has the cores, threads wait for each other at every one.
     for batch, heads, rows in _parts(q.shape[0], q.shape[1], q.shape[2], k.shape[2]):
         keys, part = (batch, heads), (batch, heads, rows)
-        queries, ups = q[part].to(wide) * scale, up[part].to(wide)
-        weights = (queries @ k[keys].to(wide).mT).add_(_part(bias, part)).softmax(-1)
+        weights = (q[part] @ k[keys].mT).add_(_part(bias, part)).softmax(-1)
+        if hides:
+            weights.masked_fill_(_part(hidden, part), 0.0)
         if dv is not None:
-            dv[keys].add_(weights.mT @ ups)
-        delta = (ups * output[part].to(wide)).sum(-1, keepdim=True)
-        scores = (ups @ v[keys].to(wide).mT).sub_(delta).mul_(weights)
+            dv[keys].add_(weights.mT @ up[part])
+        scores = softmax_backward(up[part] @ v[keys].mT, weights)
         if dbias is not None:
             into = _part(dbias, part)
-            into.add_(scores.sum_to_size(into.shape))
+            into += scores.sum_to_size(into.shape)
         if dq is not None:
-            dq[part] = (scores @ k[keys].to(wide)).mul_(scale)
+            dq[part] = scores @ k[keys]
         if dk is not None:
-            dk[keys].add_(scores.mT @ queries)
+            dk[keys].add_(scores.mT @ q[part])
+    if dq is not None:
+        dq *= scale
     return tuple(None if x is None else x.to(like.dtype) for x, like in zip(made, tensors, strict=True))
 
 

@@ -39,23 +39,20 @@ _KEPT: dict[tuple[Any, ...], "_Prepared"] = {}
 _MOST = 1024  # sizes; a model that generates meets a new one with each token
 _SMALL = 2**16  # pairs of a mask that are kept
 _MISSING = object()
+_NO_MASK: tuple[Any, Any, tuple[Tensor, ...]] = (None, None, ())
 
 
 class _Prepared(NamedTuple):
-    """What computes calls of a key: with a mask as it is, or for a mask of its own and as long as its tensors live."""
+    """What computes calls: for one mask, as long as its tensors live, or with whatever mask it is given (`last`)."""
 
     compute: Callable[..., Tensor]
     tensors: tuple[weakref.ref[Tensor], ...] = ()
     last: list[weakref.ref[Tensor]] | None = None  # the first tensor of the last mask, where it takes masks
 
 
-class KnownCall(NamedTuple):
-    """Everything that the checks and the choice look at: with the tensors of the mask, and with their sizes alone."""
-
-    key: tuple[Any, ...] | None
-    tensors: tuple[Tensor, ...]
-    sizes: tuple[Any, ...] | None = None
-    mask: Mask | Tensor | None = None
+# Everything that the checks and the choice look at, with the tensors of the mask, by address, or None where that is a
+# tensor; these tensors; the same with their sizes alone, None where there are none; the mask. A class takes time.
+KnownCall = tuple[tuple[Any, ...] | None, tuple[Tensor, ...], tuple[Any, ...] | None, Any]
 
 
 def describe(q: object, k: object, v: object, backend: object, options: Options) -> KnownCall | None:
@@ -101,11 +98,11 @@ def describe(q: object, k: object, v: object, backend: object, options: Options)
         or (count_dispatch_modes() and not are_in_memory(q, k, v))
     ):
         return None
-    identity = (None, None, ()) if mask is None else _identity_of(mask)
+    identity = _NO_MASK if mask is None else _identity_of(mask)
     if identity is None:
         return None
     seen, sizes, tensors = identity
-    added = bias and (bias.num_heads, bias.bidirectional)
+    added = bias and (bias.num_heads, bias.bidirectional, torch.get_default_dtype())
     learns = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
     call = (
         q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype, device, added, scale, dropout, learns, backend,
@@ -114,8 +111,8 @@ def describe(q: object, k: object, v: object, backend: object, options: Options)
         torch.are_deterministic_algorithms_enabled(),
     )  # fmt: skip
     if sizes is None:
-        return KnownCall((*call, seen), tensors)
-    return KnownCall(None if type(mask) is Tensor else (*call, seen), tensors, (*call, "sizes", sizes), mask)
+        return (*call, seen), tensors, None, mask
+    return None if type(mask) is Tensor else (*call, seen), tensors, (*call, "sizes", sizes), mask
 
 
 def _values_of(options: Options) -> tuple[Any, ALiBi | None, float | None, float] | None:
@@ -160,30 +157,30 @@ def _identity_of(mask: object) -> tuple[Any, Any, tuple[Tensor, ...]] | None:
 
 def find(call: KnownCall) -> Compute | None:
     """Give what computes such a call, if one was made before."""
-    prepared = None if call.key is None else _KEPT.get(call.key)
-    if prepared is not None:
-        # The address of a tensor that is gone may be another's by now.
-        alive = not prepared.tensors or all(tensor() is not None for tensor in prepared.tensors)
-        return prepared.compute if alive else None
-    if call.sizes is None or (prepared := _KEPT.get(call.sizes)) is None:
+    key, tensors, sizes, mask = call
+    prepared = None if key is None else _KEPT.get(key)
+    # The address of a tensor that is gone may be another's by now.
+    if prepared is not None and (not prepared.tensors or all(tensor() is not None for tensor in prepared.tensors)):
+        return prepared.compute
+    if sizes is None or (prepared := _KEPT.get(sizes)) is None:
         return None
-    if call.key is not None:
+    if key is not None:
         assert prepared.last is not None
-        if prepared.last and prepared.last[0]() is call.tensors[0]:
-            return _evaluated(call, prepared.compute)
-        prepared.last[:] = [weakref.ref(call.tensors[0])]
-    return partial(prepared.compute, call.mask)
+        if prepared.last and prepared.last[0]() is tensors[0]:
+            return _evaluated(key, tensors, mask, prepared.compute)
+        prepared.last[:] = [weakref.ref(tensors[0])]
+    return partial(prepared.compute, mask)
 
 
-def _evaluated(call: KnownCall, compute: Callable[..., Tensor]) -> Compute:
+def _evaluated(
+    key: tuple[Any, ...], tensors: tuple[Tensor, ...], mask: Mask, compute: Callable[..., Tensor]
+) -> Compute:
     """What computes calls with a mask that is seen a second time, whose pairs are kept where they are few."""
-    assert isinstance(call.mask, Mask)
-    assert call.key is not None
-    (batch, heads, queries, _), (_, _, keys, _) = call.key[:2]
-    visible = call.mask.bind(queries, keys).broadcast(batch, heads, call.tensors[0].device)
+    (batch, heads, queries, _), (_, _, keys, _) = key[:2]
+    visible = mask.bind(queries, keys).broadcast(batch, heads, tensors[0].device)
     known = partial(compute, visible)
     if visible.numel() <= _SMALL:
-        _store(call.key, _Prepared(known, tuple([weakref.ref(tensor) for tensor in call.tensors])))
+        _store(key, _Prepared(known, tuple([weakref.ref(tensor) for tensor in tensors])))
     return known
 
 
@@ -193,19 +190,20 @@ def keep(call: KnownCall, backend: Backend, problem: Problem, keys: Any = None) 
     `keys` are those that some query sees (`narrowed`), None where they are all. What computes calls with dropout is not
     returned: it draws a seed for each, and that of the first was drawn.
     """
-    if call.sizes is not None and call.sizes not in _KEPT and _is_by_sizes(problem, backend):
+    key, tensors, sizes, _ = call
+    if sizes is not None and sizes not in _KEPT and _is_by_sizes(problem, backend):
         attend = backend.plain_of(problem)
         if attend is not None:
-            _store(call.sizes, _Prepared(_typed(problem, partial(_of_mask, attend)), last=[]))
+            _store(sizes, _Prepared(_typed(problem, partial(_of_mask, attend)), last=[]))
             return find(call)
-    if call.key is None or (compute := backend.plain(problem)) is None:
+    if key is None or (compute := backend.plain(problem)) is None:
         return None
-    if isinstance(keys, slice) and keys.stop - keys.start == call.key[1][-2]:
+    if isinstance(keys, slice) and keys.stop - keys.start == key[1][-2]:
         keys = None
     if keys is not None:
         compute = partial(_of_keys, keys, compute)
     compute = _typed(problem, compute)
-    _store(call.key, _Prepared(compute, tuple(weakref.ref(tensor) for tensor in call.tensors)))
+    _store(key, _Prepared(compute, tuple(weakref.ref(tensor) for tensor in tensors)))
     return compute if problem.dropout is None else None
 
 

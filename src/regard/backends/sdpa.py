@@ -128,23 +128,21 @@ class Sdpa(Backend):
             assert attend is not None
             with without_autocast(q.device):
                 k, v = (x.repeat_interleave(problem.heads // problem.kv_heads, 1) if grouped else x for x in (k, v))
-                output = attend_with_bias_gradient(q, k, v, attend, problem.scale)[..., :value_width].to(narrow)
-            return Answer(output if blind is None else output.masked_fill(blind, 0.0))
+                kernel = partial(attend_with_bias_gradient, bias=attend, scale=problem.scale)
+                return Answer(_without_blind(kernel, blind, q, k, v)[..., :value_width].to(narrow))
         if attend is not None and not torch.is_grad_enabled():
             attend = attend.detach()  # PyTorch leaves the kernel for a bias that might learn
         with nullcontext() if bias is None else without_autocast(q.device):
-            output = _fused(
-                q,
-                k,
-                v,
+            kernel = partial(
+                _fused,
                 attn_mask=attend,
                 # `causal` itself is a symbol where a compiler traces the lengths, and the kernel takes none.
                 is_causal=problem.mask is not None and visible is None,
                 scale=problem.scale,
                 enable_gqa=grouped,
             )
-        output = output[..., :value_width].to(output.dtype if bias is None else narrow)
-        return Answer(output if blind is None else output.masked_fill(blind, 0.0))
+            output = _without_blind(kernel, blind, q, k, v)
+        return Answer(output[..., :value_width].to(output.dtype if bias is None else narrow))
 
 
 def _fused(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
@@ -156,8 +154,14 @@ def _without_gradients(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tenso
     return functional.scaled_dot_product_attention(q, k, v, **options)
 
 
-def _masked(attend: Tensor | None, blind: Tensor, flags: dict[str, Any], q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    return _fused(q, k, v, attn_mask=attend, **flags).masked_fill(blind, 0.0)
+def _without_blind(kernel: Callable[..., Tensor], blind: Tensor | None, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """The kernel's output, with zeros in rows that see nothing (`_with_blind_rows`).
+
+    Such rows attend with zeros: whatever the keys that they should not see hold, their scores and gradients are finite.
+    """
+    if blind is None:
+        return kernel(q, k, v)
+    return kernel(q.masked_fill(blind, 0.0), k, v).masked_fill(blind, 0.0)
 
 
 def _kernel_of(problem: Problem) -> tuple[Callable[..., Tensor], dict[str, Any]]:
@@ -174,8 +178,7 @@ def _of_visible(
     kernel: Callable[..., Tensor], flags: dict[str, Any], visible: Tensor, q: Tensor, k: Tensor, v: Tensor
 ) -> Tensor:
     attend, blind = _with_blind_rows(_over_all_keys(visible, k.shape[2]))
-    output = kernel(q, k, v, attn_mask=attend, **flags)
-    return output if blind is None else output.masked_fill(blind, 0.0)
+    return _without_blind(partial(kernel, attn_mask=attend, **flags), blind, q, k, v)
 
 
 def _with_tensor(
@@ -193,7 +196,7 @@ def _with_tensor(
     attend = None if attend is None else attend.detach()
     if blind is None:
         return partial(kernel, attn_mask=attend, **flags)
-    return partial(_masked, attend, blind, flags)
+    return partial(_without_blind, partial(kernel, attn_mask=attend, **flags), blind)
 
 
 def _broadcast(problem: Problem) -> Tensor:

@@ -121,8 +121,10 @@ def _cheapest(problem: Problem) -> Backend | None:
 
 def is_chosen_by_sizes(problem: Problem, backend: Backend) -> bool:
     """Return whether a backend was chosen for a call without planning, so that it is for all calls of these sizes."""
-    bounds = [one.least_cost(problem) for one in BACKENDS if one is not backend and one.suits(problem)]
-    return backend is _FUSED and all(backend.cost(problem) < bound for bound in bounds)
+    if backend is not _FUSED or problem.is_empty:
+        return False
+    cost = backend.cost(problem)
+    return all(cost < one.least_cost(problem) for one in BACKENDS if one is not backend and one.suits(problem))
 
 
 def _able(problem: Problem, mode: Mode) -> list[Backend]:

@@ -72,6 +72,8 @@ class Mask:
                 return None
             if held:
                 object.__setattr__(self, "_identity", known)
+        if not known[0]:
+            return known
         own, now = held.get("_own", {}), _versions(known[0])
         if not now.keys() <= own.keys():
             return None

@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
@@ -56,7 +57,8 @@ class PlanCache:
                     self._plans.move_to_end(key)
                     known: Plan = plan
                     return known
-        made = make()
+        with torch.inference_mode(False):  # a later call may train with it
+            made = make()
         with self._lock:
             self._plans[key] = tuple(weakref.ref(leaf) for leaf in leaves), made
             self._plans.move_to_end(key)

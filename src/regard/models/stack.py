@@ -235,4 +235,3 @@ class _Seen:
         first, heads = keys - self._queries, bias.leading[1]
         i, j = torch.arange(first, keys, device=x.device), torch.arange(keys, device=x.device)
         return DenseBias(bias.tile(slice(0, 1), slice(0, heads), i, j))
-

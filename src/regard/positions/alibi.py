@@ -28,8 +28,9 @@ def alibi_slopes(num_heads: int, device: torch.device | str | None = None) -> Fl
     """
     check_count("num_heads", num_heads, 1, "counts heads", most=2**16)
     power = 2 ** math.floor(math.log2(num_heads))
-    first = torch.arange(1, power + 1, device=device) / power
-    others = torch.arange(1, 2 * (num_heads - power) + 1, 2, device=device) / (2 * power)
+    wide = torch.promote_types(torch.get_default_dtype(), torch.float32)  # models are loaded under narrower ones
+    first = torch.arange(1, power + 1, dtype=wide, device=device) / power
+    others = torch.arange(1, 2 * (num_heads - power) + 1, 2, dtype=wide, device=device) / (2 * power)
     return torch.exp2(-8 * torch.cat([first, others]))
 
 
