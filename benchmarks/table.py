@@ -6,6 +6,11 @@ Each file is a run with one library of native kernels, and has a column, headed 
 with `-avx2` is a run that was limited to AVX2, and comes after the others. A table is between `<!-- speed: NAME -->`
 and `<!-- end of speed -->`; what is to be read from it is written above it by hand. `--check` writes nothing, and exits
 with 1 where the page differs from the results.
+
+Short sequences have two runs of their own, `short-2-cores-*.json` of `benchmarks/results`, which are read as well:
+
+    regard bench short small --out out/bench.json
+    mv out/bench.json benchmarks/results/short-2-cores-amd-1.json
 """
 
 import argparse
@@ -20,6 +25,7 @@ from regard_bench.report import limits_table, processor, read, table, targets_ta
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "performance.md"
+SHORT_RUNS = sorted((ROOT / "benchmarks" / "results").glob("short-2-cores-*.json"))
 LIMITED = "-avx2"  # how the name of a run ends in which regard, PyTorch and MKL were limited to AVX2
 MARKS = re.compile(r"(<!-- speed: ([^>]*) -->\n).*?(<!-- end of speed -->)", re.DOTALL)
 CASES = {  # table: its cases
@@ -41,6 +47,14 @@ CASES = {  # table: its cases
         "small calls, causal & window",
         "small calls, ALiBi",
         "small calls, dropout 0.1",
+    ),
+    "short sequences": (
+        "16 tokens, boolean mask",
+        "16 tokens, new padding",
+        "a layer over 16 tokens, training",
+        "a layer over 16 tokens, inference",
+        "windows of 49, a bias that learns",
+        "windows of 49, a bias that learns, training",
     ),
     "models": (
         "translation, 3 + 3 layers of 256",
@@ -94,7 +108,18 @@ def tables(columns: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     if missing := sorted({row["case"] for run in columns.values() for row in run["rows"]} - set(cases)):
         sys.exit(f"no table of {Path(__file__).name} has {', '.join(missing)}")
     named = {name: table(columns, many) for name, many in CASES.items()}
+    named["short sequences"] = short_table(columns, [read(path) for path in SHORT_RUNS])
     return named | {"targets": targets_table(columns, cases), "limits": limits_table(columns)}
+
+
+def short_table(columns: Mapping[str, Mapping[str, Any]], runs: Sequence[Mapping[str, Any]]) -> str:
+    """Return the table of short sequences: of the runs that have any, and of those of their own, which also have small
+    calls.
+    """
+    cases = CASES["short sequences"]
+    short = {name: run for name, run in columns.items() if any(row["case"] in cases for row in run["rows"])}
+    short |= {f"{processor(run)}, run {at}": run for at, run in enumerate(runs, 1)}
+    return table(short, [*cases, *CASES["small calls"]], with_targets=True)
 
 
 def main() -> None:

@@ -70,11 +70,11 @@ def regressions(rows: Sequence[Row], before: Mapping[str, Any]) -> list[tuple[Ro
     return worse
 
 
-def table(columns: Mapping[str, Mapping[str, Any]], cases: Sequence[str] = ()) -> str:
+def table(columns: Mapping[str, Mapping[str, Any]], cases: Sequence[str] = (), *, with_targets: bool = False) -> str:
     """Return a table in Markdown of the results of several runs, a column each.
 
-    The rows are those of `cases`, or all. Shares of the machine's limit have a column beside the figures. A run that
-    has none of the rows has no column.
+    The rows are those of `cases`, or all. Shares of the machine's limit have a column beside the figures, and targets
+    if requested. A run that has none of the rows has no column.
 
     >>> row = {"case": "full", "at": "512 tokens", "what": "time / SDPA's", "unit": "×", "why": ""}
     >>> row |= {"median": 1.004, "low": 0.99, "high": 1.01, "rounds": 9}
@@ -82,15 +82,21 @@ def table(columns: Mapping[str, Mapping[str, Any]], cases: Sequence[str] = ()) -
     | case | at | what | One | Other |
     |---|---|---|---:|---:|
     | full | 512 tokens | time / SDPA's | 1.00 × (0.99 – 1.01) | not measured |
+    >>> print(table({"One": {"rows": [row | {"target": "≤ 1.1"}]}}, with_targets=True))
+    | case | at | what | target | One |
+    |---|---|---|---:|---:|
+    | full | 512 tokens | time / SDPA's | ≤ 1.1 | 1.00 × (0.99 – 1.01) |
     """
     runs = {name: rows for name, results in columns.items() if (rows := _by_key(results, cases))}
     with_shares = [name for name, rows in runs.items() if any(row.get("share") for row in rows.values())]
-    heads = ["case", "at", "what"]
+    heads = ["case", "at", "what", *["target"] * with_targets]
     for name in runs:
         heads += [name, "share of its limit"] if name in with_shares else [name]
     lines = [f"| {' | '.join(heads)} |", f"|---|---|---|{'---:|' * (len(heads) - 3)}"]
     for key in dict.fromkeys(key for rows in runs.values() for key in rows):
         cells = list(key)
+        if with_targets:
+            cells.append(next((rows[key]["target"] for rows in runs.values() if key in rows), None) or "")
         for name, rows in runs.items():
             row = rows.get(key)
             cells.append(_figure(row))
