@@ -111,3 +111,15 @@ def test_the_forward_is_the_fused_kernels_to_the_bit(grad):
     with torch.set_grad_enabled(grad):
         output = regard.attention(q, k, v, bias=bias)
     assert torch.equal(output, scaled_dot_product_attention(q, k, v, attn_mask=bias.detach()))
+
+
+def test_gradients_are_the_same_where_autocast_is_on_around_the_backward():
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, 2, 9, 8, requires_grad=True) for _ in range(3))
+    bias = (50 * torch.randn(1, 2, 9, 9)).requires_grad_()
+    plain = torch.autograd.grad(regard.attention(q, k, v, bias=bias).sum(), (q, k, v, bias))
+    output = regard.attention(q, k, v, bias=bias)
+    with torch.autocast("cpu", torch.bfloat16):
+        inside = torch.autograd.grad(output.sum(), (q, k, v, bias))
+    for one, other in zip(plain, inside, strict=True):
+        torch.testing.assert_close(one, other)

@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
+from regard.tensors import without_autocast
 from regard.torch_private import softmax_backward
 
 __all__ = ["attend_with_bias_gradient"]
@@ -48,14 +49,21 @@ class _WithBiasGradient(torch.autograd.Function):
     def backward(ctx: Any, *ups: Any) -> Any:
         q, k, v, bias = ctx.saved_tensors
         wanted = ctx.needs_input_grad[:4]
-        if torch.is_grad_enabled():  # derivatives of the gradients are wanted: the formula as PyTorch computes it
-            tensors = [x if want else x.detach() for x, want in zip((q, k, v, bias), wanted, strict=True)]
-            q, k, v, bias = tensors
-            again = functional.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=ctx.scale)
-            inputs = [x for x, want in zip(tensors, wanted, strict=True) if want]
-            found = iter(torch.autograd.grad(again, inputs, ups[0], create_graph=True))
-            return *(next(found) if want else None for want in wanted), None
-        return *_gradients(ups[0], q, k, v, bias, ctx.scale, wanted), None
+        with without_autocast(q.device):  # as in the forward, whatever is on around the backward
+            return *_backward(ups[0], q, k, v, bias, ctx.scale, wanted), None
+
+
+def _backward(
+    up: Tensor, q: Tensor, k: Tensor, v: Tensor, bias: Tensor, scale: float, wanted: tuple[bool, ...]
+) -> Gradients:
+    if torch.is_grad_enabled():  # derivatives of the gradients are wanted: the formula as PyTorch computes it
+        tensors = [x if want else x.detach() for x, want in zip((q, k, v, bias), wanted, strict=True)]
+        q, k, v, bias = tensors
+        again = functional.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=scale)
+        inputs = [x for x, want in zip(tensors, wanted, strict=True) if want]
+        found = iter(torch.autograd.grad(again, inputs, up, create_graph=True))
+        return tuple(next(found) if want else None for want in wanted)
+    return _gradients(up, q, k, v, bias, scale, wanted)
 
 
 def _gradients(

@@ -180,6 +180,7 @@ def _evaluated(
     visible = mask.bind(queries, keys).broadcast(batch, heads, tensors[0].device)
     known = partial(compute, visible)
     if visible.numel() <= _SMALL:
+        known = partial(compute, visible.clone())  # a view would keep the mask
         _store(key, _Prepared(known, tuple([weakref.ref(tensor) for tensor in tensors])))
     return known
 

@@ -13,6 +13,7 @@ from regard.positions import Bias, DenseBias, Rotary
 from regard.problem import Problem
 from regard.tensors import are_in_memory
 from regard.torch_private import peek_interpreter_stack
+from regard.values import tensors
 
 __all__ = ["FEW_QUERIES", "may_be_narrowed", "narrowed"]
 
@@ -31,6 +32,12 @@ class _Kept:
 
     keys: Keys
     mask: BoundMask | None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of what is kept."""
+        own = [self.keys] if isinstance(self.keys, Tensor) else []
+        return sum(leaf.nbytes for leaf in (*own, *tensors(None if self.mask is None else self.mask.mask)))
 
 
 def narrowed(problem: Problem, rotary: Rotary | None = None) -> tuple[Problem, Keys | None]:

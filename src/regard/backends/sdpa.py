@@ -306,7 +306,7 @@ def _is_plain_causal(problem: Problem) -> bool:
     bound = problem.mask
     if problem.scale <= 0:
         return False  # the kernel hides by a score that such a scale turns into the largest, or NaN
-    return bound is not None and isinstance(bound.mask, Causal) and bound.q_offset == bound.mask.shift
+    return bound is not None and type(bound.mask) is Causal and bound.q_offset == bound.mask.shift
 
 
 class _First(torch.autograd.Function):

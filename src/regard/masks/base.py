@@ -6,7 +6,8 @@ PARTIAL means "some pairs, perhaps": combining may call an empty or full rectang
 """
 
 from dataclasses import dataclass
-from typing import NoReturn, Self
+from functools import cached_property
+from typing import Any, NoReturn, Self
 
 import torch
 from jaxtyping import Bool, Int, Int8
@@ -42,6 +43,12 @@ class Mask:
     If a mask of your own defines `__post_init__`, end it with `super().__post_init__()`, which copies the tensors.
     """
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Have a mask that answers in another way than its parent evaluate pairs, and not what its parent knows."""
+        super().__init_subclass__(**options)
+        if "__call__" in vars(cls) and "rectangle" not in vars(cls):
+            cls.rectangle = _evaluated  # type: ignore[method-assign, assignment]
+
     def __post_init__(self) -> None:
         """Copy the tensors in the fields."""
         parts: list[tuple[str, object]] = []
@@ -49,7 +56,7 @@ class Mask:
             parts = [(name, getattr(self, name)) for name in field_names(self)]
         for name, part in parts:
             if not isinstance(part, Mask) and tensors(part):
-                object.__setattr__(self, name, copied(part))
+                object.__setattr__(self, name, _copied(part))
         if torch.compiler.is_compiling():  # a graph knows no identities
             return
         own: dict[int, int] = {}
@@ -68,14 +75,14 @@ class Mask:
         known: tuple[list[Tensor], Form] | None = held.get("_identity")
         if known is None:
             known = flatten(self)
-            if not is_fixed(known[1]):  # what is no dataclass has itself as its form
+            if not is_fixed(known[1]) or _has_more(self):  # what is no dataclass has itself as its form
                 return None
             if held:
                 object.__setattr__(self, "_identity", known)
         if not known[0]:
             return known
         own, now = held.get("_own", {}), _versions(known[0])
-        if not now.keys() <= own.keys():
+        if not now.keys() <= own.keys() or -1 in now.values():
             return None
         if any(own[tensor] != version for tensor, version in now.items()):
             changed = [
@@ -87,11 +94,22 @@ class Mask:
             )
         return known
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out addresses, which are others in a copy and in another process."""
+        held = vars(self)
+        kept = {name: value for name, value in held.items() if name not in _BOOKS}
+        return kept | {"_own": {id(leaf) for leaf in tensors(self)} <= held.get("_own", {}).keys()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Own the tensors that were copied, if they were owned before."""
+        vars(self).update(state)
+        object.__setattr__(self, "_own", _versions(self) if state["_own"] else {})
+
     def with_place(self, **fields: object) -> Self:
         """The same mask with other numbers in some fields; tensors, and what was computed from them, are shared."""
         placed = object.__new__(type(self))
         held = {} if torch.compiler.is_compiling() else vars(self)  # which compilers of PyTorch 2.11 cannot follow
-        for name in held.keys() - {"_identity", "_block_masks"} or set(field_names(self)):
+        for name in held.keys() - (_BOOKS - {"_own"}) or set(field_names(self)):
             object.__setattr__(placed, name, getattr(self, name))
         for name, value in fields.items():
             object.__setattr__(placed, name, value)
@@ -105,11 +123,12 @@ class Mask:
         self, batch: slice, heads: slice, i: slice, j: slice, device: torch.device
     ) -> Bool[Tensor, "#batch #heads #rows #columns"]:
         """Evaluate the mask for ranges of sequences, heads and positions, of which none is evaluated twice where all
-        are alike: a mask that holds a tensor of pairs gives a part of it.
+        are alike: a mask that holds a tensor of pairs gives a part of it, which is not to be written to.
         """
         b, h, rows, columns = (torch.arange(x.start, x.stop, device=device) for x in (batch, heads, i, j))
         places = b[:, None, None, None], h[None, :, None, None], rows[None, None, :, None], columns[None, None, None]
-        return self.__call__(*places)
+        visible = self.__call__(*places)
+        return visible.reshape((1,) * (4 - visible.ndim) + tuple(visible.shape))
 
     def blocks(self, rectangles: Rectangles, /) -> Int8[Tensor, "batch heads *rectangles"]:
         """Tell of each rectangle whether it is EMPTY, FULL or PARTIAL; batch and heads are 1 where all are alike.
@@ -290,11 +309,36 @@ class Not(Mask):
 
     def resolve(self, q_len: int, kv_len: int, q_offset: int) -> Mask:
         """Resolve what is hidden."""
-        return Not(self.hidden.resolve(q_len, kv_len, q_offset))
+        return type(self)(self.hidden.resolve(q_len, kv_len, q_offset))
 
     def resolve_within(self, spans: Int[Tensor, "batch 2"], place: tuple[int, int, int], /) -> Mask:
         """Resolve what is hidden for sequences of these spans."""
-        return Not(self.hidden.resolve_within(spans, place))
+        return type(self)(self.hidden.resolve_within(spans, place))
+
+
+_BOOKS = frozenset({"_own", "_identity", "_block_masks"})  # what a mask knows of its tensors, besides its fields
+
+
+def _evaluated(mask: Mask, *parts: Any) -> Tensor:
+    return Mask.rectangle(mask, *parts)
+
+
+def _copied(part: Any) -> Any:
+    """Copies that count their changes, also where the mask is made in inference mode."""
+    if torch.compiler.is_compiling():
+        return copied(part)
+    with torch.inference_mode(False):
+        return copied(part)
+
+
+def _has_more(mask: Mask) -> bool:
+    """Whether a mask that a user wrote, or one inside, has attributes that are no fields, and so not in its form."""
+    names_ = set(field_names(mask))
+    if any(isinstance(part, Mask) and _has_more(part) for part in map(vars(mask).get, names_)):
+        return True
+    more = vars(mask).keys() - names_ - _BOOKS
+    computed = {name for name in more if isinstance(getattr(type(mask), name, None), cached_property)}
+    return not type(mask).__module__.startswith("regard.") and bool(more - computed)
 
 
 def _versions(value: object) -> dict[int, int]:

@@ -44,7 +44,10 @@ class BoundMask:
     def tile(
         self, rows: slice, columns: slice, *, batch: slice | int = 1, heads: slice | int = 1, device: torch.device
     ) -> Bool[Tensor, "#batch #heads rows columns"]:
-        """Evaluate the mask for some rows and columns (indices, not positions), broadcast over batch and heads."""
+        """Evaluate the mask for some rows and columns (indices, not positions), broadcast over batch and heads.
+
+        It may be a view of the mask's own tensor, and is not to be written to; what `dense` gives is.
+        """
         visible = self._rectangle(rows, columns, batch, heads, device)
         return visible.expand(*visible.shape[:2], rows.stop - rows.start, columns.stop - columns.start)
 

@@ -65,7 +65,7 @@ class Padding(Mask):
     def rectangle(self, batch: slice, heads: slice, i: slice, j: slice, device: torch.device) -> Tensor:
         """The flags of these keys, without copying."""
         flags = self.attention_mask
-        if type(self).__call__ is not Padding.__call__ or flags.device != device:
+        if flags.device != device:
             return super().rectangle(batch, heads, i, j, device)
         part = flags[:, j] if flags.shape[0] == 1 else flags[batch, j]
         return part[:, None, None]

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from regard.errors import InputError
 from regard.masks import Mask
 from regard.nn.per_sample import check_value
+from regard.tensors import are_in_memory
 from regard.values import flatten, names, unflatten
 
 __all__ = ["ComputedBuffers", "ValueModule", "hold", "value_of"]
@@ -23,7 +24,8 @@ class ValueModule(nn.Module):
 
     If a tensor in the value is an `nn.Parameter`, it becomes a parameter of this module. Other tensors become buffers.
     Both have the names of their fields, follow `.to()` and are part of the state dict. Each call returns the value with
-    the current tensors.
+    the current tensors; a mask is made again where a buffer was replaced or changed, which PyTorch does not count for
+    numbers that are written through `.data[...]` or `.numpy()`.
 
     Raises:
         InputError: A tensor requires gradients and is no `nn.Parameter`.
@@ -40,7 +42,9 @@ class ValueModule(nn.Module):
         leaves, self._form = flatten(value)
         self._names = tuple(names(self._form))
         self._constant = None if leaves else value
-        self._mask: tuple[list[tuple[Tensor, int]], Mask] | None = None  # the last one, and the buffers that it copied
+        self._mask: tuple[list[tuple[Tensor, int, torch.device, int]], Mask] | None = (
+            None  # the last one, and the buffers that it copied
+        )
         for name, tensor in zip(self._names, leaves, strict=True):
             if isinstance(tensor, nn.Parameter):
                 self.register_parameter(name, tensor)
@@ -60,10 +64,12 @@ class ValueModule(nn.Module):
         leaves = [getattr(self, name) for name in self._names]
         if not issubclass(self._form[0], Mask) or torch.compiler.is_compiling():
             return unflatten(self._form, leaves)
-        buffers = [(leaf, -1 if leaf.is_inference() else leaf._version) for leaf in leaves]
+        if not are_in_memory(*leaves) or any(leaf.is_inference() for leaf in leaves):  # changes are not counted
+            return unflatten(self._form, leaves, checked=(Mask,))
+        buffers = [(leaf, leaf.data_ptr(), leaf.device, leaf._version) for leaf in leaves]
         if self._mask is None or not all(
-            leaf is known and version == before
-            for (leaf, version), (known, before) in zip(buffers, self._mask[0], strict=True)
+            leaf is known and now == before
+            for (leaf, *now), (known, *before) in zip(buffers, self._mask[0], strict=True)
         ):
             self._mask = buffers, unflatten(self._form, leaves, checked=(Mask,))  # planned once, as a mask is
         return self._mask[1]

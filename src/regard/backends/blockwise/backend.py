@@ -30,6 +30,7 @@ __all__ = ["Blockwise", "attend_in_blocks", "laid_out", "results_in_blocks"]
 _SMALL = 2**18  # pairs for which planning would take longer than it saves
 _OVERHEAD = 2**18  # pairs that could be computed while Python plans and visits
 _OVERHEAD_EACH = 2**19  # and again for each sequence or head with blocks of its own
+_HELD = 2**16  # bytes of a mask that are kept with a call
 _LISTED = 2**14  # numbers of blocks that are kept with a call
 _TALL = 4  # rows that share their shape are worth a call of their own
 _WIDE = 8  # and so are blocks in one run
@@ -79,6 +80,8 @@ class Blockwise(Backend):
         """The call with its blocks laid out ready-made, unless these are long lists or have biases."""
         if problem.bias is not None or problem.dropout is not None:
             return None
+        if problem.mask is not None and sum(leaf.nbytes for leaf in tensors(problem.mask.mask)) > _HELD:
+            return None  # the layout holds the mask
         _, blocks = laid_out(problem)
         listed = (
             piece.columns.numel() for sheet in blocks.sheets for piece in sheet.pieces if isinstance(piece, Gathered)
