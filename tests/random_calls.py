@@ -1005,6 +1005,7 @@ RULES: tuple[tuple[Callable[[Call], bool], Callable[[Call], dict[str, Any]]], ..
     (lambda call: call.bias == "none", lambda call: {"holes": "", "bias_dtype": "float32"}),
     # In a narrower type a bias is computed in that, as the formula would in none.
     (lambda call: call.dtype == "float64", lambda call: {"bias_dtype": "float64"}),
+    (lambda call: call.dtype == "float32" and "one's own" in call.bias, lambda call: {"bias_dtype": "float32"}),
     (lambda call: call.holes == "nan" and not call.mask, lambda call: {"holes": ""}),
     # The formula's own gradient is NaN there.
     (lambda call: call.holes == "nan" and "sigmoid" in call.normalizer and call.learns != "", lambda _: {"holes": ""}),
@@ -1037,6 +1038,13 @@ RULES: tuple[tuple[Callable[[Call], bool], Callable[[Call], dict[str, Any]]], ..
     (lambda call: "blockwise" in call.backend and call.batch * call.heads > 256, lambda call: {"backend": "auto"}),
     # Of other ways to call.
     (lambda call: call.way in OF_ONE_SEQUENCE, lambda call: {"dimensions": 4, "learns": call.learns.replace("p", "")}),
+    # PyTorch's own kernel is refused there.
+    (
+        lambda call: call.way in OF_ONE_SEQUENCE and call.dtype == "float16" and call.ambient.startswith("autocast"),
+        lambda call: {"dtype": "float32"},
+    ),
+    # What the second derivative multiplies by would be huge, too.
+    (lambda call: call.way == "create graph" and call.hidden == "huge", lambda call: {"hidden": ""}),
     # A mask that is mapped too cannot be bound before.
     (
         lambda call: call.way in OF_ONE_SEQUENCE and not {*RAW}.isdisjoint(call.mask),

@@ -42,7 +42,8 @@ def export(source: Path, place: Path, body: str) -> None:
         path.write_text(path.read_text("utf-8") + added, "utf-8")
     elif call := re.search(r"Export:\s+`(\w+)\(\)`\s+in\s+`(\w+)`\s+of\s+`src/([^`]+)`", body):
         path = source / call[3]
-        text = path.read_text("utf-8").replace(f"{call[2]}=(", f"{call[2]}=({call[1]}(), ", 1)
+        text, many = re.subn(rf"^({call[2]}\b.*= \()", rf"\1{call[1]}(), ", path.read_text("utf-8"), flags=re.MULTILINE)
+        assert many == 1, f"{call[2]} is not a tuple of {call[3]}"
         module = ".".join(place.with_suffix("").parts)
         first = re.search(r"^(from|import) ", text, flags=re.MULTILINE)
         path.write_text(f"{text[: first.start()]}from {module} import {call[1]}\n{text[first.start() :]}", "utf-8")

@@ -97,8 +97,7 @@ def choose(problem: Problem, backend: str = "auto", prefers: str = "auto") -> Ba
         return _NAMED[backend]
     if prefers != "auto" and _NAMED[prefers].refuses(problem) is None:
         return _NAMED[prefers]
-    mode = Mode.now()
-    chosen = _cheapest(problem) if mode is Mode.EAGER else _for_graphs(_able(problem, mode), problem, mode)
+    chosen = _cheapest(problem) if (mode := Mode.now()) is Mode.EAGER else _for_graphs(problem, mode)
     if chosen is None:
         reasons = "; ".join(f"{one.name}: {one.refuses(problem)}" for one in BACKENDS if one.suits(problem))
         raise InputError(f"no backend can run this call ({reasons}): raise `max_bytes` or shorten it")
@@ -127,24 +126,23 @@ def is_chosen_by_sizes(problem: Problem, backend: Backend) -> bool:
     return all(cost < one.least_cost(problem) for one in BACKENDS if one is not backend and one.suits(problem))
 
 
-def _able(problem: Problem, mode: Mode) -> list[Backend]:
-    """Return those that suit a call in a graph and do not refuse it; the kernels of this machine are not exported."""
-    suiting = [one for one in BACKENDS if (mode is Mode.COMPILED or one is not _NATIVE) and one.suits(problem)]
-    return [one for one in suiting if one.refuses(problem) is None]
-
-
-def _for_graphs(ready: list[Backend], problem: Problem, mode: Mode) -> Backend | None:
+def _for_graphs(problem: Problem, mode: Mode) -> Backend | None:
     """Return what a graph takes, in which no plan can be made: kernels that were measured to be faster, else whole
     tensors where they are small, and blocks, which an operator plans, where they are not.
+
+    The kernels of this machine are not exported; and what compares symbolic lengths, so that the comparison becomes a
+    guard of the program, is not asked where a backend that compares none will do.
     """
-    if _NATIVE in ready:
-        return _NATIVE
+    suiting = [one for one in BACKENDS if (mode is Mode.COMPILED or one is not _NATIVE) and one.suits(problem)]
     pairs = problem.batch * problem.heads * problem.queries * problem.keys
     if mode is Mode.EXPORTED and not statically_known_true(pairs <= _WHOLE):
-        for backend in ready:
+        for backend in suiting:
             needs = 0 if backend is _BLOCKS else backend.bytes(problem)
-            if type(needs) is int and needs == 0:
+            if type(needs) is int and needs == 0 and backend.refuses(problem) is None:
                 return backend
+    ready = [one for one in suiting if one.refuses(problem) is None]
+    if _NATIVE in ready:
+        return _NATIVE
     whole = [backend for backend in ready if backend is not _BLOCKS]
     if whole and (pairs <= _WHOLE or _BLOCKS not in ready or whole[0].bytes(problem) == 0):
         return whole[0]
@@ -236,9 +234,9 @@ def explain(problem: Problem, backend: str = "auto", prefers: str = "auto") -> E
     ready = [one for one in _NAMED.values() if one.name in reasons and reasons[one.name] is None]
     chosen = None
     if ready:
-        chosen = (
-            min(ready, key=lambda one: one.cost(problem)) if mode is Mode.EAGER else _for_graphs(ready, problem, mode)
-        )
+        chosen = min(ready, key=lambda one: one.cost(problem))
+        if mode is not Mode.EAGER and backend == "auto":
+            chosen = _for_graphs(problem, mode)
     said = _about_native(problem, chosen) if backend == "auto" else ()
     share = problem.plan().share
     pairs = problem.batch * problem.heads * problem.queries * problem.keys
