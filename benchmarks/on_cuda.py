@@ -33,7 +33,7 @@ from oracles import dense
 from regard import masks, positions, scores
 from regard.errors import RegardError
 
-EAGER = ("auto", "sdpa", "blockwise", "reference")
+EAGER = ("auto", "sdpa", "strips", "reference")
 TOLERANCE = {torch.float32: 3e-5, torch.float16: 1e-2, torch.bfloat16: 6e-2}
 Section = Callable[["Report", str], None]
 SECTIONS: dict[str, Section] = {}
@@ -167,7 +167,7 @@ def _parts(report: Report, device: str) -> None:
 
         exact = Leaves(torch.float32, torch.float64, True)
         expected = run(exact, "cpu", "reference")
-        for backend in ("auto", "blockwise", "reference"):
+        for backend in ("auto", "strips", "reference"):
             what = f"{one} {mask} {shape.queries}×{shape.keys} {backend}"
             with report.trying(what):
                 leaves = LeavesOn(device, torch.float32)
@@ -192,7 +192,7 @@ def _few_queries(report: Report, device: str) -> None:
         hidden = ~torch.tensor(whole.reshape(1, 2, -1, keys).any(2))[..., None]
         k, v = k.masked_fill(hidden, 1e4), v.masked_fill(hidden, 1e4)
         expected = dense(q, k, v, visible=seen)
-        for backend in ("auto", "blockwise", "split"):
+        for backend in ("auto", "strips", "sdpa"):
             what = f"{family} {seed} {queries} queries {backend}"
             with report.trying(what):
                 given = [one.to(device) for one in (q, k, v)]
@@ -409,7 +409,7 @@ def _compiled(report: Report, device: str) -> None:
 def _dropout(report: Report, device: str) -> None:
     """Dropout by a generator can be repeated, keeps the mean, and its gradient drops the same weights."""
     x = torch.randn(2, 4, 64, 16, generator=torch.Generator().manual_seed(0)).to(device)
-    for backend in ("auto", "blockwise", "reference"):
+    for backend in ("auto", "strips", "reference"):
         with report.trying(backend):
             run = lambda seed, backend=backend: regard.attention(  # noqa: E731
                 x, x, x, dropout=0.3, generator=torch.Generator(device).manual_seed(seed), backend=backend

@@ -96,7 +96,7 @@ def rows() -> list[list[str]]:
             for mask in MASKS:
                 theirs = errors("pytorch", shape, mask, dtype)
                 row = [type_name, shape, mask, _small(theirs[0].mean), _small(max(one.mean for one in theirs[1:]))]
-                for how in ("sdpa", "blockwise", "reference"):
+                for how in ("sdpa", "strips", "reference"):
                     ours = errors(how, shape, mask, dtype)
                     shares = [one.mean / other.mean for one, other in zip(ours, theirs, strict=True)]
                     row += [f"{shares[0]:.2f}", f"{max(shares[1:]):.2f}"]
@@ -109,7 +109,7 @@ def _small(x: float) -> str:
 
 
 HEAD = (
-    "| type | queries × keys | mask | PyTorch: output | its gradients | sdpa: output | gradients | blockwise: output "
+    "| type | queries × keys | mask | PyTorch: output | its gradients | sdpa: output | gradients | strips: output "
     "| gradients | reference: output | gradients |\n"
     "|---|---|---|---|---|---|---|---|---|---|---|"
 )

@@ -2,7 +2,7 @@
 
     python benchmarks/sharded_memory.py [--ranks 4] [--heads 8] [--tokens 65536] [--window 2048]
 
-One process computes the call alone with `blockwise`, then each of the ranks its part: causal with a window, heads of
+One process computes the call alone with `strips`, then each of the ranks its part: causal with a window, heads of
 64, forward and backward, one thread each. Printed is what the resident set was at its peak above what it was before q,
 k and v were made, in MiB. Linux alone, which can reset the peak of a process.
 """
@@ -42,7 +42,7 @@ def measure(rank: int, asked: argparse.Namespace, ranks: int, store: str, found:
 
     def train(tokens: int) -> None:
         q, k, v = (made(tokens).detach().requires_grad_() for _ in range(3))
-        backend = "blockwise" if mesh is None else "sharded"
+        backend = "strips" if mesh is None else "sharded"
         output = regard.attention(q, k, v, mask=masks.Causal() & masks.Window(asked.window), backend=backend)
         output.backward(made(tokens))
 

@@ -120,7 +120,7 @@ def _asked(entry: Entry) -> tuple[tuple[tuple[str, str, str], ...], str]:
     """What each backend answers, and how much work there is."""
     short, long = _problem(entry, SHORT), _problem(entry, LONG)
     answers = []
-    for backend in (named()[name] for name in ("sdpa", "blockwise", "reference")):
+    for backend in (named()[name] for name in ("sdpa", "strips", "reference")):
         reason = backend.refuses(short)
         at_length = backend.refuses(long)
         memory = f"refuses: {at_length}" if at_length else human_bytes(backend.bytes(long))

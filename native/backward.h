@@ -1,7 +1,7 @@
-// The gradients: weights are computed again from the log-sum-exp, tile by tile, and all five products of a tile in one
+// The gradients: weights are computed again from the peak of each row, tile by tile, and all five products of a tile in one
 // pass (Dao et al. 2022, arXiv:2205.14135, algorithm 4).
 //
-//     w = e^(s − lse)    g = grad_output · vᵀ    δ = Σ grad_output · output    ds = w (g − δ)
+//     w = e^(s − peak)    g = grad_output · vᵀ    δ = Σ grad_output · output    ds = w (g − δ)
 //     dq = ds · k        dk = dsᵀ · q            dv = wᵀ · grad_output
 //
 // Where dropout keeps a weight, g and the w of dv are divided by 1 − p; where it does not, they are 0. Of a sigmoid,
@@ -128,10 +128,10 @@ struct GradientTile {
 
     void weigh_row(Address score, Address gradient, Index vectors, Index r, const uint32_t *columns) {
         Words row_hash = call.drops ? hash_row(call, b, h, first + r) : Words{};
-        float lse = call.lse[row + r], delta = call.delta[row + r];
+        float peak = call.peaks[row + r], delta = call.delta[row + r];
         for (Index n = 0; n < vectors; n++) {
             Floats x = load<Floats>(score + n * VECTOR) * call.scale, g = load<Floats>(gradient + n * VECTOR);
-            Floats weight = call.is_sigmoid ? sigmoid(x + call.shift) : exp(x - lse), dropped = weight;
+            Floats weight = call.is_sigmoid ? sigmoid(x + call.shift) : exp(x - peak), dropped = weight;
             if (call.drops) {
                 Floats factor =
                     kept_columns(call, row_hash, columns + n * LANES) ? broadcast(call.kept_scale) : Floats{};

@@ -4,7 +4,7 @@
 //
 // Python owes: rows of q, k, v and grad_output that can be read to their padded width (`depth`, `value_vectors`), with
 // zeros there; workspaces and buffers as large as the loops need (calls.py computes them beside the names used here);
-// 0 in `visible` for keys beyond the last; a finite `lse`, 0 for rows that see no key, where gradients are computed.
+// 0 in `visible` for keys beyond the last; a finite peak, 0 for rows that see no key, where gradients are computed.
 #pragma once
 #include "vectors.h"
 
@@ -33,7 +33,7 @@ struct Call {
 
     Tensor q, k, v, grad_output;
     Address output;         // (batch, heads, queries, value_vectors · 16), of floats or of bfloat16
-    float *lse, *lse_rest;  // the log-sum-exp of each row, and what rounding took from it
+    float *peaks, *totals;  // Σ e^s of each row is total · e^peak; gradients read the peak alone
     Index packs;            // blocks of keys that are rearranged before they are used; the first tasks
     Address packed_keys, packed_values;
 

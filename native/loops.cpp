@@ -7,7 +7,7 @@
 //     score     tile · block, 4 rows × 4 vectors of sums in registers                                 products.h
 //     weigh     a row of scores: cap, bias, mask, e^(s − peak), dropout                               tiles.h
 //     add       weights · values, added to the tile's sums                                            products.h
-//     finish    sums / total, and the log-sum-exp                                                     tiles.h
+//     finish    sums / total, and the peak and total                                                   tiles.h
 //
 // A mask of a block has strips of 16 rows, of which each is computed from the first to the last strip of keys it sees. bfloat16 is
 // multiplied in pairs, an instruction that adds two products to a float, where the processor has it.
@@ -16,7 +16,7 @@
 // `statistics.h` what regard.watch keeps of weights; `peak.h` the machine's limit. `call.h` is the record that Python
 // fills. The functions that take a Call are called by all threads of a region with the same record: they take tasks by
 // its counter, in their order, until there are none, so that a thread waits for no task that nobody has begun. Nothing
-// is allocated or thrown, and nothing is called but memcpy, memset, expf and logf.
+// is allocated or thrown, and nothing is called but memcpy, memset and expf.
 #include "backward.h"
 #include "decode.h"
 #include "peak.h"

@@ -180,17 +180,16 @@ INLINE void drop(const Call &call, Address weights, Index blocks, Words row, con
     }
 }
 
-// Writes a row of output, sums / total, and its log-sum-exp in two numbers: 0 and −∞ for a row that sees no key.
+// Writes a row of output, sums / total, and its peak and total: all 0 for a row that sees no key.
 template <bool bf16> INLINE void finish_row(const Call &call, Index row, Address sums, float peak, float total) {
     float share = call.is_sigmoid ? call.kept_scale : total != 0 ? call.kept_scale / total : 0;
     Address output = call.output + row * call.value_vectors * (bf16 ? HALF : VECTOR);
     for (Index n = 0; n < call.value_vectors; n++)
         store_weights<bf16>(output, n, load<Floats>(sums + n * VECTOR) * share);
-    if (!call.lse) return;
+    if (!call.peaks) return;
     bool has_sum = !call.is_sigmoid && total != 0;
-    float logarithm = logf(total), lse = has_sum ? peak + logarithm : -INFINITE;
-    call.lse[row] = lse;
-    call.lse_rest[row] = has_sum ? (peak - lse) + logarithm : 0;
+    call.peaks[row] = has_sum ? peak : 0;
+    call.totals[row] = has_sum ? total : 0;
 }
 
 }  // namespace regard

@@ -2,5 +2,5 @@
 
 from regard.backends.selection import named
 
-# Those that know most calls; `native` needs kernels and `split` knows two kinds of calls.
-GENERAL = [named()[name] for name in ("sdpa", "blockwise", "reference")]
+# Those that know most calls; `native` needs kernels.
+GENERAL = [named()[name] for name in ("sdpa", "strips", "reference")]

@@ -738,12 +738,12 @@ def _with_checkpoint(call: Call, tensors: Tensors, attend: Attend, _: dict[str, 
 
 
 def _with_graph(call: Call, tensors: Tensors, attend: Attend, _: dict[str, Any]) -> dict[str, Tensor]:
-    """Differentiated twice, where that is not refused in a sentence."""
+    """Differentiated twice, where that is not refused in a sentence; strips and the formula do not refuse it."""
     results = _named(attend([tensors[name] for name in "qkv"]))
     try:
         gradients = _gradients_of(results, tensors, "create graph")
     except regard.InputError as refusal:
-        if "second derivative" not in str(refusal):
+        if "second derivative" not in str(refusal) or call.backend in ("strips", "reference"):
             raise
         gradients = _gradients_of(_named(attend([tensors[name] for name in "qkv"])), tensors)
     return {name: result.detach() for name, result in results.items()} | gradients
@@ -1034,8 +1034,8 @@ RULES: tuple[tuple[Callable[[Call], bool], Callable[[Call], dict[str, Any]]], ..
     ),
     (lambda call: call.dimensions < 4 and call.heads > 1, lambda call: {"dimensions": 4}),
     (lambda call: call.dimensions < 3 and call.batch > 1, lambda call: {"dimensions": 4}),
-    # Blocks of each sequence for itself take seconds.
-    (lambda call: "blockwise" in call.backend and call.batch * call.heads > 256, lambda call: {"backend": "auto"}),
+    # Strips of each sequence for itself take seconds.
+    (lambda call: "strips" in call.backend and call.batch * call.heads > 256, lambda call: {"backend": "auto"}),
     # Of other ways to call.
     (lambda call: call.way in OF_ONE_SEQUENCE, lambda call: {"dimensions": 4, "learns": call.learns.replace("p", "")}),
     # PyTorch's own kernel is refused there.
@@ -1086,11 +1086,11 @@ def _possible(call: Call) -> Call:
 Series = tuple[Call, ...]
 PAIRS, HOW_OFTEN = (2**12, 2**14, 2**16, 2**18, 2**20, 2**22), (0.3, 0.3, 0.27, 0.1, 0.027, 0.003)
 TOKENS = (1, 1, 2, 2, 3, 4, 5, 7, 8, 9, 12, 15, 16, 17, 20, 24, 31, 32, 33, 48, 63, 64)
-# Around the lengths at which rules begin: of dropout, blocks, few queries, strips, all others.
+# Around the lengths at which rules begin: of dropout, strips, few queries, all others.
 LONGER = (*(n + d for n in (16, 128, 256, 320, 512, 640) for d in (-1, 0, 0, 1)), 100, 200, 400, 600, 700)
 FAR = (4095, 4096, 5000, 16384, 17000)
 SHORT_WIDTHS = (1, 2, 3, 4, 7, 8, 8, 16, 16, 24, 32, 32, 33, 48, 64, 64, 80, 96, 128, 129)
-NAMED = ("sdpa", "blockwise", "reference", "prefer blockwise", "prefer native", "prefer reference")
+NAMED = ("sdpa", "strips", "reference", "prefer strips", "prefer native", "prefer reference")
 # What of a call the next one changes, and how often; its vectors are always others.
 CHANGES = {
     "numbers": 0.30, "nothing": 0.16, "mask": 0.10, "parts": 0.08, "one part": 0.09, "ambient": 0.10, "learns": 0.06,

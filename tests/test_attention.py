@@ -251,7 +251,7 @@ def test_gradcheck_of_the_reference():
 # PyTorch maps its fused CPU kernel one by one, and says so.
 @pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
 def test_vmap_and_grad_of_torch_func():
-    for case in sweep(product(NAMES, [None, Causal(), Causal() & Window(2)])):
+    for case in sweep(product([one for one in NAMES if one != "strips"], [None, Causal(), Causal() & Window(2)])):
         with case as (backend, mask):
             q, k, v, bias = (
                 randn(3, 2, 5, 4),

@@ -20,7 +20,7 @@ for name in regard.__all__:
 assert regard.attention.__module__ == "regard.functional"
 import torch
 x = torch.ones(1, 1, 9, 4)
-regard.attention(x, x, x, mask=regard.masks.Window(2), backend="blockwise")
+regard.attention(x, x, x, mask=regard.masks.Window(2), backend="strips")
 assert "torch._dynamo" not in sys.modules, "the compiler takes as long as PyTorch, and nothing is compiled"
 for name in ("triton", "torch.nn.attention.flex_attention", "transformers", "matplotlib", "native"):
     assert name not in sys.modules, f"{name} was imported, and nothing needs it"

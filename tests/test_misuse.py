@@ -86,7 +86,7 @@ MODES = {
 
 
 def test_tensors_without_numbers_give_shapes():
-    for case in sweep(product(["auto", "reference", "sdpa", "blockwise"], OPTIONS, MODES)):
+    for case in sweep(product(["auto", "reference", "sdpa", "strips"], OPTIONS, MODES)):
         with case as (backend, name, mode):
             if name == "dropout" and backend == "sdpa":
                 backend = "auto"

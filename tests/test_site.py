@@ -38,7 +38,7 @@ QUESTIONS = {
     "long text atlas": {"atlas", "watching"},
     "generate beam search": {"models", "reference/models.decoding"},
     "train translator": {"training", "index"},
-    "memory": {"blockwise", "performance", "precision", "watching"},
+    "memory": {"strips", "performance", "precision", "watching"},
     "security": {"security"},
     "deprecated": {"stability"},
     "查询 键 值": {"index.zh", "start.zh", "notebooks/from_query_key_value_to_a_transformer.zh"},

@@ -28,7 +28,7 @@ ARCHITECTURES = {
 }
 # The C runtime of each system; a library for macOS names itself among them.
 LIBRARIES = re.compile(r"lib[cm]\.so\.6|/usr/lib/libSystem\.B\.dylib|\w+\.dylib|api-ms-win-crt-.*\.dll")
-FUNCTIONS = {"expf", "logf", "memcpy", "memmove", "memset", "bzero", "memset_pattern16", "dyld_stub_binder"}
+FUNCTIONS = {"expf", "memcpy", "memmove", "memset", "bzero", "memset_pattern16", "dyld_stub_binder"}
 
 
 def main() -> None:

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from regard import backends
 from regard.backends import Explanation, call_cache
-from regard.backends.narrow_keys import Keys
 from regard.errors import InputError
 from regard.jagged import Packing
 from regard.problem import InputOptions, Options, Problem, complete, shows_options
@@ -116,11 +115,11 @@ def attention(
         # PyTorch's own protocol: regard.watch and tensor subclasses see one call, not what a backend makes of it.
         handle = cast(Callable[..., Tensor], torch.overrides.handle_torch_function)
         return handle(attention, (q, k, v), q, k, v, backend=backend, **asked)
-    problem, keys = _problem(q, k, v, asked, choosing=backend == prefers == "auto")
+    problem = Problem.of(q, k, v, **asked)
     chosen = backends.choose(problem, backend, prefers)
     if torch.compiler.is_dynamo_compiling() and chosen.leaves_graph(problem):
         return _outside_graphs(q, k, v, backend, asked)
-    if call is not None and (compute := call_cache.keep(call, chosen, problem, keys)) is not None:
+    if call is not None and (compute := call_cache.keep(call, chosen, problem)) is not None:
         return compute(q, k, v)  # as later calls are: checkpointing wants all to save the same
     answer = chosen(problem)
     extras = [answer.weights] * asked["return_weights"] + [answer.lse] * asked["return_lse"]
@@ -144,14 +143,12 @@ def explain(
 ) -> Explanation:
     """Say which backend would run this call, why the others refused, and what it costs; compute nothing but masks.
 
-    Of few queries it is the call over the keys that one of them sees.
-
     >>> import torch
     >>> x = torch.zeros(1, 1, 256, 64)
     >>> print(explain(x, x, x, return_weights=True))
     reference runs it
     sdpa refused: fused kernels do not return weights
-    blockwise refused: it never holds all weights
+    strips refused: it never holds all weights
     0.0168 GFLOP in the 100% of blocks of 128 × 128 that hold a visible pair, 256.0 KiB besides the output
     """
     asked = complete(options)
@@ -164,18 +161,7 @@ def explain(
         packing = Packing.of(q, k, v).rotated(asked["rotary"])
         q, k, v, asked = packing.q, packing.k, packing.v, packing.asked(asked)
     prefers = backends.preferred()
-    problem, _ = _problem(q, k, v, asked, choosing=backend == prefers == "auto")
-    return backends.explain(problem, backend, prefers)
-
-
-def _problem(q: Tensor, k: Tensor, v: Tensor, asked: Options, *, choosing: bool) -> tuple[Problem, Keys | None]:
-    """The call as data: over the keys that few queries see, where the choice of a backend is open, and these keys."""
-    problem = Problem.of(q, k, v, turn=not choosing, **asked)
-    # A compiler would make a guard of the comparison: a model exported with any length would have 16 tokens at most.
-    many = torch.compiler.is_compiling() or problem.queries > backends.FEW_QUERIES
-    if not choosing or (asked["rotary"] is None and many):
-        return problem, None
-    return backends.narrowed(problem, asked["rotary"])
+    return backends.explain(Problem.of(q, k, v, **asked), backend, prefers)
 
 
 def _are_nested(*tensors: object) -> bool:

@@ -4,35 +4,45 @@ import inspect
 from dataclasses import dataclass, field, replace
 from typing import Any, TypedDict, TypeVar, Unpack
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from regard.dropout import Dropout
+from regard.errors import InputError
 from regard.masks import BoundMask, Mask
 from regard.masks.block_plan import BLOCK, Cover, plan_of
+from regard.masks.causal_and_window import band_of
 from regard.normalizers import Normalizer, Softmax
+from regard.part import Part
 from regard.positions import Bias, Rotary
 from regard.problem_checks import (
+    Sizes,
     bind,
     check_bias,
     check_kinds,
     check_parts,
-    check_results,
     check_scale,
     check_shapes,
     four_dimensional,
     learns,
 )
 from regard.scores import ScaledDot, Score
+from regard.tensors import are_in_memory, check_max_bytes, human_bytes
+from regard.torch_private import peek_interpreter_stack
 from regard.values import flatten, tensors, unflatten
 
 __all__ = [
-    "DEFAULTS", "DEFAULT_MAX_BYTES", "InputOptions", "Options", "Problem", "complete", "held_by", "parts_of",
-    "shows_options", "with_parts",
+    "DEFAULTS", "DEFAULT_MAX_BYTES", "FEW_QUERIES", "InputOptions", "Options", "Problem", "complete", "held_by",
+    "parts_of", "shows_options", "with_parts",
 ]  # fmt: skip
 
 Function = TypeVar("Function", bound=Any)
+
+FEW_QUERIES = 16  # of which the keys that no query sees are not read
+_LONG = 256  # keys, and
+_LEAST = 2**16  # numbers of keys and values, below which reading them costs less than finding those that are seen
 
 # What a call may spend on tensors of queries × keys before it is refused, unless the caller says otherwise.
 DEFAULT_MAX_BYTES = 2 * 2**30
@@ -151,6 +161,11 @@ class Problem:
         return self.k.shape[2]
 
     @property
+    def sizes(self) -> Sizes:
+        """The sizes, and the type and device of q."""
+        return Sizes(self.batch, self.heads, self.queries, self.keys, self.q.dtype, self.q.device)
+
+    @property
     def is_empty(self) -> bool:
         """Whether there is no pair: no sequence, head, query or key."""
         return 0 in self.q.shape[:3] or self.keys == 0
@@ -173,6 +188,37 @@ class Problem:
     def visible(self) -> Bool[Tensor, "#batch #heads queries keys"] | None:
         """The mask as a boolean tensor, or None where all is seen."""
         return self.mask.dense(self.batch, self.heads, self.q.device) if self.mask else None
+
+    @property
+    def everything(self) -> Part:
+        """All rows and all keys, as one part."""
+        batch, heads, rows, keys = (slice(0, size) for size in (self.batch, self.heads, self.queries, self.keys))
+        return Part(batch, heads, rows, (keys,), self.q_offset, (self.batch, self.heads))
+
+    @property
+    def leaves_keys_out(self) -> bool:
+        """Whether few queries meet so many keys that finding those that they see costs less than reading the rest."""
+        return (
+            not torch.compiler.is_compiling()
+            and self.mask is not None
+            and self.queries <= FEW_QUERIES
+            and self.keys >= _LONG
+            and self.k.numel() + self.v.numel() >= _LEAST
+            and peek_interpreter_stack() is None
+            and are_in_memory(self.q, self.k, self.v)
+        )
+
+    @property
+    def seen(self) -> Part:
+        """All rows, and of the keys those that some row sees, in blocks, of few queries; else all keys."""
+        everything = self.everything
+        if self.mask is None or self.queries > FEW_QUERIES or torch.compiler.is_compiling():
+            return everything
+        known: Part | None = vars(self).get("_seen")
+        if known is None:
+            known = replace(everything, **_spans_of_band(self) or _spans_of_plan(self))
+            vars(self)["_seen"] = known
+        return known
 
     def plan(self, block: int = BLOCK) -> Cover:
         """The blocks of `block` × `block` that the mask leaves, planned once for all calls that share the mask."""
@@ -265,9 +311,10 @@ class Problem:
             normalizer.check(problem.heads, q.device)
         if mask is not None:
             learned = learns(q, k, v, score, normalizer, bias, factor)
-            problem = replace(problem, mask=bind(mask, problem, learned=learned))
+            problem = replace(problem, mask=bind(mask, problem.sizes, learned=learned))
         if bias is not None or factor is not None:
-            added, factor = check_bias("bias", bias, problem), check_bias("weight_factor", factor, problem)
+            place = problem.sizes, problem.q_offset
+            added, factor = check_bias("bias", bias, *place), check_bias("weight_factor", factor, *place)
             problem = replace(problem, bias=added, weight_factor=factor)
         if rotary is not None:
             rotary.check(q.shape[-1])
@@ -275,8 +322,46 @@ class Problem:
             rotary = rotary.resolve(problem.queries, problem.keys, problem.q_offset)
             i, j = problem.i(), problem.j()
             problem = replace(problem, q=rotary.rotate(problem.q, i), k=rotary.rotate(problem.k, j))
-        check_results(problem)
+        _check_results(problem)
         return problem
+
+
+def _spans_of_band(call: Problem) -> dict[str, Any] | None:
+    """The keys that queries in a band see, without a plan: those who decode meet another length with every token."""
+    bound = call.mask
+    assert bound is not None
+    band = band_of(bound.mask)
+    if band is None:
+        return None
+    before, after = band.within(call.queries + call.keys + abs(bound.q_offset))
+    first, last = bound.q_offset, bound.q_offset + call.queries - 1
+    start, stop = max(0, first - before), min(call.keys, last + after + 1)
+    is_masked = last - before > start or first + after + 1 < stop
+    return {"spans": (slice(start, stop),) if start < stop else (), "is_masked": is_masked}
+
+
+def _spans_of_plan(call: Problem) -> dict[str, Any]:
+    runs = call.plan(FEW_QUERIES).runs
+    found = np.zeros(-(-call.keys // FEW_QUERIES) + 2, np.int64)
+    np.add.at(found, runs.start + 1, 1)
+    np.add.at(found, runs.start + runs.length + 1, -1)
+    edges = np.flatnonzero(np.diff(found.cumsum() > 0)) * FEW_QUERIES
+    spans = tuple(slice(int(start), min(int(stop), call.keys)) for start, stop in edges.reshape(-1, 2))
+    alike = call.plan(FEW_QUERIES).leading == (1, 1)
+    return {"spans": spans, "is_masked": not (alike and bool(runs.full.all()))}
+
+
+def _check_results(problem: Problem) -> None:
+    """Raise where the results that are wanted do not exist, or do not fit into `max_bytes`."""
+    check_max_bytes(problem.max_bytes)
+    if problem.wants_weights and problem.weights_bytes > problem.max_bytes:
+        raise InputError(
+            f"the weights to return need {human_bytes(problem.weights_bytes)} for {problem.batch} × {problem.heads} × "
+            f"{problem.queries} × {problem.keys} weights, more than the limit of {human_bytes(problem.max_bytes)}: "
+            "raise `max_bytes`, pass fewer queries, or use regard.watch, which keeps summaries instead"
+        )
+    if problem.wants_lse and not isinstance(problem.normalizer, Softmax):
+        raise InputError(f"`return_lse=True` needs a softmax: {type(problem.normalizer).__name__} has no log-sum-exp")
 
 
 def held_by(problem: Problem) -> list[Tensor]:

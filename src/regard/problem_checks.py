@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import is_dataclass, replace
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,28 +11,41 @@ from regard.errors import InputError
 from regard.masks import BoundMask, Dense, Mask
 from regard.masks.causal_and_window import band_of
 from regard.masks.random_blocks import draws_blocks
-from regard.normalizers import Normalizer, Softmax
+from regard.normalizers import Normalizer
 from regard.positions import Bias, DenseBias, Rotary
 from regard.positions.base import with_leading
 from regard.scores import Score
-from regard.tensors import AUTOCAST_TYPES, check_max_bytes, has_numbers, human_bytes, is_autocast
+from regard.tensors import AUTOCAST_TYPES, has_numbers, is_autocast
 from regard.torch_private import is_batchedtensor
 from regard.values import tensors
 
-if TYPE_CHECKING:
-    from regard.problem import Problem
-
 __all__ = [
+    "Sizes",
     "bind",
     "check_bias",
     "check_kinds",
     "check_parts",
-    "check_results",
     "check_scale",
     "check_shapes",
     "four_dimensional",
     "learns",
 ]
+
+
+class Sizes(NamedTuple):
+    """The sizes of a call, and the type and device of its queries."""
+
+    batch: int
+    heads: int
+    queries: int
+    keys: int
+    dtype: torch.dtype
+    device: torch.device
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no pair: no sequence, head, query or key."""
+        return 0 in self[:4]
 
 
 def check_kinds(q: Tensor, k: Tensor, v: Tensor) -> torch.dtype:
@@ -129,60 +142,47 @@ def check_scale(scale: float) -> float:
     return float(scale)
 
 
-def check_results(problem: "Problem") -> None:
-    """Raise where the results that are wanted do not exist, or do not fit into `max_bytes`."""
-    check_max_bytes(problem.max_bytes)
-    if problem.wants_weights and problem.weights_bytes > problem.max_bytes:
-        raise InputError(
-            f"the weights to return need {human_bytes(problem.weights_bytes)} for {problem.batch} × {problem.heads} × "
-            f"{problem.queries} × {problem.keys} weights, more than the limit of {human_bytes(problem.max_bytes)}: "
-            "raise `max_bytes`, pass fewer queries, or use regard.watch, which keeps summaries instead"
-        )
-    if problem.wants_lse and not isinstance(problem.normalizer, Softmax):
-        raise InputError(f"`return_lse=True` needs a softmax: {type(problem.normalizer).__name__} has no log-sum-exp")
-
-
 def _way(mask: object) -> str:
     return ": pass masks.MaskMod(rule), with rule(batch, head, i, j)" * (callable(mask) and not isinstance(mask, type))
 
 
-def bind(mask: Mask | BoundMask | Tensor, problem: "Problem", *, learned: bool) -> BoundMask:
+def bind(mask: Mask | BoundMask | Tensor, call: Sizes, *, learned: bool) -> BoundMask:
     """Give the mask of a call, bound to its place and probed; `learned`: a backward may have to find it again."""
     if isinstance(mask, Tensor):
-        _check_meaning(mask, problem)
+        _check_meaning(mask, call)
         mask = Dense(mask) if learned else Dense.over(mask)  # says the way out for integers and floats
     if not isinstance(mask, Mask | BoundMask):
         raise InputError(f"`mask` must be a mask of regard.masks or a boolean tensor, got {_named(mask)}{_way(mask)}")
     if torch.compiler.is_compiling() and draws_blocks(mask):
-        queries, keys = problem.queries, problem.keys
+        queries, keys = call.queries, call.keys
         assert isinstance(mask, Mask)
         return BoundMask(mask, queries, keys, keys - queries, given=mask)  # for an operator, which binds it
-    bound = mask if isinstance(mask, BoundMask) else mask.bind(problem.queries, problem.keys)
+    bound = mask if isinstance(mask, BoundMask) else mask.bind(call.queries, call.keys)
     if not torch.compiler.is_compiling() and bound.given.identity() is None:
         bound = replace(bound)
         vars(bound).setdefault("of_this_call", {})  # what may change is planned for anew in the next one
-    if (bound.q_len, bound.kv_len) != (problem.queries, problem.keys):
+    if (bound.q_len, bound.kv_len) != (call.queries, call.keys):
         raise InputError(
-            f"the mask is bound to {bound.q_len} queries and {bound.kv_len} keys, but q has {problem.queries} and k "
-            f"has {problem.keys}: bind it to these"
+            f"the mask is bound to {bound.q_len} queries and {bound.kv_len} keys, but q has {call.queries} and k "
+            f"has {call.keys}: bind it to these"
         )
     sizes = bound.mask.leading
-    if any(1 != size != want for size, want in zip(sizes, (problem.batch, problem.heads), strict=True)):
+    if any(1 != size != want for size, want in zip(sizes, (call.batch, call.heads), strict=True)):
         raise InputError(
-            f"the mask is for batch {sizes[0]} and heads {sizes[1]}, but q has batch {problem.batch} and heads "
-            f"{problem.heads}: give it a size of 1 where all are alike"
+            f"the mask is for batch {sizes[0]} and heads {sizes[1]}, but q has batch {call.batch} and heads "
+            f"{call.heads}: give it a size of 1 where all are alike"
         )
-    if not problem.is_empty and not torch.compiler.is_dynamo_compiling():  # one pair is no part of a graph
-        _probe(bound, problem.q.device)
+    if not call.is_empty and not torch.compiler.is_dynamo_compiling():  # one pair is no part of a graph
+        _probe(bound, call.device)
     return bound
 
 
-def _check_meaning(mask: Tensor, problem: "Problem") -> None:
+def _check_meaning(mask: Tensor, call: Sizes) -> None:
     """Refuse a boolean tensor of two dimensions that may as well be flags of tokens: it would hide other pairs."""
-    if mask.dtype != torch.bool or mask.ndim != 2 or not 1 < mask.shape[0] == problem.batch:
+    if mask.dtype != torch.bool or mask.ndim != 2 or not 1 < mask.shape[0] == call.batch:
         return
     raise InputError(
-        f"a boolean mask of shape {tuple(mask.shape)} may be (queries, keys) or, as q has a batch of {problem.batch}, "
+        f"a boolean mask of shape {tuple(mask.shape)} may be (queries, keys) or, as q has a batch of {call.batch}, "
         "(batch, keys): write mask[None, None] for a matrix, masks.Padding(mask) for flags of tokens"
     )
 
@@ -217,7 +217,7 @@ def _probe(bound: BoundMask, device: torch.device) -> None:
         raise InputError(f"`mask` must give booleans, got {pair.dtype}")
 
 
-def check_bias(name: str, bias: Bias | Tensor | None, problem: "Problem") -> Bias | None:
+def check_bias(name: str, bias: Bias | Tensor | None, call: Sizes, q_offset: int) -> Bias | None:
     """Give a bias or weight factor in order, with its `leading`; raise unless it fits the call."""
     if bias is None:
         return None
@@ -229,8 +229,8 @@ def check_bias(name: str, bias: Bias | Tensor | None, problem: "Problem") -> Bia
                 "mask=masks.from_attention_mask(...) to hide, or bias.requires_grad_() if it is a bias to be learned"
             )
         # In the type of the sums, where it is not the queries': a narrower one would round it.
-        wide = torch.promote_types(problem.q.dtype, torch.float32)
-        bias = whole if bias.dtype in (problem.q.dtype, wide) else DenseBias(bias.to(wide))
+        wide = torch.promote_types(call.dtype, torch.float32)
+        bias = whole if bias.dtype in (call.dtype, wide) else DenseBias(bias.to(wide))
     if isinstance(bias, type) or not isinstance(bias, Bias):
         raise InputError(
             f"`{name}` must be a tensor or a bias of regard.positions, such as ALiBi(num_heads=8), got {_named(bias)}"
@@ -242,15 +242,16 @@ def check_bias(name: str, bias: Bias | Tensor | None, problem: "Problem") -> Bia
             {"bias": "is added to the scores", "weight_factor": "multiplies the weights"}[bias.role],
         )
         raise InputError(f"`{name}` cannot be {kind}, which {does}: pass it as `{bias.role}=`")
-    bias = bias.resolve(problem.queries, problem.keys, problem.q_offset)
+    bias = bias.resolve(call.queries, call.keys, q_offset)
     for one in tensors(bias):
-        if one.device != problem.q.device:
-            raise InputError(f"`{name}` must be on the device of q ({problem.q.device}), got {one.device}")
-    if not problem.is_empty:
-        bias = with_leading(bias, problem.batch, problem.heads, problem.i(), problem.j())
-    if any(1 != size != want for size, want in zip(bias.leading, (problem.batch, problem.heads), strict=True)):
+        if one.device != call.device:
+            raise InputError(f"`{name}` must be on the device of q ({call.device}), got {one.device}")
+    if not call.is_empty:
+        i, j = (torch.tensor([position], device=call.device) for position in (q_offset, 0))
+        bias = with_leading(bias, call.batch, call.heads, i, j)
+    if any(1 != size != want for size, want in zip(bias.leading, (call.batch, call.heads), strict=True)):
         raise InputError(
-            f"`{name}` must broadcast to batch {problem.batch} and heads {problem.heads}, got batch {bias.leading[0]} "
+            f"`{name}` must broadcast to batch {call.batch} and heads {call.heads}, got batch {bias.leading[0]} "
             f"and heads {bias.leading[1]}"
         )
     return bias

@@ -22,7 +22,7 @@ MASKS = {
     "window": (masks.Causal() & masks.Window(9), causal(N, N) & window(N, N, 8, 0)),
     "tensor": (torch.from_numpy(causal(N, N)), causal(N, N)),
 }
-BACKENDS = ["auto", "sdpa", "blockwise", "reference", "native"]
+BACKENDS = ["auto", "sdpa", "strips", "reference", "native"]
 
 
 def drawn():
@@ -44,7 +44,7 @@ def test_the_output_has_the_type_of_pytorchs_kernel(backend):
 
 
 def test_so_it_has_with_dropout():
-    for case in sweep(itertools.product(["auto", "blockwise", "reference"], MASKS)):
+    for case in sweep(itertools.product(["auto", "strips", "reference"], MASKS)):
         with case as (backend, mask):
             q, k, v = drawn()
             with torch.autocast("cpu", torch.bfloat16):
@@ -53,7 +53,7 @@ def test_so_it_has_with_dropout():
                 )
 
 
-@pytest.mark.parametrize("backend", ["blockwise", "reference", "native"])
+@pytest.mark.parametrize("backend", ["strips", "reference", "native"])
 def test_what_computes_in_float32_rounds_once_at_the_end(backend):
     q, k, v = drawn()
     plain = regard.attention(q, k, v, backend=backend)
@@ -81,7 +81,7 @@ def test_another_type_of_autocast_is_followed_by_calls_that_are_known(backend):
     assert regard.attention(q, k, v, backend=backend).dtype == torch.float32
 
 
-@pytest.mark.parametrize("backend", ["auto", "sdpa", "blockwise", "reference"])
+@pytest.mark.parametrize("backend", ["auto", "sdpa", "strips", "reference"])
 def test_float64_stays(backend):
     q, k, v = (x.double() for x in drawn())
     with torch.autocast("cpu", torch.bfloat16):

@@ -8,13 +8,14 @@ import torch
 import regard
 from backend_lists import GENERAL
 from regard import masks, normalizers, positions, scores
-from regard.backends.blockwise import backend as blockwise
+from regard.backends import strips
+from regard.errors import InputError
 from regard.masks.plan_cache import PLANS
 from regard.problem import Problem
 from regard.tensors import run_eagerly
 from sweeps import sweep
 
-N = 20  # two blocks of 16 below
+N = 20  # two blocks of 16 below, of which rows are cut too
 
 
 def _randn(*shape, seed=0):
@@ -25,7 +26,7 @@ def _q_k_v(queries=9, keys=N):
     return _randn(1, 2, queries, 4), _randn(1, 1, keys, 4, seed=1), _randn(1, 1, keys, 3, seed=2)
 
 
-# What is held, and what is asked with it: a way through each engine for each.
+# What is held, and what is asked with it: something of each part of the equation.
 WAYS = {
     "plain": ((), dict),
     "causal": ((), lambda: {"mask": masks.Causal()}),
@@ -78,8 +79,9 @@ every_backend = pytest.mark.parametrize("backend", WAYS_OF)
 
 
 @pytest.fixture(autouse=True)
-def _small_blocks(monkeypatch):
-    monkeypatch.setattr(blockwise, "BLOCK", 16)
+def _small_strips(monkeypatch):
+    monkeypatch.setattr(strips, "BLOCK", 16)
+    monkeypatch.setattr(strips, "_SCORES", 2**7)  # a few rows of one head
     PLANS.clear()  # so that plans are made inside torch.func too
 
 
@@ -100,7 +102,7 @@ def test_gradients_are_those_of_small_steps(backend):
 
 
 def test_gradients_by_every_single_step():
-    for case in sweep(itertools.product(["reference", "blockwise", "sdpa"], [None, masks.Causal()])):
+    for case in sweep(itertools.product(["reference", "strips", "sdpa"], [None, masks.Causal()])):
         with case as (backend, mask):
             inputs = [one.clone().requires_grad_() for one in _q_k_v(queries=3, keys=5)]
             assert torch.autograd.gradcheck(lambda *x: regard.attention(*x, mask=mask, backend=backend), inputs)
@@ -135,7 +137,7 @@ def test_without_a_graph_values_are_the_same(backend):
                 torch.testing.assert_close(ours, out)
 
 
-@every_backend
+@pytest.mark.parametrize("backend", [name for name in WAYS_OF if name != "strips"])
 def test_func_grad_is_autograd(backend):
     for case in sweep(WAYS_OF[backend]):
         with case as name:
@@ -168,15 +170,16 @@ def test_second_derivatives_are_right():
     for case in sweep(inputs):
         with case as (name, first):
             held, asked = WAYS[name]
-            ours, expected = (_second(backend, held, asked, first) for backend in ("blockwise", "reference"))
+            ours, expected = (_second(backend, held, asked, first) for backend in ("strips", "reference"))
             for one, other in zip(ours, expected, strict=True):
                 torch.testing.assert_close(one, other)
 
 
-@pytest.mark.parametrize("backend", ["reference", "blockwise"])
-def test_vmap_is_a_loop(backend):
-    for case in sweep(["plain", "causal", "softcap", "sink", "t5", "additive"]):
-        with case as name:
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # PyTorch loops over its fused kernel
+def test_vmap_is_a_loop():
+    names = "plain", "causal", "softcap", "sink", "t5", "additive"
+    for case in sweep(itertools.product(["reference", "auto"], names)):
+        with case as (backend, name):
             PLANS.clear()
             held, asked = WAYS[name]
             q, k, v = (torch.stack([one, 2 * one, -one]) for one in _q_k_v())
@@ -192,7 +195,7 @@ def test_vmap_is_a_loop(backend):
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")  # PyTorch loops over the fused kernel's backward
 @pytest.mark.parametrize("name", ["plain", "softcap"])
-@pytest.mark.parametrize("backend", ["reference", "blockwise"])
+@pytest.mark.parametrize("backend", ["reference", "auto"])
 def test_gradients_of_each_sample(backend, name):
     held, asked = WAYS[name]
     q, k, v = (torch.stack([one, 2 * one]) for one in _q_k_v())
@@ -211,9 +214,26 @@ def _block(q, k, v, backend):
     return regard.attention(torch.tanh(q), k, v, mask=masks.Causal(), backend=backend).sigmoid() * 2
 
 
+@pytest.mark.parametrize("backend", ["strips", "native"])
+def test_who_does_not_run_inside_torch_func_says_so_and_auto_takes_another(backend):
+    q, k, v = (one.float() for one in _q_k_v())
+    call = lambda q, backend: regard.attention(q, k, v, backend=backend, return_lse=True)[0]  # noqa: E731
+    expected = call(q, "reference")
+    transforms = {
+        "vmap": lambda f: torch.func.vmap(f)(q[None])[0],
+        "grad": lambda f: torch.func.grad(lambda q: f(q).sum())(q),
+    }
+    for case in sweep(transforms):
+        with case as name:
+            with pytest.raises(InputError, match=r"it does not run inside torch\.func; backend=.auto. takes one"):
+                transforms[name](lambda q: call(q, backend))
+            if name == "vmap":
+                torch.testing.assert_close(transforms[name](lambda q: call(q, "auto")), expected)
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # of torch.compile's own
-@pytest.mark.parametrize(("backend", "whole"), [("sdpa", True), ("blockwise", False), ("auto", False)])
+@pytest.mark.parametrize(("backend", "whole"), [("sdpa", True), ("strips", False), ("auto", False)])
 def test_compiled_it_computes_the_same(backend, whole):
     torch._dynamo.reset()
     compiled = torch.compile(_block, fullgraph=whole, backend="aot_eager")
@@ -246,7 +266,7 @@ def test_no_compiler_follows_a_backend_that_runs_eagerly():
 def test_second_derivatives_are_there_where_a_text_is_padding_alone(seen):
     mask = masks.Padding(torch.arange(N)[None] < seen)
     q, k, v = leaves = [one.requires_grad_() for one in _q_k_v()]
-    output = regard.attention(q, k, v, mask=mask, backend="blockwise")
+    output = regard.attention(q, k, v, mask=mask, backend="strips")
     first = torch.autograd.grad(output.square().sum(), leaves, create_graph=True)
     second = torch.autograd.grad(sum(one.square().sum() for one in first), leaves)
     assert [one.abs().sum() > 0 for one in second] == [seen > 0] * 3

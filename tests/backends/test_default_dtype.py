@@ -108,7 +108,7 @@ PRODUCTS = [
 ]
 CALLS = {
     "native": PRODUCTS,
-    "blockwise": [*PRODUCTS, buckets_of_distances],
+    "strips": [*PRODUCTS, buckets_of_distances],
     "reference": [*PRODUCTS, buckets_of_distances],
     "auto": [*PRODUCTS, buckets_of_distances],
 }
@@ -117,7 +117,7 @@ CALLS = {
 @pytest.mark.parametrize(
     ("backend", "dtype"),
     slow_but(
-        [("native", torch.float32), ("native", torch.bfloat16), ("auto", torch.bfloat16), ("blockwise", torch.float32)],
+        [("native", torch.float32), ("native", torch.bfloat16), ("auto", torch.bfloat16), ("strips", torch.float32)],
         [(backend, dtype) for backend in CALLS for dtype in (torch.float32, torch.bfloat16)],
     ),
     ids=str,

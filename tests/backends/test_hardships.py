@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 import regard
 from regard import masks, normalizers, positions, scores
-from regard.backends.blockwise.backend import _cover_for
+from regard.backends.strips import strips_of
 from regard.errors import InputError
 from regard.problem import Problem
 from sweeps import sweep
@@ -48,7 +48,7 @@ def test_any_memory_layout_gives_the_same():
             inputs[which] = LAYOUTS[name]()
             inputs = [x.detach().requires_grad_() for x in inputs]
             seen = torch.ones(256, 256, dtype=torch.bool).tril().triu(-99)
-            ours = regard.attention(*inputs, mask=WINDOW, backend="blockwise")
+            ours = regard.attention(*inputs, mask=WINDOW, backend="strips")
             theirs = dense(*inputs, seen)
             torch.testing.assert_close(ours, theirs)
             up = LAYOUTS["transposed"]()
@@ -57,7 +57,7 @@ def test_any_memory_layout_gives_the_same():
 
 
 def test_a_scale_may_be_negative_or_nothing():
-    for case in sweep(itertools.product([-1.0, 0.0], ["auto", "sdpa", "blockwise", "reference"])):
+    for case in sweep(itertools.product([-1.0, 0.0], ["auto", "sdpa", "strips", "reference"])):
         with case as (scale, backend):
             q = drawn(1, 2, 65, 8)
             weights = (scale * q @ q.mT).masked_fill(torch.ones(65, 65).triu(1).bool(), -torch.inf).softmax(-1)
@@ -66,9 +66,9 @@ def test_a_scale_may_be_negative_or_nothing():
             )
 
 
-@pytest.mark.parametrize("backend", ["auto", "sdpa", "blockwise", "native", "reference"])
+@pytest.mark.parametrize("backend", ["auto", "sdpa", "strips", "native", "reference"])
 def test_a_bias_that_lifts_all_scores_leaves_the_gradients(backend):
-    """exp of it is beyond float32. The 290 rows fill no whole number of blocks, and all blocks share one tile."""
+    """exp of it is beyond float32. The 290 rows fill no whole number of blocks."""
     for case in sweep(itertools.product([100.0, 300.0], [False, True])):
         with case as (lift, learned):
             inputs = [drawn(1, 2, 290, 8, seed=seed, dtype=torch.float32).requires_grad_() for seed in range(3)]
@@ -98,7 +98,7 @@ def test_autocast_changes_nothing_inside():
         {"normalizer": normalizers.Sigmoid()},
         {"score": scores.Shaw(drawn(5, 8, dtype=torch.float32))},
     ):
-        call = lambda: regard.attention(q, q, q, mask=WINDOW, backend="blockwise", **options)  # noqa: B023, E731
+        call = lambda: regard.attention(q, q, q, mask=WINDOW, backend="strips", **options)  # noqa: B023, E731
         plain = call()
         with torch.autocast("cpu", dtype=torch.bfloat16):
             inside = call()
@@ -121,7 +121,7 @@ class InLists(scores.Score):
 def test_tensors_in_lists_and_dicts_get_gradients():
     q, w, factor = drawn(1, 2, 200, 8), drawn(8, seed=1).requires_grad_(), drawn(1, seed=2).requires_grad_()
     gradients = []
-    for backend in ("blockwise", "reference"):
+    for backend in ("strips", "reference"):
         out = regard.attention(q, q, q, score=InLists([w], {"factor": factor}), backend=backend)
         gradients.append(torch.autograd.grad(out.square().sum(), (w, factor)))
     for mine, other in zip(*gradients, strict=True):
@@ -151,7 +151,7 @@ def test_a_plan_does_not_keep_its_mask_alive():
     flags = torch.rand(1, 500, generator=torch.Generator().manual_seed(0)) < 0.5
     alive = weakref.ref(flags)
     q = drawn(1, 1, 500, 8)
-    regard.attention(q, q, q, mask=masks.Padding(flags), backend="blockwise")
+    regard.attention(q, q, q, mask=masks.Padding(flags), backend="strips")
     del flags
     gc.collect()
     assert alive() is None
@@ -185,7 +185,8 @@ def test_plans_are_made_from_many_threads():
 def test_many_short_sequences_are_not_visited_one_by_one():
     q = torch.zeros(2000, 1, 40, 8)
     real = masks.Padding.from_lengths(torch.full((2000,), 30), kv_len=40)
-    assert regard.explain(q, q, q, mask=real, score=scores.ScaledDot(softcap=5.0)).backend == "reference"
+    problem = Problem.of(q, q, q, mask=real, score=scores.ScaledDot(softcap=5.0))
+    assert len(list(strips_of(problem, problem.everything))) == 4
     assert regard.explain(q, q, q, mask=real).backend == "sdpa"
 
 
@@ -200,7 +201,7 @@ def test_explaining_uses_up_no_random_numbers():
 def test_dropout_differs_between_members_where_vmap_is_told_so():
     q = drawn(3, 1, 200, 8, dtype=torch.float32)
     ones = torch.ones_like(q)
-    call = lambda q, v: regard.attention(q, q, v, dropout=0.5, backend="blockwise")  # noqa: E731
+    call = lambda q, v: regard.attention(q, q, v, dropout=0.5)  # noqa: E731
     out = torch.func.vmap(call, randomness="different")(q[:1].expand(3, -1, -1, -1), ones)
     assert not torch.equal(out[0], out[1])
     out = torch.func.vmap(call, randomness="same")(q[:1].expand(3, -1, -1, -1), ones)
@@ -238,12 +239,12 @@ def test_masks_combine_with_masks_that_are_not_bound_yet_alone():
         operator.invert(bound)
 
 
-def test_the_last_block_of_a_band_hides_what_is_beyond_the_keys():
+def test_the_last_block_of_a_window_hides_what_is_beyond_the_keys():
     q, k = drawn(1, 1, 1000, 8), drawn(1, 1, 1000, 8, seed=1)
     place = torch.arange(1000)[:, None] - torch.arange(1000)
     for before, after in ((0, 130), (130, 300), (5, 5)):
         window = masks.Window(left=before, right=after)
-        ours = regard.attention(q, k, k, mask=window, backend="blockwise")
+        ours = regard.attention(q, k, k, mask=window, backend="strips")
         torch.testing.assert_close(ours, dense(q, k, k, (place <= before) & (place >= -after)))
 
 
@@ -288,7 +289,7 @@ def test_lengths_may_be_symbols_where_weights_would_be_beyond_max_bytes():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["blockwise", "native"])
+@pytest.mark.parametrize("backend", ["strips", "native"])
 def test_a_checkpointed_call_is_computed_again(backend):
     x = drawn(1, 2, 150, 8, dtype=torch.float32).requires_grad_()
 
@@ -300,27 +301,10 @@ def test_a_checkpointed_call_is_computed_again(backend):
     torch.testing.assert_close(torch.autograd.grad(again.square().sum(), x)[0], expected)
 
 
-@pytest.mark.parametrize(
-    ("mask", "block"),
-    [
-        # Blocks of 128 on the diagonal of half-empty documents cost more than twice as many of 64, which are full.
-        (masks.Document(torch.arange(512)[None] // 64), 64),
-        # Documents of whole blocks leave none that is partial, and a border in each block is paid for either way.
-        (masks.Document(torch.arange(512)[None] // 128), 128),
-        # Padding cuts one column of blocks in eight: many small products cost more than its pairs.
-        (masks.Padding(torch.arange(1024)[None] < 1000), 128),
-    ],
-)
-def test_blocks_are_of_the_size_that_leaves_least_to_do(mask, block):
-    n = 512 if isinstance(mask, masks.Document) else 1024
-    problem = Problem.of(*[torch.zeros(1, 1, n, 4)] * 3, mask=mask)
-    assert _cover_for(problem).block == block
-
-
 def test_hidden_keys_may_hold_huge_numbers_where_a_row_sees_nothing():
     q = torch.randn(1, 1, 4, 2, generator=torch.Generator().manual_seed(0), requires_grad=True)
     k, v = (torch.full((1, 1, 12, width), 1e30, requires_grad=True) for width in (2, 8))
-    for case in sweep(itertools.product(["auto", "sdpa", "reference", "blockwise", "native"], range(3))):
+    for case in sweep(itertools.product(["auto", "sdpa", "reference", "strips", "native"], range(3))):
         with case as (backend, _):
             output = regard.attention(q, k, v, mask=torch.zeros(4, 12, dtype=torch.bool), backend=backend)
             assert not output.any()

@@ -123,7 +123,7 @@ def test_the_weights_of_a_softmax_sum_to_one(backend):
             torch.testing.assert_close(sums, torch.ones_like(sums))
             both = _run(backend, q, k, v, mask=mask, return_weights=True)
             if both is None:
-                assert backend.name in ("sdpa", "blockwise", "native")
+                assert backend.name in ("sdpa", "strips", "native")
                 continue
             weights = both[1]
             assert (weights >= 0).all()

@@ -19,7 +19,7 @@ from sweeps import sweep
 
 N, HEADS, KV_HEADS, DIM = 300, 2, 1, 16
 LOWS = {"-2**20": -(2.0**20), "-1e9": -1e9, "lowest": torch.finfo(torch.float32).min}
-OWN = ["auto", "blockwise", "reference", "native"]
+OWN = ["auto", "strips", "reference", "native"]
 
 
 def whole_numbers(*shape, seed):
@@ -92,7 +92,7 @@ def test_output_and_gradients_are_those_of_the_formula(backend):
 
 
 def test_so_they_are_with_a_dropout_that_drops_nothing():
-    for case in sweep(itertools.product(CASES, ["auto", "blockwise", "reference"])):
+    for case in sweep(itertools.product(CASES, ["auto", "strips", "reference"])):
         with case as (name, backend):
             assert_right(*attend(name, "-1e9", backend, learned=False, dropout=1e-12))
 
@@ -115,7 +115,7 @@ def test_a_sink_as_low_takes_its_share_where_nothing_is_learned(backend):
     np.testing.assert_allclose(found, dense(*given, visible=seen, bias=bias, sink=sink).output, atol=1e-5)
 
 
-@pytest.mark.parametrize("backend", ["blockwise", "reference", "native"])
+@pytest.mark.parametrize("backend", ["strips", "reference", "native"])
 def test_the_gradient_of_the_log_sum_exp_is_the_weights(backend):
     bias, mask, seen, rows = padding(LOWS["-2**20"])
     q, k, v = inputs(rows, LOWS["-2**20"])
@@ -127,7 +127,7 @@ def test_the_gradient_of_the_log_sum_exp_is_the_weights(backend):
     np.testing.assert_allclose(f64(q.grad), np.einsum("bhij,bhjd->bhid", want.weights, f64(k)) / 4, atol=1e-5)
 
 
-@pytest.mark.parametrize("backend", ["auto", "blockwise", "reference"])
+@pytest.mark.parametrize("backend", ["auto", "strips", "reference"])
 def test_float64_has_such_rows_too(backend):
     bias, mask, seen, rows = padding(-1e18)
     leaves = [one.double().requires_grad_() for one in inputs(rows, -1e18)]
@@ -202,5 +202,5 @@ def test_a_mean_of_equal_weights_is_a_mean():
     # By hand: whatever pieces the keys are cut into, all of them at −1e9 give the mean of all values.
     q, v = torch.zeros(1, 1, N, 4), torch.arange(float(N))[:, None].expand(1, 1, N, 4)
     bias = torch.full((N, N), -1e9).requires_grad_()
-    found = regard.attention(q, q, v, bias=bias, backend="blockwise").detach()
+    found = regard.attention(q, q, v, bias=bias, backend="strips").detach()
     np.testing.assert_allclose(found, np.full((1, 1, N, 4), (N - 1) / 2), rtol=1e-6)

@@ -1,4 +1,4 @@
-"""The blockwise backend never makes a tensor of queries × keys, forward or backward, whatever is asked for."""
+"""Strips and native never make a tensor of queries × keys, forward or backward, whatever is asked for."""
 
 from dataclasses import dataclass
 
@@ -8,13 +8,15 @@ import torch
 import regard
 from oracles import Largest
 from regard import masks, normalizers, positions, scores
+from regard.backends.selection import named
 from regard.positions import Bias
+from regard.problem import Problem
 from sweeps import sweep
 from tiers import slow_but
 
 N, WIDTH = 4096, 8
-# What tiles may take: 2²⁰ scores in float32, and what a score needs for each is taken off their number.
-TILES = 2**20 * 4
+# What a strip may take: 2²⁰ scores in float32, and what a score needs for each is taken off their number.
+STRIP = 2**20 * 4
 # Masks that are not a rule of i − j are asked in 64-bit positions, for at most so many bytes of them.
 ASKED = 2**22 * 8
 
@@ -71,26 +73,20 @@ WAYS = {
 }
 
 
-# What native kernels do not compute, and a bias without a distance, of which they want the whole.
-REFUSED = {
-    "dropout",
-    "sigmoid",
-    "bias of one's own",
-    "gaussian",
-    "additive",
-    "shaw",
-    "relative key query",
-    "deberta",
-    "learned, dropped and windowed",
-}
-COMPILED = [way for way in WAYS if way not in REFUSED]
+def _natives():
+    """What native kernels compute but a bias without a distance, of which they want the whole."""
+    x = torch.zeros(1, 1, N, WIDTH)
+    for way, asked in WAYS.items():
+        problem = Problem.of(x, x, x, **asked())
+        if way != "bias of one's own" and named()["native"].refuses(problem) is None:
+            yield way
 
 
-SLOW = ("gaussian", "deberta", "relative key query", "t5", "softcap", "additive")  # one to three seconds in blocks
-EACH = {"blockwise": [way for way in WAYS if way not in SLOW], "native": COMPILED, "blockwise, slow ones": SLOW}
+SLOW = ("gaussian", "deberta", "relative key query", "t5", "softcap", "additive")  # one to three seconds in strips
+EACH = {"strips": [way for way in WAYS if way not in SLOW], "native": list(_natives()), "strips, slow ones": SLOW}
 
 
-@pytest.mark.parametrize("name", slow_but(["blockwise", "native"], EACH))
+@pytest.mark.parametrize("name", slow_but(["strips", "native"], EACH))
 def test_nothing_is_as_large_as_the_weights(name):
     for case in sweep(EACH[name]):
         with case as way:
@@ -101,14 +97,14 @@ def test_nothing_is_as_large_as_the_weights(name):
                 output.sum().backward()
             assert bool(x.grad.isfinite().all())
             # Numbers of 8 bytes, where masks and dropout count in integers.
-            most = ASKED if way == "bigbird" else 2 * TILES
+            most = ASKED if way == "bigbird" else 2 * STRIP
             assert largest.bytes <= most < N * N * 4, f"{largest.bytes / 2**20:.1f} MiB"
 
 
 def _largest(n, **asked):
     x = torch.randn(1, 1, n, WIDTH, generator=torch.Generator().manual_seed(0)).requires_grad_()
     with Largest() as largest:
-        regard.attention(x, x, x, backend="blockwise", **asked).sum().backward()
+        regard.attention(x, x, x, backend="strips", **asked).sum().backward()
     return largest.bytes
 
 
@@ -133,7 +129,7 @@ def test_what_is_kept_for_the_backward_grows_with_the_length():
 
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda one: one):
             regard.attention(
-                x, x, x, backend="blockwise", mask=masks.Causal(), dropout=0.1, score=scores.ScaledDot(softcap=9.0)
+                x, x, x, backend="strips", mask=masks.Causal(), dropout=0.1, score=scores.ScaledDot(softcap=9.0)
             )
         kept.append(sum(sizes.values()))
     assert kept[1] <= 4 * kept[0]

@@ -399,14 +399,6 @@ def test_a_negative_view_keeps_its_sign():
     )
 
 
-def test_vmap_maps_over_calls():
-    q, k, v = (torch.stack([x, x.flip(-1)]) for x in drawn((1, 2, 2, 70, 70, 16, 16)))
-    ours = torch.func.vmap(lambda *x: regard.attention(*x, mask=masks.Causal(), backend="native"))(q, k, v)
-    for at in range(2):
-        expected = formula(q[at], k[at], v[at], masks.Causal())[0]
-        torch.testing.assert_close(ours[at].double(), expected, rtol=0, atol=3e-6)
-
-
 def test_compiled_code_calls_it_with_a_mask():
     torch._dynamo.reset()
     q, k, v = drawn((1, 2, 2, 70, 70, 16, 16))
@@ -423,11 +415,11 @@ def test_the_gradients_of_large_scores_are_as_exact_as_those_of_blocks(large):
     exactly = [x.detach().double().requires_grad_() for x in (q, k, v)]
     (expected,) = torch.autograd.grad((exact(large * exactly[0], *exactly[1:]) * up).sum(), exactly[2])
     errors = {}
-    for backend in ("native", "blockwise"):
+    for backend in ("native", "strips"):
         output = regard.attention(large * q, k, v, backend=backend)
         (found,) = torch.autograd.grad((output * up).sum(), v)
         errors[backend] = float((found - expected).abs().max())
-    assert errors["native"] <= 3 * errors["blockwise"] + 1e-6
+    assert errors["native"] <= 3 * errors["strips"] + 1e-6
 
 
 def test_a_row_that_sees_nothing_is_nothing_beside_one_that_is_no_number():

@@ -13,6 +13,7 @@ from measured_kernels import take_rules_of
 from regard import masks
 from regard.backends import call_cache
 from regard.backends.native import choice, library
+from regard.errors import InputError
 from regard.normalizers import Softmax
 from regard.positions import ALiBi, RelativePositionBias, RelativePositionBiasND, T5Bias
 from regard.problem import Problem
@@ -151,7 +152,7 @@ def test_dropout_with_each_mask_at_the_least_size_drops_what_the_formula_drops(r
                 [x[:, :, :127].requires_grad_() for x in (q.clone(), k.clone(), values.clone())],
                 [q[:, :, :1], *(torch.cat(8 * [x], 2) for x in (k, values))],
             ):
-                assert backend_of(*other, dropout=0.1) in ("reference", "blockwise")
+                assert backend_of(*other, dropout=0.1) in ("reference", "strips")
 
 
 TABLES = {
@@ -236,7 +237,7 @@ def test_biases_that_learn_otherwise_stay_where_they_were(ready):
         assert backend_of(step, *keys, bias=T5Bias(table, bidirectional=False)) == "native"
     torch.use_deterministic_algorithms(True)
     try:
-        assert backend_of(leaf, k, v, **seen, bias=learned) == "blockwise"
+        assert backend_of(leaf, k, v, **seen, bias=learned) == "strips"
     finally:
         torch.use_deterministic_algorithms(False)
 
@@ -315,7 +316,11 @@ CHOICE = [  # queries, keys, heads, key–value heads, width, masked, dtype, kin
     (2048, 2048, 8, 8, 80, False, F, None),
     (512, 512, 8, 8, 128, True, F, "with a mask, float32"),
     (512, 4096, 8, 2, 64, True, B, "causal or in a window, bfloat16"),
-    (511, 4096, 8, 8, 64, True, F, None),
+    (511, 4096, 8, 8, 64, True, F, "causal or in a window, float32"),
+    (256, 256, 8, 8, 64, True, F, "causal or in a window, float32"),
+    (255, 4096, 8, 8, 64, True, F, None),
+    (256, 256, 8, 8, 72, True, F, None),
+    (256, 256, 8, 8, 64, True, B, None),
     (512, 512, 8, 8, 136, True, F, None),
     (512, 512, 8, 8, 64, True, torch.float64, None),
     (512, 512, 8, 8, 64, True, torch.float16, None),
@@ -323,6 +328,7 @@ CHOICE = [  # queries, keys, heads, key–value heads, width, masked, dtype, kin
     (1, 4096, 32, 8, 128, True, F, "decoding with grouped queries, float32"),
     (1, 4095, 9, 3, 64, False, F, None),
     (1, 4096, 9, 3, 64, False, B, None),
+    (1, 4096, 2, 1, 64, False, F, "decoding with grouped queries, float32"),
     (1, 65536, 8, 8, 64, False, F, None),
     (1, 65536, 64, 16, 64, False, F, None),
     (2, 65536, 9, 3, 64, False, F, None),
@@ -363,22 +369,22 @@ def test_other_calls_go_the_way_that_they_go_without_the_loops(ready):
         assert backend_of(q.clone().requires_grad_(), k, v, **seen) == "native"
     v.requires_grad_(requires_grad=False)
     assert backend_of(q, k, v, **seen, return_weights=True) == "reference"
-    assert backend_of(q, k, v, **seen, normalizer=Softmax(torch.zeros(2, requires_grad=True))) == "blockwise"
+    assert backend_of(q, k, v, **seen, normalizer=Softmax(torch.zeros(2, requires_grad=True))) == "strips"
     assert backend_of(*(x.to("meta") for x in (q, k, v)), **seen) == "sdpa"
     with torch.autocast("cpu"):
         assert backend_of(q, k, v, **seen) == "sdpa"
-    for name in ("sdpa", "blockwise"):
+    for name in ("sdpa", "strips"):
         with regard.use_backend(name):
             assert backend_of(q, k, v, **seen) == name
     with FakeTensorMode():
         x = torch.zeros(1, 2, N, 16)
-        assert backend_of(x, x, x, **seen) == "split"
+        assert backend_of(x, x, x, **seen) == "sdpa"
 
 
 def test_what_is_known_of_a_size_is_not_taken_where_the_call_is_another(ready):
     q, k, v = drawn()
     seen = {"mask": masks.Causal()}
-    loops, plain = (regard.attention(q, k, v, **seen, backend=name) for name in ("native", "split"))
+    loops, plain = (regard.attention(q, k, v, **seen, backend=name) for name in ("native", "sdpa"))
     assert not torch.equal(loops, plain)
     assert torch.equal(regard.attention(q, k, v, **seen), loops)
     torch.use_deterministic_algorithms(True)
@@ -406,10 +412,10 @@ def test_mapped_calls_stay_with_pytorch(ready):
     [
         ("x86_64_v4", F, masks.Causal(), "native"),
         ("x86_64_v4", B, masks.Causal(), "sdpa"),
-        ("unmeasured", F, masks.Causal(), "split"),
+        ("unmeasured", F, masks.Causal(), "sdpa"),
         ("unmeasured", F, masks.Causal() & masks.Window(64), "native"),
-        ("unmeasured", F, masks.Padding(HALF), "blockwise"),
-        ("", F, masks.Causal() & masks.Window(64), "blockwise"),
+        ("unmeasured", F, masks.Padding(HALF), "sdpa"),
+        ("", F, masks.Causal() & masks.Window(64), "strips"),
     ],
 )
 def test_libraries_that_were_not_measured_take_what_pytorch_lacks(monkeypatch, rules, dtype, mask, found):
@@ -483,7 +489,7 @@ def test_training_takes_the_same_path_watched_or_checkpointed_to_the_bit(ready, 
         return output, *torch.autograd.grad(output.square().sum(), learned)
 
     plain = step()
-    with regard.use_backend("blockwise" if dropout or has_table else "sdpa"):
+    with regard.use_backend("strips" if dropout or has_table else "sdpa"):
         assert not torch.equal(step()[0], plain[0])
     with regard.watch(layer):
         watched = step()
@@ -494,7 +500,7 @@ def test_training_takes_the_same_path_watched_or_checkpointed_to_the_bit(ready, 
         assert all(map(torch.equal, found, plain))
 
 
-def test_derivatives_of_gradients_and_what_learns_beside_q_k_and_v(ready):
+def test_a_gradient_that_is_differentiated_again_names_the_backends_that_can(ready):
     tensors, seen = drawn(), {"mask": masks.Causal()}
 
     def twice(call, *given):
@@ -502,13 +508,20 @@ def test_derivatives_of_gradients_and_what_learns_beside_q_k_and_v(ready):
         first = torch.autograd.grad(call(*leaves).square().sum(), leaves, create_graph=True)
         return torch.autograd.grad(sum(one.square().sum() for one in first), leaves)
 
-    ours = twice(lambda *x: regard.attention(*x, **seen), *tensors)
+    with pytest.raises(InputError, match=r'"native".* pass backend="strips"'):
+        twice(lambda *x: regard.attention(*x, **seen), *tensors)
     expected = twice(lambda *x: exact(*x, masks.Causal()), *(x.double() for x in tensors))
+    with regard.use_backend("strips"):
+        ours = twice(lambda *x: regard.attention(*x, **seen), *tensors)
     for found, right in zip(ours, expected, strict=True):
         assert error(found, right) < 1e-5
+
+
+def test_a_sink_that_learns_and_deterministic_algorithms_stay_with_pytorch(ready):
+    tensors, seen = drawn(), {"mask": masks.Causal()}
     learned = torch.zeros(2, requires_grad=True)
     leaf = tensors[0].clone().requires_grad_()
-    assert backend_of(leaf, *tensors[1:], **seen, normalizer=Softmax(learned)) == "blockwise"
+    assert backend_of(leaf, *tensors[1:], **seen, normalizer=Softmax(learned)) == "strips"
     torch.use_deterministic_algorithms(True)
     try:
         assert backend_of(leaf, *tensors[1:], **seen) == "sdpa"

@@ -8,7 +8,7 @@ import torch
 
 import regard
 from regard import masks, positions, scores
-from regard.backends.blockwise import autograd_function
+from regard.backends import strips
 from regard.backends.native import calls
 from regard.dropout import Dropout
 from regard.normalizers import Softmax
@@ -106,11 +106,11 @@ def test_it_drops_the_weights_that_all_others_drop(shape):
             values = torch.eye(m, dtype=dtype).expand(b, kv, m, m)  # the output is the weights
             found = {
                 backend: regard.attention(q, k, values, mask=mask, dropout=P, generator=seeded(), backend=backend)
-                for backend in ("native", "reference", "blockwise")
+                for backend in ("native", "reference", "strips")
             }
             assert torch.equal(found["native"] != 0, kept(SHAPES[shape]) & seen_by(mask, n, m, b, h))
             assert torch.equal(found["native"] != 0, found["reference"] != 0)
-            assert torch.equal(found["native"] != 0, found["blockwise"] != 0)
+            assert torch.equal(found["native"] != 0, found["strips"] != 0)
             most = 3e-7 if dtype == torch.float32 else 2**-8
             torch.testing.assert_close(found["native"].float(), found["reference"].float(), rtol=most * 8, atol=most)
 
@@ -161,16 +161,16 @@ def both(call, exact, given, up):
 
 
 @pytest.fixture
-def no_plain_pass(monkeypatch):
+def no_strips(monkeypatch):
     """The kernels alone compute gradients."""
 
     def never(*_):
-        raise AssertionError("the plain backward ran")
+        raise AssertionError("the backward of strips ran")
 
-    monkeypatch.setattr(autograd_function, "_backward", never)
+    monkeypatch.setattr(strips, "differentiate", never)
 
 
-@pytest.mark.usefixtures("no_plain_pass")
+@pytest.mark.usefixtures("no_strips")
 @pytest.mark.parametrize("shape", SHAPES)
 def test_output_and_gradients_are_those_of_the_formula(shape):
     for case in sweep(MASKS):
@@ -187,7 +187,7 @@ def test_output_and_gradients_are_those_of_the_formula(shape):
             assert_near(found, right)
 
 
-@pytest.mark.usefixtures("no_plain_pass")
+@pytest.mark.usefixtures("no_strips")
 @pytest.mark.parametrize("p", [0.1, 0.9])
 def test_with_every_option_at_once(p):
     shape = (2, 2, 1, 130, 200, 24)
@@ -207,7 +207,7 @@ def test_with_every_option_at_once(p):
     assert_near(found, right, 5e-6 / (1 - p))
 
 
-@pytest.mark.usefixtures("no_plain_pass")
+@pytest.mark.usefixtures("no_strips")
 def test_a_bias_of_distances():
     shape = (1, 2, 2, 200, 200, 16)
     *given, up = drawn(shape)
@@ -224,7 +224,7 @@ def test_a_bias_of_distances():
     assert_near(found, right)
 
 
-@pytest.mark.usefixtures("no_plain_pass")
+@pytest.mark.usefixtures("no_strips")
 def test_the_log_sum_exp_is_that_of_all_weights_and_has_its_gradient():
     shape = SHAPES["grouped, more keys"]
     *given, up = drawn(shape)
@@ -244,11 +244,11 @@ def test_the_log_sum_exp_is_that_of_all_weights_and_has_its_gradient():
 
 
 @TYPES
-def test_the_error_in_narrow_types_is_at_most_that_of_blocks_twice(dtype):
+def test_the_error_in_narrow_types_is_at_most_that_of_strips_twice(dtype):
     shape = (1, 2, 2, 256, 256, 32)
     *given, up = drawn(shape, dtype)
     errors = {}
-    for backend in ("native", "blockwise"):
+    for backend in ("native", "strips"):
         found, right = both(
             lambda *x, name=backend: regard.attention(
                 *x, mask=masks.Causal(), dropout=P, generator=seeded(), backend=name
@@ -258,7 +258,7 @@ def test_the_error_in_narrow_types_is_at_most_that_of_blocks_twice(dtype):
             up,
         )
         errors[backend] = [float((a - b).square().mean().sqrt()) for a, b in zip(found, right, strict=True)]
-    for ours, plain in zip(errors["native"], errors["blockwise"], strict=True):
+    for ours, plain in zip(errors["native"], errors["strips"], strict=True):
         assert ours <= 2 * plain
 
 
@@ -285,7 +285,7 @@ def test_second_derivatives_drop_the_same_weights():
         return torch.autograd.grad(sum(one.square().sum() for one in first), leaves)
 
     found = twice(
-        lambda *x: regard.attention(*x, mask=masks.Causal(), dropout=P, generator=seeded(), backend="native"),
+        lambda *x: regard.attention(*x, mask=masks.Causal(), dropout=P, generator=seeded(), backend="strips"),
         [x.detach().requires_grad_() for x in given],
     )
     right = twice(

@@ -13,7 +13,7 @@ from transformers.models.t5.modeling_t5 import T5Attention
 
 import regard
 from regard import masks, positions, scores
-from regard.backends.blockwise import autograd_function
+from regard.backends import strips
 from regard.backends.native import calls, threads
 from regard.dropout import Dropout
 from regard.normalizers import Softmax
@@ -158,16 +158,16 @@ def assert_near(found, expected, most=5e-6):
 
 
 @pytest.fixture
-def no_plain_pass(monkeypatch):
+def no_strips(monkeypatch):
     """The kernels alone compute gradients."""
 
     def never(*_):
-        raise AssertionError("the plain backward ran")
+        raise AssertionError("the backward of strips ran")
 
-    monkeypatch.setattr(autograd_function, "_backward", never)
+    monkeypatch.setattr(strips, "differentiate", never)
 
 
-@pytest.mark.usefixtures("no_plain_pass")
+@pytest.mark.usefixtures("no_strips")
 @pytest.mark.parametrize("shape", SHAPES)
 def test_gradients_under_every_mask_are_those_of_the_formula(shape):
     for case in sweep(MASKS):
@@ -178,7 +178,7 @@ def test_gradients_under_every_mask_are_those_of_the_formula(shape):
             assert_near(found, right)
 
 
-@pytest.mark.usefixtures("no_plain_pass")
+@pytest.mark.usefixtures("no_strips")
 @pytest.mark.parametrize("shape", SHAPES)
 def test_gradients_of_every_kind_are_those_of_the_formula(shape):
     for case in sweep(itertools.product(KINDS, [False, True])):
@@ -203,7 +203,7 @@ OPTIONS = {
 }
 
 
-@pytest.mark.usefixtures("no_plain_pass")
+@pytest.mark.usefixtures("no_strips")
 def test_gradients_with_every_option_are_those_of_the_formula():
     for case in sweep(itertools.product(OPTIONS, ["all", "causal", "window", "few pairs"])):
         with case as (name, mask):
@@ -214,7 +214,7 @@ def test_gradients_with_every_option_are_those_of_the_formula():
             assert_near(found, right)
 
 
-@pytest.mark.usefixtures("no_plain_pass")
+@pytest.mark.usefixtures("no_strips")
 def test_distances_that_no_pair_has_get_no_gradient_at_all():
     n, m, most = 200, 330, 400
     *given, up = drawn((2, 2, 2, n, m, 16))
@@ -230,7 +230,7 @@ def test_distances_that_no_pair_has_get_no_gradient_at_all():
     assert torch.equal(found != 0, there[:, None].expand(-1, 2))
 
 
-@pytest.mark.usefixtures("no_plain_pass")
+@pytest.mark.usefixtures("no_strips")
 def test_the_table_learns_where_nothing_else_does():
     *given, up = drawn(SHAPES["whole blocks"])
     table = parameter("T5, decoder", 2).requires_grad_()
@@ -244,7 +244,7 @@ def test_the_table_learns_where_nothing_else_does():
     torch.testing.assert_close(found.double(), expected, rtol=0, atol=2e-5)
 
 
-@pytest.mark.usefixtures("no_plain_pass")
+@pytest.mark.usefixtures("no_strips")
 def test_a_table_that_hides_distances():
     *given, up = drawn(SHAPES["whole blocks"])
     table = parameter("clipped", 2)
@@ -257,18 +257,18 @@ def test_a_table_that_hides_distances():
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("narrow", [False, True])
-def test_the_error_in_narrow_types_is_at_most_that_of_blocks(dtype, narrow):
+def test_the_error_in_narrow_types_is_at_most_that_of_strips(dtype, narrow):
     """Near −250 bfloat16 knows whole numbers alone: a table of float32 stays what it is."""
     *given, up = drawn((1, 2, 2, 512, 512, 32), dtype)
     table = parameter("T5, decoder", 2) - 250.0
     table = table.to(dtype) if narrow else table
     errors = {}
-    for backend in ("native", "blockwise"):
+    for backend in ("native", "strips"):
         found, right = both("T5, decoder", given, table, up, mask=masks.Causal(), backend=backend)
         assert [one.dtype for one in found] == [dtype] * 4 + [table.dtype]
         errors[backend] = [float((a - b).square().mean().sqrt()) for a, b in zip(found, right, strict=True)]
         assert errors[backend][0] < 2e-3
-    for ours, plain in zip(errors["native"], errors["blockwise"], strict=True):
+    for ours, plain in zip(errors["native"], errors["strips"], strict=True):
         assert ours <= 1.1 * plain
 
 
@@ -315,22 +315,3 @@ def test_many_threads_may_differentiate_at_once():
     with ThreadPoolExecutor(4) as executor:
         found = list(executor.map(run, 4 * inputs))
     assert all(torch.equal(ours, other) for ours, other in zip(found, 4 * expected, strict=True))
-
-
-def test_second_derivatives_take_the_plain_pass():
-    *given, up = drawn((1, 2, 1, 70, 80, 16))
-    table = parameter("T5, few", 2)
-
-    def twice(call, leaves, up):
-        first = torch.autograd.grad(call(*leaves), leaves, up, create_graph=True)
-        return torch.autograd.grad(sum(one.square().sum() for one in first), leaves)
-
-    _, made, pairs = KINDS["T5, few"]
-    distance = torch.arange(70)[:, None] + 10 - torch.arange(80)
-    leaves = [x.detach().requires_grad_() for x in (*given, table)]
-    wide = [x.detach().double().requires_grad_() for x in leaves]
-    found = twice(
-        lambda q, k, v, t: regard.attention(q, k, v, mask=masks.Causal(), bias=made(t), backend="native"), leaves, up
-    )
-    right = twice(lambda q, k, v, t: formula(q, k, v, pairs(t, distance), mask=masks.Causal())[0], wide, up.double())
-    assert_near([0 * found[0], *found], [0 * right[0], *right], 5e-5)

@@ -88,7 +88,7 @@ def test_where_there_are_none_the_reason_that_the_build_left_is_given(folder):
     (folder / "absent.txt").write_text("no compiler: do this\n")
     assert library.refuses() == "no compiler: do this"
     x = torch.randn(1, 2, 600, 16)
-    assert regard.explain(x, x, x, dropout=0.1).backend == "blockwise"
+    assert regard.explain(x, x, x, dropout=0.1).backend == "strips"
     assert "native not taken: no compiler: do this; calls with dropout" in str(regard.explain(x, x, x, dropout=0.1))
 
 

@@ -26,7 +26,7 @@ def test_the_error_is_at_most_half_as_large_again_as_that_of_pytorch(dtype):
     for case in sweep(itertools.product(precision.SHAPES, precision.MASKS)):
         with case as (shape, mask):
             theirs = precision.errors("pytorch", shape, mask, precision.TYPES[dtype])
-            for how in ("sdpa", "blockwise"):
+            for how in ("sdpa", "strips"):
                 ours = precision.errors(how, shape, mask, precision.TYPES[dtype])
                 for name, one, other in zip(precision.TENSORS, ours, theirs, strict=True):
                     assert one.mean <= MOST * other.mean, (
@@ -37,7 +37,7 @@ def test_the_error_is_at_most_half_as_large_again_as_that_of_pytorch(dtype):
                     )
 
 
-@pytest.mark.parametrize("backend", ["sdpa", "blockwise", "reference", "native"])
+@pytest.mark.parametrize("backend", ["sdpa", "strips", "reference", "native"])
 def test_projected_queries_and_keys_are_not_rounded(backend):
     """Rounded to bfloat16 they would move scores of this size by half, and weights by as much."""
     if backend == "native" and (reason := library.refuses()):

@@ -12,7 +12,7 @@ import regard
 from regard import masks, positions
 from sweeps import sweep
 
-BACKENDS = ("auto", "reference", "sdpa", "blockwise", "native")
+BACKENDS = ("auto", "reference", "sdpa", "strips", "native")
 MASKS = {
     "heads": lambda b, h, i, j: h > 0,
     "sequences": lambda b, h, i, j: b > 0,

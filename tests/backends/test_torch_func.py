@@ -1,4 +1,4 @@
-"""torch.func over blockwise: the derivatives of reference, or a sentence that names it."""
+"""torch.func: the derivatives of the formula by `auto` and `reference`, and a sentence by all that lack them."""
 
 import itertools
 
@@ -19,17 +19,19 @@ def call(backend):
     return lambda q: regard.attention(q, X, X, mask=Causal(), backend=backend)
 
 
-def test_vmap_over_the_backward():
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # PyTorch loops over its fused kernel
+@pytest.mark.parametrize("backend", ["auto", "reference"])
+def test_vmap_over_the_backward(backend):
     for run in (
         lambda f: torch.func.jacrev(lambda q: f(q).sum((0, 1, 3)))(X),
         lambda f: torch.func.vmap(torch.func.grad(lambda q: f(q).square().sum()))(torch.stack([X, 2 * X])),
     ):
-        torch.testing.assert_close(run(call("blockwise")), run(call("reference")))
+        torch.testing.assert_close(run(call(backend)), run(exact))
 
 
 def test_second_derivatives():
     run = lambda f: torch.autograd.functional.hvp(lambda q: f(q).square().sum(), X, X + 1)[1]  # noqa: E731
-    torch.testing.assert_close(run(call("blockwise")), run(call("reference")))
+    torch.testing.assert_close(run(call("strips")), run(exact))
 
 
 def exact(q):
@@ -64,7 +66,7 @@ def test_auto_takes_the_formula_where_no_other_has_the_derivative(name):
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
-@pytest.mark.parametrize("backend", ["sdpa", "blockwise", "native", "flex"])
+@pytest.mark.parametrize("backend", ["sdpa", "strips", "native", "flex"])
 def test_the_others_refuse_it_and_drop_no_tangent(backend):
     for case in sweep([*FORWARD, *TWICE]):
         with case as name:
@@ -120,7 +122,7 @@ def test_a_gradient_of_a_gradient_of_the_fused_kernel_names_the_backends_that_ha
     q = X.clone().requires_grad_()
     (first,) = torch.autograd.grad(call(backend)(q).square().sum(), q, create_graph=True)
     torch.testing.assert_close(first, torch.autograd.grad(exact(q).square().sum(), q)[0])
-    with pytest.raises(InputError, match=r'no second derivative: pass backend="blockwise"'):
+    with pytest.raises(InputError, match=r'no second derivative: pass backend="strips"'):
         first.sum().backward()
 
 

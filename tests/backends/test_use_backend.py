@@ -71,14 +71,23 @@ def test_it_ends_with_the_block_and_is_that_of_one_thread():
 
 def test_an_unknown_name_is_told_those_that_there_are():
     with (
-        pytest.raises(InputError, match='must be "auto" or one of native, split, sdpa, blockwise, reference, '),
+        pytest.raises(InputError, match='must be "auto" or one of native, sdpa, strips, reference, '),
         regard.use_backend("nobody"),
     ):
         pass
 
 
-def test_a_removed_backend_is_named_as_such():
-    with pytest.raises(InputError, match="got 'triton': the Triton kernels were removed"), regard.use_backend("triton"):
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("triton", "the Triton kernels were removed"),
+        ("blockwise", 'its calls are computed by backend="strips"'),
+        ("split", '"native" or by "sdpa"'),
+        ("numba", 'the compiled loops are backend="native" now'),
+    ],
+)
+def test_a_removed_backend_is_named_as_such_with_what_takes_its_place(name, words):
+    with pytest.raises(InputError, match=f"got '{name}': .*{words}"), regard.use_backend(name):
         pass
 
 

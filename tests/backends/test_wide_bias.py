@@ -48,7 +48,7 @@ def _dense(n, m):
 
 
 BIASES = {"alibi": _alibi, "t5": _t5, "tensor": _dense}
-BACKENDS = [one for name, one in named().items() if name not in ("flex", "split", "sharded")]
+BACKENDS = [one for name, one in named().items() if name not in ("flex", "sharded")]
 
 
 def _case(bias, sizes, dtype):
@@ -107,7 +107,7 @@ def test_autocast_does_not_round_it_either():
             _assert_close(found, dense(*tensors, visible=seen, bias=formula).output, torch.bfloat16)
 
 
-@pytest.mark.parametrize("backend", ["sdpa", "blockwise", "reference", "native"])
+@pytest.mark.parametrize("backend", ["sdpa", "strips", "reference", "native"])
 def test_a_learned_bias_of_float32_gets_the_gradient_of_the_formula(backend):
     tensors, added, formula, _ = _case("tensor", "few queries", torch.bfloat16)
     q, k, v = (one.requires_grad_() for one in tensors)

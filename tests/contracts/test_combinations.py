@@ -1,8 +1,8 @@
 """Every backend agrees with the reference on whatever parts are put together: values and the gradient of every tensor.
 
 The reference is tested against numpy in test_backends.py and tests/backends/test_reference.py. Here scores, masks,
-positions, head layouts, types and options meet each other; blocks are made small, so that short sequences have bands,
-runs and gathered blocks.
+positions, head layouts, types and options meet each other; blocks and strips are made small, so that short sequences
+are cut into rows with several spans of keys.
 """
 
 import contextlib
@@ -18,10 +18,7 @@ from hypothesis import strategies as st
 from backend_lists import GENERAL
 from families import BIASES, FACTORS, MASKS, NORMALIZERS, SCORES, WIDTH, Leaves, Shape, drawn_at
 from regard import positions
-from regard.backends import Reference
-from regard.backends.blockwise import backend as blockwise
-from regard.backends.blockwise.fused_tiles import Fused
-from regard.backends.blockwise.unfused import General
+from regard.backends import Reference, strips
 from regard.backends.native import Native
 from regard.problem import Problem
 from sweeps import sweep
@@ -77,7 +74,7 @@ class Case:
     learned: bool = True
     dtype: torch.dtype = torch.float64
     block: int = 16
-    elements: int | None = None  # scores of a tile, at most
+    room: int = 2**20  # scores of a strip, at most
 
     @property
     def shape(self):
@@ -137,11 +134,11 @@ def _check(case):
     narrow = Leaves(case.dtype, case.dtype, case.learned)
     problem = _problem(case, narrow)
     backends = [one for one in OTHERS if one.refuses(problem) is None]
-    assert "blockwise" in {one.name for one in backends}
+    assert "strips" in {one.name for one in backends}
     exact = Leaves(case.dtype, torch.float64, case.learned)
     expected = _computed(Reference(), _problem(case, exact), exact)
     for backend in backends:
-        with _small_blocks(case):
+        with _small_strips(case):
             ours = _computed(backend, _problem(case, narrow), narrow)
         assert ours.keys() == expected.keys()
         for name, value in ours.items():
@@ -167,13 +164,9 @@ def _check_hidden(problem, ours, name):
 
 
 @contextlib.contextmanager
-def _small_blocks(case):
-    with mock.patch.object(blockwise, "BLOCK", case.block):
-        if case.elements is None:
-            yield
-        else:
-            with mock.patch.object(General, "elements", case.elements), mock.patch.object(Fused, "elements", 4096):
-                yield
+def _small_strips(case):
+    with mock.patch.object(strips, "BLOCK", case.block), mock.patch.object(strips, "_SCORES", case.room):
+        yield
 
 
 # Each score with each mask, in the layouts by turns.
@@ -219,7 +212,7 @@ CASES = st.builds(
     learned=st.booleans(),
     dtype=st.sampled_from([torch.float64, *TOLERANCE]),
     block=st.sampled_from([16, 64, 128]),
-    elements=st.sampled_from([None, 2**13]),
+    room=st.sampled_from([2**20, 2**13, 2**10]),
 ).filter(Case.possible)
 
 
@@ -242,8 +235,8 @@ def test_the_same_seed_drops_the_same_weights_however_they_are_laid_out():
     for case in sweep(itertools.product(["alike", "grouped, fewer queries"], names)):
         with case as (layout, mask):
             case = Case(mask=mask, layout=layout, dropout=0.4, lse=True)
-            for block in (16, 64):
-                _check(replace(case, block=block))
+            for block, room in ((16, 2**20), (64, 2**20), (16, 2**10)):
+                _check(replace(case, block=block, room=room))
 
 
 @pytest.mark.parametrize(
@@ -254,7 +247,7 @@ def test_the_same_seed_drops_the_same_weights_however_they_are_laid_out():
         {"layout": "grouped, fewer queries", "normalizer": "sigmoid"},
         {"score": "shaw", "bias": "table"},
     ],
-    ids=["fused", "general", "sigmoid", "tile by tile"],
+    ids=["plain", "softcap", "sigmoid", "value terms"],
 )
 def test_nothing_is_read_that_was_not_written(options):
     for case in sweep(MASKS):

@@ -1,7 +1,7 @@
 """One to three queries, anywhere before or among many keys, see what their mask leaves and nothing else.
 
 The keys that a mask hides from all hold numbers that would drown the others. Sizes are those at which few queries go
-other ways than many: pieces of keys side by side, ranges of keys, and the native kernels' reading of keys as they lie.
+other ways than many: keys that nobody sees are not read, and the native kernels read the others as they lie.
 """
 
 import inspect
@@ -21,7 +21,8 @@ from regard.problem import Problem
 from sweeps import sweep
 from tiers import slow_but
 
-KEYS, FEW = 16_500, 300  # keys for which pieces are chosen, and keys for which they are not
+KEYS, FEW = 16_500, 300  # keys for which those that are seen are looked for, and keys for which they are not
+BLOCK = 16  # keys that are read together where one of them is seen
 HUGE = 1e4
 
 
@@ -66,37 +67,37 @@ def test_the_default_sees_what_the_mask_leaves_of_many_keys(queries):
                 )
 
 
-@pytest.mark.parametrize("queries", [1, 2, 3])
-def test_pieces_hide_what_the_causal_mask_hides(queries):
-    for case in sweep(itertools.product(["bound", "aligned at the start"], [0, 5_000, 16_383, 16_499])):
-        with case as (how, ahead):
+def hears_nothing(place, seen):
+    """Keys of blocks of which none is seen, wherever they are."""
+    whole = np.pad(np.broadcast_to(seen, (place.queries, place.keys)).any(0), (0, -place.keys % BLOCK))
+    return torch.tensor(np.repeat(~whole.reshape(-1, BLOCK).any(1), BLOCK)[: place.keys])
+
+
+@pytest.mark.parametrize("name", ["auto", "sdpa", "strips", "native"])
+def test_the_causal_mask_ends_what_is_read(name):
+    for case in sweep(itertools.product([1, 2, 3], ["bound", "aligned at the start"], [0, 5_000, 16_383, 16_499])):
+        with case as (queries, how, ahead):
             place, (q, k, v) = draw(ahead, KEYS, queries)
             seen = np.arange(KEYS) <= np.arange(queries)[:, None] + (ahead if how == "bound" else 0)
             mask = masks.Causal() if how == "bound" else masks.Causal(align="start")
-            k, v = spoiled(place, k, v, seen, torch.nan)
+            outside = hears_nothing(place, seen)[:, None]
             bound = mask.bind(queries, KEYS, q_offset=ahead)
-            found = regard.attention(q, k, v, mask=bound, backend="split")
-            again = regard.attention(q, k, v, mask=bound, backend="split")
-            expected = dense(q, k.nan_to_num(0.0), v.nan_to_num(0.0), visible=seen).output
+            k, v = spoiled(place, k, v, seen)
+            expected = dense(q, k, v, visible=seen).output
+            k, v = (x.masked_fill(outside, torch.nan) for x in (k, v))
+            found, again = (regard.attention(q, k, v, mask=bound, backend=name) for _ in range(2))
             assert_is(found, expected, "output")
             assert torch.equal(again, found)
 
 
-@pytest.mark.parametrize("queries", [1, 2, 3])
-def test_the_default_takes_pieces_and_hides_in_them(queries):
-    place, (q, k, v) = draw(0, KEYS, queries, anywhere=False)
-    for start in (KEYS - queries, KEYS - queries - 1, KEYS - 100):
-        seen = np.arange(KEYS) <= np.arange(queries)[:, None] + start
-        spoiled_k, spoiled_v = spoiled(place, k, v, seen)
-        bound = masks.Causal().bind(queries, KEYS, q_offset=start)
-        assert regard.explain(q, spoiled_k, spoiled_v, mask=bound).backend == "split"
-        found = regard.attention(q, spoiled_k, spoiled_v, mask=bound)
-        assert_is(found, dense(q, spoiled_k, spoiled_v, visible=seen).output, f"start {start}")
-    assert regard.explain(q, k, v).backend == "split"
-    assert_is(regard.attention(q, k, v), dense(q, k, v).output, "no mask")
+def test_without_a_mask_all_keys_are_read():
+    for case in sweep(itertools.product(["auto", "sdpa", "strips", "native"], [1, 2, 3])):
+        with case as (name, queries):
+            _, (q, k, v) = draw(0, KEYS, queries, anywhere=False)
+            assert_is(regard.attention(q, k, v, backend=name), dense(q, k, v).output, "output")
 
 
-NAMED = [one for name, one in named().items() if name not in ("flex", "split", "sharded")]
+NAMED = [one for name, one in named().items() if name not in ("flex", "sharded")]
 
 
 BACKENDS = {backend.name: backend for backend in (*NAMED, Flex(compiles=False))}
@@ -162,45 +163,51 @@ def options(name, place, rng):
     return ({"rotary": regard.positions.RoPE(4)} if name == "rotary" else {}), {}
 
 
+def reads_all(name, extra):
+    """Whether a backend refuses what is passed beside the mask."""
+    return name == "sdpa" and extra == "sink and softcap"
+
+
+@pytest.mark.parametrize("name", ["auto", "sdpa", "strips", "native"])
 @pytest.mark.parametrize("kind", MASKED)
-def test_keys_that_few_queries_do_not_see_are_not_read(kind):
+def test_keys_that_few_queries_do_not_see_are_not_read(kind, name):
     """Those before and after what is seen hold NaN; gradients and the log-sum-exp are those of the formula."""
-    for case in sweep(["nothing", "alibi", "tensor", "sink and softcap", "rotary"]):
-        with case as extra:
-            for queries, seed in ((1, 0), (3, 1)):
-                place, (q, k, v) = draw(seed, 5_000, queries)
-                seen = np.broadcast_to(MASKED[kind][1](place.i, place.j), (queries, 5_000))
-                outside = ~torch.tensor(
-                    np.isin(np.arange(5_000), np.arange(*(np.flatnonzero(seen.any(0))[[0, -1]] + [0, 1])))
-                )
-                asked, formula = options(extra, place, place.rng)
-                exact = [turned(q, place.i[:, 0]), turned(k, place.j)] if extra == "rotary" else [q, k]
-                up = torch.tensor(place.rng.standard_normal(q.shape), dtype=torch.float32)
-                expected = dense(*exact, v, visible=seen, cotangent=up, **formula)
-                k, v = (x.masked_fill(outside[:, None], torch.nan) for x in (k, v))
-                for x in (q, k, v):
-                    x.requires_grad_()
-                bound = MASKED[kind][0].bind(queries, 5_000, q_offset=place.start)
-                output, lse = regard.attention(q, k, v, mask=bound, return_lse=True, **asked)
-                fused = regard.attention(q, k, v, mask=bound, **asked)
-                for name, found in {"output": output, "lse": lse, "fused": fused}.items():
-                    assert_is(
-                        found.detach(), getattr(expected, name if name != "fused" else "output"), f"{kind}: {name}"
-                    )
-                fused.backward(up)
-                assert_is(v.grad, expected.v, f"{kind}: gradient of v")
-                if extra != "rotary":
-                    assert_is(q.grad, expected.q, f"{kind}: gradient of q")
-                    assert_is(k.grad, expected.k, f"{kind}: gradient of k")
-                if extra == "tensor":
-                    assert_is(asked["bias"].grad, expected.bias, f"{kind}: gradient of the bias")
+    extras = [one for one in ("nothing", "alibi", "tensor", "sink and softcap", "rotary") if not reads_all(name, one)]
+    for case in sweep([*itertools.product(extras, [(1, 0), (3, 1)]), ("nothing", (16, 2))]):
+        with case as (extra, (queries, seed)):
+            place, (q, k, v) = draw(seed, 5_000, queries)
+            seen = np.broadcast_to(MASKED[kind][1](place.i, place.j), (queries, 5_000))
+            first, last = np.flatnonzero(~hears_nothing(place, seen))[[0, -1]]
+            outside = (torch.arange(5_000) < first) | (torch.arange(5_000) > last)
+            asked, formula = options(extra, place, place.rng)
+            exact = [turned(q, place.i[:, 0]), turned(k, place.j)] if extra == "rotary" else [q, k]
+            up = torch.tensor(place.rng.standard_normal(q.shape), dtype=torch.float32)
+            expected = dense(*exact, v, visible=seen, cotangent=up, **formula)
+            k, v = (x.masked_fill(outside[:, None], torch.nan) for x in (k, v))
+            for x in (q, k, v):
+                x.requires_grad_()
+            bound = MASKED[kind][0].bind(queries, 5_000, q_offset=place.start)
+            output = regard.attention(q, k, v, mask=bound, backend=name, **asked)
+            assert_is(output.detach(), expected.output, f"{kind}: output")
+            if name != "sdpa":
+                _, lse = regard.attention(q, k, v, mask=bound, backend=name, return_lse=True, **asked)
+                assert_is(lse.detach(), expected.lse, f"{kind}: lse")
+            output.backward(up)
+            assert_is(v.grad, expected.v, f"{kind}: gradient of v")
+            if extra != "rotary":
+                assert_is(q.grad, expected.q, f"{kind}: gradient of q")
+                assert_is(k.grad, expected.k, f"{kind}: gradient of k")
+            if extra == "tensor":
+                assert_is(asked["bias"].grad, expected.bias, f"{kind}: gradient of the bias")
 
 
 def test_a_window_over_many_keys_reads_those_in_the_window():
+    """What is said of the work counts blocks of 128 keys, and of the memory a byte of the mask for each key read."""
     _, (q, k, v) = draw(0, 8_192, 1, anywhere=False)
     shown = [regard.explain(q, k, v, mask=MASKED[kind][0]) for kind in ("window", "sinks and window")]
-    assert [one.flops for one in shown] == [2 * 4 * 40 * 8, 2 * 4 * 44 * 8]
-    assert all(one.bytes == 0 for one in shown)  # no mask is made for the kernel
+    assert [one.backend for one in shown] == ["sdpa", "sdpa"]
+    assert [one.flops for one in shown] == [2 * 4 * 128 * 8, 2 * 4 * 256 * 8]
+    assert all(one.bytes <= 128 for one in shown)
 
 
 def test_what_a_mask_keeps_is_found_anew_where_it_is_another():

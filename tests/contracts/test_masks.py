@@ -14,7 +14,7 @@ import regard
 from oracles import Largest
 from regard import masks, normalizers, positions, scores
 from regard.errors import InputError
-from regard.masks.block_plan import EMPTY, FULL, PARTIAL, edges
+from regard.masks.rectangles import EMPTY, FULL, PARTIAL, edges
 from sweeps import sweep
 
 BATCH, HEADS, KEYS = 2, 3, 150  # more keys than two cells of Dense

@@ -13,11 +13,12 @@ import torch
 import regard
 from families import BIASES, FACTORS, MASKS, NORMALIZERS, SCORES, WIDTH, Leaves, Shape
 from regard import masks, normalizers, positions
-from regard.backends.blockwise.backend import OPERATOR as BLOCKWISE
 from regard.backends.call_form import read, unwritable, write
 from regard.backends.native.backend import OPERATOR as NATIVE
 from regard.backends.selection import named
+from regard.backends.strips import OPERATOR as STRIPS
 from regard.errors import InputError
+from regard.normalizers.softmax import Sums
 from regard.problem import Problem
 from sweeps import sweep
 
@@ -71,7 +72,7 @@ COMPILED = [[one for one in every if one not in OF_PYTHON] for every in (MASKS, 
 @pytest.mark.slow
 @pytest.mark.parametrize(("mask", "bias"), [*zip(COMPILED[0], itertools.cycle(COMPILED[1]), strict=False)])
 def test_every_mask_and_bias_is_compiled_whole_and_at_most_twice(mask, bias):
-    for case in sweep(["blockwise", "native"]):
+    for case in sweep(["strips", "native"]):
         with case as backend:
             _agrees_at_all_lengths(backend, mask=mask, bias=bias)
 
@@ -79,7 +80,7 @@ def test_every_mask_and_bias_is_compiled_whole_and_at_most_twice(mask, bias):
 @pytest.mark.slow  # 5 to 10 s each
 @pytest.mark.parametrize("score", [one for one in SCORES if one not in OF_PYTHON])
 def test_every_score_is_compiled_whole_and_at_most_twice(score):
-    _agrees_at_all_lengths("blockwise", score=score, mask="window")
+    _agrees_at_all_lengths("strips", score=score, mask="window")
 
 
 @pytest.mark.slow  # 5 to 10 s each
@@ -90,7 +91,7 @@ def test_every_score_is_compiled_whole_and_at_most_twice(score):
     ids=str,
 )
 def test_every_other_part_is_compiled_whole_and_at_most_twice(options):
-    _agrees_at_all_lengths("blockwise", mask="causal", **options)
+    _agrees_at_all_lengths("strips", mask="causal", **options)
 
 
 @pytest.mark.slow  # 30 s: FlexAttention compiles C++
@@ -129,24 +130,29 @@ def _case(**options):
     return Problem.of(q, k, v, **parts | options), [q, k, v, table, sink]
 
 
-@pytest.mark.parametrize("operator", [BLOCKWISE, NATIVE], ids=lambda one: one.name)
-def test_an_operator_computes_what_its_backend_does(operator):
-    problem, leaves = _case()
+@pytest.mark.parametrize("operator", [STRIPS, NATIVE], ids=lambda one: one.name)
+@pytest.mark.parametrize("wants_lse", [False, True], ids=["output", "log-sum-exp too"])
+def test_an_operator_computes_what_its_backend_does(operator, wants_lse):
+    problem, leaves = _case(return_lse=wants_lse)
     form = write(problem)
-    output, lse, _ = operator.op(problem.q, problem.k, problem.v, form.held, form.text, form.ints, form.floats)
+    output, *sums = operator.op(problem.q, problem.k, problem.v, form.held, form.text, form.ints, form.floats)
     answer = named()[operator.name](problem)
-    torch.testing.assert_close((output, lse), (answer.output, answer.lse), rtol=0, atol=0)
     up = torch.randn(output.shape, generator=torch.Generator().manual_seed(1))
-    ours = torch.autograd.grad((output * up).sum() + lse.sum(), leaves)
-    expected = torch.autograd.grad((answer.output * up).sum() + answer.lse.sum(), leaves)
+    ours, expected = [output], [answer.output]
+    if wants_lse:
+        ours, expected = [output, Sums(*sums).logarithm], [answer.output, answer.lse]
+    torch.testing.assert_close(ours, expected, rtol=0, atol=0)
+    ours, expected = (
+        torch.autograd.grad((one[0] * up).sum() + sum(lse.sum() for lse in one[1:]), leaves) for one in (ours, expected)
+    )
     torch.testing.assert_close(ours, expected, rtol=0, atol=0)
 
 
 @pytest.mark.slow  # 3 s each
-@pytest.mark.parametrize("operator", [BLOCKWISE, NATIVE], ids=lambda one: one.name)
+@pytest.mark.parametrize("operator", [STRIPS, NATIVE], ids=lambda one: one.name)
 @pytest.mark.parametrize("permuted", [False, True], ids=["dense", "permuted"])
 def test_an_operator_is_what_pytorch_expects_of_one(operator, permuted):
-    problem, _ = _case()
+    problem, _ = _case(return_lse=permuted)
     form = write(problem)
     given = [one.detach() for one in (problem.q, problem.k, problem.v)]
     given = [one.transpose(1, 2).contiguous().transpose(1, 2) for one in given] if permuted else given
@@ -185,7 +191,7 @@ def test_what_is_written_in_python_has_no_form():
 @pytest.mark.slow  # 3 s
 def test_a_rule_written_in_python_breaks_the_graph_once_and_says_why():
     rule, x = masks.MaskMod(lambda batch, head, i, j: i >= j), torch.randn(1, 2, 40, 8)
-    call = lambda x: regard.attention(x + 1, x, x, mask=rule, backend="blockwise").sin()  # noqa: E731
+    call = lambda x: regard.attention(x + 1, x, x, mask=rule, backend="strips").sin()  # noqa: E731
     torch._dynamo.reset()
     with pytest.raises(torch._dynamo.exc.Unsupported, match="written in Python"):
         torch.compile(call, fullgraph=True, backend="eager")(x)
@@ -202,7 +208,7 @@ def test_a_rule_written_in_python_is_not_exported_on_a_backend_with_an_operator(
     class Attends(torch.nn.Module):
         def forward(self, x):
             rule = masks.MaskMod(lambda batch, head, i, j: i >= j)
-            return regard.attention(x, x, x, mask=rule, backend="blockwise")
+            return regard.attention(x, x, x, mask=rule, backend="strips")
 
     with pytest.raises(InputError, match="MaskMod, which is written in Python"):
         torch.export.export(Attends(), (torch.randn(1, 2, 40, 8),), strict=False)
@@ -251,7 +257,7 @@ class Attends(torch.nn.Module):
 
 
 @pytest.mark.slow  # 20 s each: another process imports PyTorch and regard
-@pytest.mark.parametrize("backend", ["blockwise", "native"])
+@pytest.mark.parametrize("backend", ["strips", "native"])
 @pytest.mark.parametrize("strict", [False, True], ids=["traced", "by the compiler"])
 def test_an_exported_program_computes_the_same_in_another_process(tmp_path, backend, strict):
     model = Attends(backend)
@@ -274,7 +280,7 @@ def test_masks_of_equal_structure_share_one_compilation():
     torch._dynamo.reset()
     counter = CompileCounterWithBackend("eager")
     x = torch.randn(1, 2, 60, 8)
-    call = lambda x, mask: regard.attention(x, x, x, mask=mask, backend="blockwise")  # noqa: E731
+    call = lambda x, mask: regard.attention(x, x, x, mask=mask, backend="strips")  # noqa: E731
     compiled = torch.compile(call, fullgraph=True, backend=counter)
     for size in (7, 20, 33, 60):
         mask = masks.Causal() & masks.Document(torch.arange(60) // size)

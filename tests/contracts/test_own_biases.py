@@ -125,7 +125,7 @@ def test_every_backend_gives_the_formula_and_its_gradients(quick):
             slopes = torch.autograd.grad((expected * up).sum(), leaves)
             problem = Problem.of(*leaves[:3], mask=mask, **{place: kind(leaves[3])})
             able = [one for one in CPU if one.refuses(problem) is None]
-            assert {"reference", "blockwise"} <= {one.name for one in able}
+            assert {"reference", "strips"} <= {one.name for one in able}
             for backend in able:
                 found = backend(problem).output
                 torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
@@ -140,7 +140,7 @@ def test_narrow_queries_without_gradients():
             x, t = drawn(BATCH, HEADS, 140, DIM).float(), drawn(*KINDS[kind], seed=3).float()
             for queries in (3, 140):
                 expected = regard.attention(x[:, :, -queries:], x, x, bias=matrix(kind, t, 140)[..., -queries:, :])
-                for backend in ("reference", "sdpa", "blockwise", "native", "auto"):
+                for backend in ("reference", "sdpa", "strips", "native", "auto"):
                     found = regard.attention(x[:, :, -queries:], x, x, bias=kind(t), backend=backend)
                     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 

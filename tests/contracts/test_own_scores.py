@@ -109,7 +109,7 @@ def test_every_backend_gives_the_formula_and_its_gradients(quick):
             for kind in (Broadcasting, Hearing):
                 problem = Problem.of(x, x, x, score=kind(torch.ones(shape, dtype=torch.float64)), mask=mask)
                 names = [one.name for one in CPU if one.refuses(problem) is None]
-                assert {"reference", "blockwise"} <= set(names)
+                assert {"reference", "strips"} <= set(names)
                 for backend in names:
                     found, ours = run(kind, shape, mask, n, backend)
                     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
@@ -139,6 +139,6 @@ def test_a_tile_of_another_shape_is_refused_with_the_way_out():
             return torch.zeros(3, 1, 1, 1)
 
     x = drawn(BATCH, HEADS, 5, DIM)
-    for backend in ("reference", "blockwise"):
+    for backend in ("reference", "strips"):
         with pytest.raises(InputError, match=r"Wrong\.tile must .*\(2, 3, 5, 5\), got \(3, 1, 1, 1\): take `batch`"):
             regard.attention(x, x, x, score=Wrong(), backend=backend)

@@ -283,7 +283,7 @@ class Windowed(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         q, k = self.qk(x).unflatten(-1, (2, 2, -1)).permute(2, 0, 3, 1, 4)
-        return regard.attention(q, k, k, mask=masks.Causal() & masks.Window(3), backend="blockwise")
+        return regard.attention(q, k, k, mask=masks.Causal() & masks.Window(3), backend="strips")
 
 
 class Reader(nn.Module):

@@ -37,7 +37,7 @@ def by_kernel(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def by_regard(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    return regard.attention(q, k, v, mask=masks.Causal() & masks.Window(3), backend="blockwise")
+    return regard.attention(q, k, v, mask=masks.Causal() & masks.Window(3), backend="strips")
 
 
 def with_blind_rows(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

@@ -159,7 +159,7 @@ def test_bytes_are_those_that_are_alive_at_once():
 
 @pytest.mark.slow
 def test_costs_over_short_texts(monkeypatch):
-    monkeypatch.setattr(costs, "SIZES", {True: (128, 256, 512)})
+    monkeypatch.setattr(costs, "SIZES", {True: (1024, 2048, 4096)})  # one strip, and more
     monkeypatch.setattr(costs, "LONG", {True: (1024, 2048, 4096)})
     monkeypatch.setattr(costs, "WIDTHS", (64, 128))
     monkeypatch.setattr(costs, "AT", 1024)
@@ -170,7 +170,7 @@ def test_costs_over_short_texts(monkeypatch):
     assert memory["Linformer"] == pytest.approx(1, abs=0.15)
     assert max(memory[name] for name in memory if name != costs.FULL) < 1.2
     dense = finding.numbers["peak bytes"][costs.FULL]
-    assert 2 * 4 * 512**2 <= dense["512"] <= 4 * 4 * 512**2  # scores and weights, n × n floats each
+    assert 2 * 4 * 4096**2 <= dense["4096"] <= 4 * 4 * 4096**2  # scores and weights, n × n floats each
     assert set(finding.numbers["power of n, time"]) == set(costs.EXPECTED)
 
 

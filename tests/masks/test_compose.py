@@ -7,7 +7,7 @@ import torch
 
 from oracles import Largest
 from regard import masks
-from regard.masks.block_plan import EMPTY, edges
+from regard.masks.rectangles import EMPTY, edges
 from sweeps import sweep
 
 

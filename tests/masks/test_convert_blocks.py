@@ -11,7 +11,7 @@ import regard
 from oracles import Largest
 from regard import masks
 from regard.errors import InputError
-from regard.masks.block_plan import EMPTY, FULL, PARTIAL
+from regard.masks.rectangles import EMPTY, FULL, PARTIAL
 from sweeps import sweep
 
 REAL = torch.ones(2, 100, dtype=torch.bool)

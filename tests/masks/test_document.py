@@ -9,7 +9,7 @@ import torch
 import regard
 from regard import masks
 from regard.errors import InputError
-from regard.masks.block_plan import EMPTY, FULL, PARTIAL, edges
+from regard.masks.rectangles import EMPTY, FULL, PARTIAL, edges
 
 LENGTHS, QUERY_LENGTHS = [4, 0, 17, 3, 1, 25], [2, 3, 5, 3, 0, 30]  # more queries than keys in the second and the last
 
@@ -211,7 +211,7 @@ def test_attention_in_packed_documents_is_that_of_each_that_is_not_empty(within,
         scores = (q @ k.mT / 2).masked_fill(~visible, -torch.inf)
         right = scores.softmax(-1).nan_to_num() @ v  # a query that sees nothing: 0
         mask = masks.Document.from_lengths(torch.tensor(lengths), torch.tensor(query_lengths), within=within)
-        for backend in ("reference", "blockwise", "auto"):
+        for backend in ("reference", "strips", "auto"):
             output = regard.attention(q, k, v, mask=mask, backend=backend)
             assert torch.allclose(output, right, atol=1e-6), f"{backend}: {lengths} keys, {query_lengths} queries"
         jagged = regard.attention(_jagged(q, query_lengths), _jagged(k, lengths), _jagged(v, lengths), mask=within)

@@ -8,7 +8,7 @@ import torch
 
 from regard import masks
 from regard.errors import InputError
-from regard.masks.block_plan import EMPTY, FULL, PARTIAL, Rectangles, edges
+from regard.masks.rectangles import EMPTY, FULL, PARTIAL, Rectangles, edges
 from sweeps import sweep
 
 

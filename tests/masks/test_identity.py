@@ -55,7 +55,7 @@ def test_a_mask_that_answers_otherwise_than_its_parent_is_asked_itself():
             assert torch.equal(mask.bind(4, 4).dense(2, 1).expand(2, 1, 4, 4), visible.expand(2, 1, 4, 4))
             for inner, pairs in ((mask, visible), (~mask, ~visible), (mask & masks.Causal(), visible & (i >= j))):
                 expected = regard.attention(x, x, x, mask=pairs.expand(2, 1, 4, 4), backend="reference")
-                for backend in ("auto", "sdpa", "reference", "blockwise"):
+                for backend in ("auto", "sdpa", "reference", "strips"):
                     torch.testing.assert_close(regard.attention(x, x, x, mask=inner, backend=backend), expected)
 
 

@@ -7,7 +7,8 @@ import regard
 from oracles import Largest
 from regard import masks, positions
 from regard.errors import InputError
-from regard.masks.block_plan import EMPTY, FULL, PARTIAL, cover, edges
+from regard.masks.block_plan import cover
+from regard.masks.rectangles import EMPTY, FULL, PARTIAL, edges
 from sweeps import sweep
 
 LONG = 10_000_000

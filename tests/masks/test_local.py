@@ -8,7 +8,7 @@ import torch
 import regard
 from regard import masks
 from regard.errors import InputError
-from regard.masks.block_plan import EMPTY, FULL, PARTIAL, edges
+from regard.masks.rectangles import EMPTY, FULL, PARTIAL, edges
 from sweeps import sweep
 
 
@@ -51,7 +51,7 @@ def test_monotonic_queries_beyond_their_own_sentence_look_at_its_end():
 
 
 def test_monotonic_and_padding_are_the_modules_of_luong():
-    for case in sweep(["reference", "blockwise", "sdpa"]):
+    for case in sweep(["reference", "strips", "sdpa"]):
         with case as backend:
             torch.manual_seed(0)
             module = regard.nn.LocalAttention(8, 2, alignment="monotonic").double()

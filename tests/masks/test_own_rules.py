@@ -10,7 +10,7 @@ import torch
 import regard
 from oracles import causal, dense
 from regard import masks
-from regard.masks.block_plan import PARTIAL, Rectangles
+from regard.masks.rectangles import PARTIAL, Rectangles
 from sweeps import sweep
 
 N = 700  # long enough for blocks to be planned
@@ -34,7 +34,7 @@ def test_nothing_is_promised_about_rectangles():
 
 
 def test_it_runs_at_a_length_at_which_blocks_are_planned():
-    for case in sweep(product([0.0, 1e-12], [False, True], ["auto", "sdpa", "blockwise", "native", "reference"])):
+    for case in sweep(product([0.0, 1e-12], [False, True], ["auto", "sdpa", "strips", "native", "reference"])):
         with case as (dropout, with_causal, backend):
             if dropout and backend == "sdpa":
                 with pytest.raises(regard.errors.InputError, match="dropout"):

@@ -13,11 +13,11 @@ import torch
 import regard
 from oracles import dense, f64
 from regard import masks, positions, scores
-from regard.backends.blockwise import Blockwise
 from regard.backends.flex import Flex
 from regard.backends.native import Native
 from regard.backends.reference import Reference
 from regard.backends.sdpa import Sdpa
+from regard.backends.strips import Strips
 from regard.errors import InputError
 from regard.nn import ValueModule
 from regard.problem import Problem
@@ -26,7 +26,7 @@ from sweeps import sweep
 pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without:UserWarning")
 N = 140
 AT = np.arange(N)
-BACKENDS = {one.name: one for one in (Reference(), Sdpa(), Blockwise(), Native(), Flex(compiles=False))}
+BACKENDS = {one.name: one for one in (Reference(), Sdpa(), Strips(), Native(), Flex(compiles=False))}
 Q, K, V = (torch.randn(2, 1, N, 8, generator=torch.Generator().manual_seed(seed)) for seed in range(3))
 FLAGS = (AT < 100)[None].repeat(2, 0)
 IDS = (AT // 50)[None].repeat(2, 0)
@@ -116,7 +116,7 @@ def test_a_mask_that_a_module_holds_or_that_is_copied_keeps_what_it_had():
             mask, held = make(source), ValueModule(make(source))
             source.zero_()
             for one in (held.to("cpu")(), copy.deepcopy(mask)):
-                close(_ask("blockwise", one), dense(Q, K, V, visible=seen).output)
+                close(_ask("strips", one), dense(Q, K, V, visible=seen).output)
 
 
 def test_a_boolean_tensor_is_read_at_each_call():
@@ -136,7 +136,7 @@ def test_a_boolean_tensor_is_not_copied_where_nothing_is_learned():
 
 
 def test_a_boolean_tensor_that_changes_before_the_backward_changes_no_gradient():
-    for case in sweep(["reference", "sdpa", "blockwise", "native"]):
+    for case in sweep(["reference", "sdpa", "strips", "native"]):
         with case as backend:
             seen = torch.ones(N, N).tril().bool()
             source, gradients = seen.clone(), []
@@ -150,7 +150,7 @@ def test_a_boolean_tensor_that_changes_before_the_backward_changes_no_gradient()
 
 
 def test_an_optimizer_step_on_a_bias_is_seen_by_plans_that_are_remembered():
-    for case in sweep(["reference", "sdpa", "blockwise", "native"]):
+    for case in sweep(["reference", "sdpa", "strips", "native"]):
         with case as backend:
             bias = positions.RelativePositionBias(torch.nn.Parameter(torch.randn(2 * N - 1, 1)))
             mask = masks.Padding(torch.tensor(FLAGS))
@@ -163,7 +163,7 @@ def test_an_optimizer_step_on_a_bias_is_seen_by_plans_that_are_remembered():
 
 
 def test_an_optimizer_step_on_a_score_is_seen_by_plans_that_are_remembered():
-    for case in sweep(["reference", "sdpa", "blockwise", "native"]):
+    for case in sweep(["reference", "sdpa", "strips", "native"]):
         with case as backend:
             score = scores.Bilinear(torch.nn.Parameter(torch.randn(8, 8)))
             mask = masks.Padding(torch.tensor(FLAGS))
@@ -197,7 +197,7 @@ class OneOfMyOwn(masks.Padding):
 
 
 def test_masks_of_ones_own_may_hold_what_they_like_and_are_planned_at_each_call():
-    for case in sweep(["reference", "blockwise", "native"]):
+    for case in sweep(["reference", "strips", "native"]):
         with case as backend:
             flags = torch.tensor(FLAGS)
             mask = OneOfMyOwn(flags, np.zeros(3), {"a"})
@@ -221,7 +221,7 @@ class Band(masks.Mask):
 
 
 def test_a_number_that_is_assigned_to_a_mask_of_ones_own_is_seen():
-    for case in sweep(["auto", "blockwise", "native"]):
+    for case in sweep(["auto", "strips", "native"]):
         with case as backend:
             band = Band(9)
             for mask, other in ((band, True), (band & masks.Causal(), np.tri(N, dtype=bool)), (band.bind(N, N), True)):
@@ -236,7 +236,7 @@ def test_a_mask_at_another_place_is_another():
     assert causal.identity() == masks.Causal().identity()
     assert causal.with_place(shift=3).identity() != causal.identity()
     close(
-        regard.attention(Q[:, :, :7], K, V, mask=causal & masks.Window(9), backend="blockwise"),
+        regard.attention(Q[:, :, :7], K, V, mask=causal & masks.Window(9), backend="strips"),
         dense(Q[:, :, :7], K, V, visible=np.tri(7, N, N - 7, dtype=bool) & ~np.tri(7, N, N - 16, dtype=bool)).output,
     )
 
@@ -250,7 +250,7 @@ def test_copies_are_as_large_as_what_is_told_apart():
 def test_no_plan_keeps_a_mask_alive():
     mask = masks.Padding(torch.tensor(FLAGS))
     alive = weakref.ref(mask)
-    for backend in ("blockwise", "native", "flex"):
+    for backend in ("strips", "native", "flex"):
         BACKENDS[backend](Problem.of(Q, K, V, mask=mask))
     del mask
     gc.collect()

@@ -9,7 +9,7 @@ import regard
 from oracles import Largest
 from regard import masks
 from regard.errors import InputError
-from regard.masks.block_plan import EMPTY, FULL, PARTIAL
+from regard.masks.rectangles import EMPTY, FULL, PARTIAL
 from sweeps import sweep
 
 
@@ -116,7 +116,7 @@ def test_a_block_that_a_plan_repeats_counts_once(dtype):
         assert not (kinds == EMPTY)[tiles.any((2, 4))].any()
     q, k, v = torch.randn(3, 1, 2, 16, 8)
     dense = torch.softmax((q @ k.mT / 8**0.5).masked_fill(~expected, -torch.inf), -1) @ v
-    torch.testing.assert_close(regard.attention(q, k, v, mask=bound, backend="blockwise"), dense)
+    torch.testing.assert_close(regard.attention(q, k, v, mask=bound, backend="strips"), dense)
     rows = 32 * [[0] * 3] + 32 * [[2] * 3]  # taller than what is looked through row by row
     tall = masks.RandomBlocks(block=1, table=torch.tensor([rows])).bind(64, 64)
     assert tall.blocks(torch.tensor([0, 32, 64]), torch.tensor([0, 1, 3, 64])).gt(0)[0, 0].tolist() == [

@@ -19,7 +19,7 @@ def _randn(*shape, seed=0, dtype=torch.float64):
 
 def test_the_fused_function():
     for case in sweep(
-        product(["auto", "sdpa", "blockwise", "reference"], [4, 2, 1], ["plain", "causal", "mask", "bias", "scale"])
+        product(["auto", "sdpa", "strips", "reference"], [4, 2, 1], ["plain", "causal", "mask", "bias", "scale"])
     ):
         with case as (backend, kv_heads, how):
             q, k, v = _randn(2, 4, N, 8), _randn(2, kv_heads, N, 8, seed=1), _randn(2, kv_heads, N, 8, seed=2)
@@ -59,7 +59,7 @@ def _multihead(module, q, k, v, **options):
 def test_multihead_attention():
     for case in sweep(
         product(
-            ["auto", "sdpa", "blockwise", "reference"],
+            ["auto", "sdpa", "strips", "reference"],
             ["plain", "causal", "padding", "causal and padding", "other keys"],
         )
     ):
@@ -96,7 +96,7 @@ def test_the_weights_of_multihead_attention():
 
 
 def test_gradients_of_the_parameters_of_multihead_attention():
-    for case in sweep(["auto", "sdpa", "blockwise", "reference"]):
+    for case in sweep(["auto", "sdpa", "strips", "reference"]):
         with case as backend:
             torch.manual_seed(0)
             module = nn.MultiheadAttention(32, 4, batch_first=True, dtype=torch.float64)
@@ -111,7 +111,7 @@ def test_gradients_of_the_parameters_of_multihead_attention():
 
 
 def test_an_encoder_layer():
-    for case in sweep(["auto", "sdpa", "blockwise", "reference"]):
+    for case in sweep(["auto", "sdpa", "strips", "reference"]):
         with case as backend:
             torch.manual_seed(0)
             layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True, norm_first=True, dtype=torch.float64).eval()

@@ -25,7 +25,7 @@ SIZES = {"hidden_size": WIDTH, "num_attention_heads": HEADS, "num_hidden_layers"
 GROUPED = SIZES | {"num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 64, "max_position_embeddings": 256}
 SHORT = {"max_position_embeddings": 256}
 
-every_backend = pytest.mark.parametrize("backend", ["auto", "blockwise"])
+every_backend = pytest.mark.parametrize("backend", ["auto", "strips"])
 
 
 def _built(kind, config, implementation="eager", **options):
@@ -82,7 +82,7 @@ def _padded():
 
 
 def test_bert():
-    for case in sweep(product(["auto", "blockwise"], [False, True], ["eager", "sdpa"])):
+    for case in sweep(product(["auto", "strips"], [False, True], ["eager", "sdpa"])):
         with case as (backend, padded, implementation):
             config = transformers.BertConfig(**SIZES, **SHORT, intermediate_size=64)
             model = _built("BertModel", config, implementation)
@@ -94,7 +94,7 @@ def test_bert():
 
 
 def test_gpt2():
-    for case in sweep(product(["auto", "blockwise"], ["eager", "sdpa"])):
+    for case in sweep(product(["auto", "strips"], ["eager", "sdpa"])):
         with case as (backend, implementation):
             config = transformers.GPT2Config(n_embd=WIDTH, n_head=HEADS, n_layer=2, n_positions=256, vocab_size=50)
             model = _built("GPT2Model", config, implementation)
@@ -130,7 +130,7 @@ def test_mistral(backend):
 
 
 def test_gemma2():
-    for case in sweep(product(["auto", "blockwise"], [0, 1])):
+    for case in sweep(product(["auto", "strips"], [0, 1])):
         with case as (backend, layer):
             config = transformers.Gemma2Config(
                 **GROUPED, sliding_window=20, attn_logit_softcapping=2.0, query_pre_attn_scalar=30
@@ -146,7 +146,7 @@ def test_gemma2():
 
 
 def test_gpt_oss():
-    for case in sweep(product(["auto", "blockwise"], [0, 1])):
+    for case in sweep(product(["auto", "strips"], [0, 1])):
         with case as (backend, layer):
             config = transformers.GptOssConfig(**GROUPED, sliding_window=20, num_local_experts=2, num_experts_per_tok=1)
             model = _built("GptOssModel", config).float()  # its experts' product knows no float64
@@ -190,7 +190,7 @@ def test_bloom(backend, heads):
 
 
 def test_t5():
-    for case in sweep(product(["auto", "blockwise"], [False, True])):
+    for case in sweep(product(["auto", "strips"], [False, True])):
         with case as (backend, decoder):
             config = transformers.T5Config(
                 d_model=WIDTH,
@@ -215,7 +215,7 @@ def test_t5():
 
 
 def test_longformer():
-    for case in sweep(product(["auto", "blockwise"], [(), (0, 5, 80)], [False, True])):
+    for case in sweep(product(["auto", "strips"], [(), (0, 5, 80)], [False, True])):
         with case as (backend, global_tokens, padded):
             window = 16
             config = transformers.LongformerConfig(

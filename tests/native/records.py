@@ -37,7 +37,7 @@ PEAK = np.dtype([(name, np.int64) for name in ("next_thread", "times", "factors"
 VECTOR = LANES * 4  # bytes
 RAW, FLOAT, BFLOAT, DOUBLE = range(4)  # how driver.cpp compares the elements of a buffer
 _ADDRESSES = """
-    workspace q k v grad_output output lse lse_rest packed_keys packed_values
+    workspace q k v grad_output output peaks totals packed_keys packed_values
     tile_runs run_starts run_lengths run_masks visible strip_ranges last_block bias diagonal_sums
     finished_parts part_peaks part_totals part_sums delta dq dk dv
 """.split()  # of a call
@@ -176,7 +176,7 @@ def _buffers_of_kernel(kernel: str, numbers: dict[str, Any]) -> Iterator[Buffer]
     if kernel == "differentiate":
         shape = numbers["batch"], numbers["heads"], numbers["queries"]
         yield _strided(numbers, "grad_output", shape, sum_row, FLOAT)
-        yield Buffer("lse", numbers["lse"], rows * 4)
+        yield Buffer("peaks", numbers["peaks"], rows * 4)
         yield Buffer("delta", numbers["delta"], rows * 4)
         yield Buffer("packed_keys", numbers["packed_keys"], packed_keys, **scratch)
         yield Buffer("packed_values", numbers["packed_values"], numbers["packs"] * BLOCK * sum_row, **scratch)
@@ -188,9 +188,9 @@ def _buffers_of_kernel(kernel: str, numbers: dict[str, Any]) -> Iterator[Buffer]
         return
     output, kind = rows * sum_row // (2 if numbers["bf16"] else 1), BFLOAT if numbers["bf16"] else FLOAT
     yield Buffer("output", numbers["output"], output, kind, is_read=False)
-    if numbers["lse"]:
-        yield Buffer("lse", numbers["lse"], rows * 4, is_read=False)
-        yield Buffer("lse_rest", numbers["lse_rest"], rows * 4, is_read=False)
+    if numbers["peaks"]:
+        yield Buffer("peaks", numbers["peaks"], rows * 4, is_read=False)
+        yield Buffer("totals", numbers["totals"], rows * 4, is_read=False)
     if kernel == "attend":
         yield Buffer("packed_keys", numbers["packed_keys"], packed_keys, **scratch)
         if numbers["bf16"]:

@@ -316,7 +316,7 @@ def test_a_cache_goes_on_with_position_ids():
 
 
 def test_attention_turns_by_the_positions_of_each_sequence():
-    for case in sweep(["auto", "reference", "sdpa", "blockwise"]):
+    for case in sweep(["auto", "reference", "sdpa", "strips"]):
         with case as backend:
             q, k, v = randn(3, 2, 4, 8), randn(3, 1, 6, 8, seed=1), randn(3, 1, 6, 8, seed=2)
             rotary, position_ids = (

@@ -13,7 +13,7 @@ from regard.scores import DeBERTa
 from regard.scores.deberta import _log_buckets
 from sweeps import sweep
 
-HEADS, DIM, SERVED = 2, 12, ["reference", "blockwise"]
+HEADS, DIM, SERVED = 2, 12, ["reference", "strips"]
 HIDDEN = HEADS * DIM
 
 

@@ -39,7 +39,7 @@ def test_a_table_for_each_head_with_unlike_sides_is_the_formula(agrees):
     )
 
 
-@pytest.mark.parametrize("backend", ["reference", "blockwise"])
+@pytest.mark.parametrize("backend", ["reference", "strips"])
 def test_it_is_that_of_bert_at_any_length(backend):
     # BertSelfAttention of transformers 4, position_embedding_type="relative_key_query"; transformers 5 has it no more.
     most, n, dim = 600, 520, 4

@@ -16,7 +16,7 @@ from processes import launch
 @cache
 def _exact(name):
     """What one process computes in float64, once for all numbers of ranks."""
-    return members.long(members.LONG[name], lambda x: x.double(), backend="blockwise")
+    return members.long(members.LONG[name], lambda x: x.double(), backend="strips")
 
 
 @pytest.mark.slow

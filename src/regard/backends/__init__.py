@@ -1,8 +1,6 @@
 """Ways to compute one problem, and the choice among them."""
 
 from regard.backends.base import Answer, Backend, preferred
-from regard.backends.blockwise import Blockwise
-from regard.backends.narrow_keys import FEW_QUERIES, narrowed
 from regard.backends.reference import Reference
 from regard.backends.sdpa import Sdpa
 from regard.backends.selection import (
@@ -14,22 +12,21 @@ from regard.backends.selection import (
     use_backend,
 )
 from regard.backends.sharded.dtensors import attend_dtensors, explain_dtensors
+from regard.backends.strips import Strips
 
 __all__ = [
     "BACKENDS",
-    "FEW_QUERIES",
     "Answer",
     "Backend",
-    "Blockwise",
     "Explanation",
     "Reference",
     "Sdpa",
+    "Strips",
     "attend_dtensors",
     "check_name",
     "choose",
     "explain",
     "explain_dtensors",
-    "narrowed",
     "preferred",
     "use_backend",
 ]

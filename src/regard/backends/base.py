@@ -1,4 +1,4 @@
-"""What backends share: what they declare that they cannot do, the choice of one, and log-sum-exps in two numbers."""
+"""What backends share: what they declare that they cannot do, and the choice of one."""
 
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
@@ -15,7 +15,7 @@ from regard.masks.random_blocks import draws_blocks
 from regard.normalizers import Sigmoid, Softmax
 from regard.problem import Problem
 from regard.scores import ScaledDot
-from regard.tensors import in_forward_mode, unwrapped
+from regard.tensors import in_forward_mode
 from regard.torch_private import (
     TransformType,
     get_interpreter_stack,
@@ -27,8 +27,7 @@ from regard.torch_private import (
 from regard.values import tensors
 
 __all__ = [
-    "DERIVATIVES", "FEATURES", "LARGE", "PREFERRED", "SOFTMAX_OF_PRODUCTS", "Answer", "Backend",
-    "are_rounded", "log_sum", "merge", "preferred", "with_sink",
+    "DERIVATIVES", "FEATURES", "LARGE", "PREFERRED", "SOFTMAX_OF_PRODUCTS", "Answer", "Backend", "preferred",
 ]  # fmt: skip
 
 PREFERRED: ContextVar[str] = ContextVar("preferred", default="auto")
@@ -179,47 +178,3 @@ def preferred() -> str:
 
 
 LARGE = 2.0**10  # beyond it float32 rounds a log-sum-exp by more than 2⁻¹⁵, and every weight of the row with it
-
-
-def log_sum(peak: Float[Tensor, "*rows"], total: Float[Tensor, "*rows"]) -> tuple[Tensor, Tensor]:
-    """Give (high, low) of exp(peak) · total; (−inf, 0) where the total is 0."""
-    logarithm = total.log()
-    high = peak + logarithm
-    low = peak - high + logarithm
-    return high, low.masked_fill_(high.isinf(), 0.0)
-
-
-def merge(
-    high: Float[Tensor, "*#rows"],
-    low: Float[Tensor, "*#rows"],
-    other_high: Float[Tensor, "*#rows"],
-    other_low: Float[Tensor, "*#rows"],
-) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """Give (high, low) of two sums together, and the share of either; two sums of nothing have no share."""
-    peak = torch.maximum(high, other_high)
-    peak = peak.masked_fill(peak == -torch.inf, 0.0)
-    one, other = (high - peak + low).exp_(), (other_high - peak + other_low).exp_()
-    total = one + other
-    whole = total.masked_fill(total == 0, 1.0)
-    return log_sum(peak, total), (one / whole, other / whole)
-
-
-def are_rounded(high: Float[Tensor, "*rows"]) -> bool:
-    """Check whether `high` alone would not do for some row."""
-    size = unwrapped(high).abs()  # of a batch that torch.func.vmap maps over, only the whole has numbers
-    return bool(((size > LARGE) & (size < torch.inf)).any())
-
-
-def with_sink(
-    output: Float[Tensor, "batch heads queries value_dim"],
-    lse: Float[Tensor, "batch heads queries"],
-    sink: Float[Tensor, " heads"],
-    low: Float[Tensor, "batch heads queries"] | None = None,
-) -> tuple[Float[Tensor, "batch heads queries value_dim"], Float[Tensor, "batch heads queries"]]:
-    """Weights sum to σ(lse − sink) where a sink takes the rest; a row that sees nothing stays 0.
-
-    `low` is what rounding took from the log-sum-exp, where it is known (see `log_sums`).
-    """
-    sink = sink.to(lse.dtype)[:, None]
-    (lse, _), (left, _) = merge(lse, torch.zeros_like(lse) if low is None else low, sink, torch.zeros_like(sink))
-    return (output.to(lse.dtype) * left[..., None]).to(output.dtype), lse

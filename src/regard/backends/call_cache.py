@@ -19,7 +19,6 @@ from torch.autograd import forward_ad
 from torch.nn import Parameter
 
 from regard.backends.base import PREFERRED, Backend
-from regard.backends.narrow_keys import may_be_narrowed
 from regard.backends.selection import is_chosen_by_sizes
 from regard.masks import BoundMask, Causal, Mask
 from regard.positions import ALiBi
@@ -185,11 +184,10 @@ def _evaluated(
     return known
 
 
-def keep(call: KnownCall, backend: Backend, problem: Problem, keys: Any = None) -> Compute | None:
+def keep(call: KnownCall, backend: Backend, problem: Problem) -> Compute | None:
     """Keep what computes such calls and return it, if the backend has a function of q, k and v alone for them.
 
-    `keys` are those that some query sees (`narrowed`), None where they are all. What computes calls with dropout is not
-    returned: it draws a seed for each, and that of the first was drawn.
+    What computes calls with dropout is not returned: it draws a seed for each, and that of the first was drawn.
     """
     key, tensors, sizes, _ = call
     if sizes is not None and sizes not in _KEPT and _is_by_sizes(problem, backend):
@@ -199,10 +197,6 @@ def keep(call: KnownCall, backend: Backend, problem: Problem, keys: Any = None) 
             return find(call)
     if key is None or (compute := backend.plain(problem)) is None:
         return None
-    if isinstance(keys, slice) and keys.stop - keys.start == key[1][-2]:
-        keys = None
-    if keys is not None:
-        compute = partial(_of_keys, keys, compute)
     compute = _typed(problem, compute)
     _store(key, _Prepared(compute, tuple(weakref.ref(tensor) for tensor in tensors)))
     return compute if problem.dropout is None else None
@@ -221,7 +215,7 @@ def _is_by_sizes(problem: Problem, backend: Backend) -> bool:
         mask is not None
         and problem.bias is None
         and problem.dropout is None
-        and not may_be_narrowed(problem)
+        and not problem.leaves_keys_out
         and all(
             kind.__module__.split(".")[0] in ("regard", "torch", "builtins")
             for kind, _ in kinds_in(flatten(mask.given)[1])
@@ -242,10 +236,6 @@ def _typed(problem: Problem, compute: Callable[..., Tensor]) -> Callable[..., Te
     """What computes a call, with the output in the type of autocast."""
     narrow = autocast_dtype(problem.q)
     return compute if narrow == problem.q.dtype else partial(_in_type, narrow, compute)
-
-
-def _of_keys(keys: Any, compute: Compute, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    return compute(q, k[:, :, keys], v[:, :, keys])
 
 
 def _in_type(dtype: torch.dtype, compute: Callable[..., Tensor], *given: Any) -> Tensor:

@@ -22,7 +22,7 @@ from regard.problem_checks import learns
 from regard.serialization import form_of, text_of
 from regard.values import Form, flatten, unflatten
 
-__all__ = ["CallForm", "asks_for_gradients", "read", "unwritable", "write"]
+__all__ = ["CallForm", "asks_for_gradients", "asks_for_sums", "read", "unwritable", "write"]
 
 _PARTS = ("score", "bias", "normalizer", "weight_factor", "dropout")
 _MOST = 32  # masks that are kept
@@ -92,6 +92,11 @@ def read(
 def asks_for_gradients(text: str) -> bool:
     """Return whether gradients were wanted of the call with this text."""
     return bool(unflatten(_parsed(text)[0][1], ()))
+
+
+def asks_for_sums(text: str) -> bool:
+    """Return whether the log-sum-exp was wanted of the call with this text."""
+    return bool(unflatten(_parsed(text)[0][2], ()))
 
 
 @lru_cache(512)

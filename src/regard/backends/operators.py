@@ -1,7 +1,7 @@
 """Backends as operators of PyTorch, torch.ops.regard.<name>: what compilers and torch.export put into their graphs.
 
-    <name>(q, k, v, held, form, ints, floats)                        → output, log-sum-exp, what rounding took from it
-    <name>_backward(up, up_lse, q, k, v, held, output, lse, low, …)  → the gradients that are wanted
+    <name>(q, k, v, held, form, ints, floats)                              → output, peak and total of the rows' sums
+    <name>_backward(up, up_total, q, k, v, held, output, peak, total, …)   → the gradients that are wanted
 
 Eager calls do not pass through them: a backend calls its operator only where its call is traced. At run time it makes
 the problem from its operands (`call_form.py`) and computes it as an eager call would. A program with operators that was
@@ -15,20 +15,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.backends.attend import Results, answer
 from regard.backends.base import Answer
-from regard.backends.call_form import asks_for_gradients, read, unwritable, write
+from regard.backends.call_form import asks_for_gradients, asks_for_sums, read, unwritable, write
 from regard.errors import InputError
 from regard.problem import Problem
 from regard.torch_private import OpOverload
 
-__all__ = ["Known", "Operator", "Results"]
+__all__ = ["Operator"]
 
 Known = tuple[Tensor, Tensor, Tensor]
-Results = Callable[[Problem, Known | None, bool], Known]
 
 _LIBRARY = torch.library.Library("regard", "DEF")
 _CALL = "Tensor q, Tensor k, Tensor v, Tensor[] held, str form, SymInt[] ints, float[] floats"
-_KNOWN = "Tensor output, Tensor lse, Tensor low"
+_KNOWN = "Tensor output, Tensor peak, Tensor total"
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,21 +37,22 @@ class Operator:
 
     Args:
         name: That of the backend.
-        results: Computes output, log-sum-exp and what rounding took from it, differentiably. Where `known` has them
-            from an earlier call, only their graph is wanted. The third argument is whether gradients are wanted.
+        results: Computes a problem, differentiably. Where the second argument has the results of an earlier call, only
+            their graph is wanted. The third is whether gradients are wanted.
         output_dtype: The type of the output, for queries of a type where gradients are wanted or not.
-        has_low: Whether the third result has a number for each row; otherwise it is empty.
+        keeps_rows: Whether the backward needs the sums of rows; otherwise they are there where the log-sum-exp is
+            wanted, and else empty.
     """
 
     name: str
-    results: Results
+    results: Callable[[Problem, Results | None, bool], Results]
     output_dtype: Callable[[torch.dtype, bool], torch.dtype]
-    has_low: bool = False
+    keeps_rows: bool = False
 
     def __post_init__(self) -> None:
         """Define both operators; PyTorch imports its compiler only when something is compiled."""
         _LIBRARY.define(f"{self.name}({_CALL}) -> (Tensor, Tensor, Tensor)")
-        back = f"Tensor? up, Tensor? up_lse, {_CALL.partition(', Tensor[]')[0]}, Tensor[] held, {_KNOWN}"
+        back = f"Tensor? up, Tensor? up_total, {_CALL.partition(', Tensor[]')[0]}, Tensor[] held, {_KNOWN}"
         _LIBRARY.define(
             f"{self.name}_backward({back}, str form, SymInt[] ints, float[] floats, bool[] wanted) -> Tensor[]"
         )
@@ -83,46 +84,57 @@ class Operator:
             )
         form = write(problem)
         q, k, v = problem.q, problem.k, problem.v
-        output, lse, _ = self.op(q, k, v, form.held, form.text, form.ints, form.floats)
-        return Answer(output.to(q.dtype), None, lse)
+        output, peak, total = self.op(q, k, v, form.held, form.text, form.ints, form.floats)
+        return answer(problem, (output, peak, total))
 
     def _forward(self, q: Tensor, k: Tensor, v: Tensor, *form: Any) -> Known:
         with torch.no_grad(), torch.autocast(q.device.type, enabled=False):
-            output, lse, low = self.results(read(q, k, v, *form), None, asks_for_gradients(form[1]))
-        return output.contiguous(), lse.contiguous(), low.contiguous()
+            output, peak, total = self.results(read(q, k, v, *form), None, asks_for_gradients(form[1]))
+        if peak is None or total is None or not self._has_sums(form[1]):
+            peak, total = (output.new_empty(0, dtype=torch.promote_types(q.dtype, torch.float32)) for _ in range(2))
+        return output.contiguous(), peak.contiguous(), total.contiguous()  # which share no memory
+
+    def _has_sums(self, text: str) -> bool:
+        return self.keeps_rows or asks_for_sums(text)
 
     def _shapes(self, q: Tensor, k: Tensor, v: Tensor, held: Sequence[Tensor], text: str, *_: Any) -> Known:
         wide = torch.promote_types(q.dtype, torch.float32)
         rows = q.shape[:3]
         output = q.new_empty(*rows, v.shape[-1], dtype=self.output_dtype(q.dtype, asks_for_gradients(text)))
-        return output, q.new_empty(rows, dtype=wide), q.new_empty(rows if self.has_low else (0,), dtype=wide)
+        peak, total = (q.new_empty(rows if self._has_sums(text) else (0,), dtype=wide) for _ in range(2))
+        return output, peak, total
 
-    def _differentiate(self, ctx: Any, up: Tensor | None, up_lse: Tensor | None, _: Tensor | None) -> tuple[Any, ...]:
-        q, k, v, *held, output, lse, low = ctx.saved_tensors
+    def _differentiate(self, ctx: Any, up: Tensor | None, _: Tensor | None, up_total: Tensor | None) -> tuple[Any, ...]:
+        q, k, v, *held, output, peak, total = ctx.saved_tensors
         needs = ctx.needs_input_grad
         wanted = [*needs[:3], *needs[3]]
         backward = getattr(torch.ops.regard, f"{self.name}_backward").default
-        found = iter(backward(up, up_lse, q, k, v, held, output, lse, low, *ctx.form, wanted))
+        found = iter(backward(up, up_total, q, k, v, held, output, peak, total, *ctx.form, wanted))
         dq, dk, dv, *rest = (next(found) if want else None for want in wanted)
         return dq, dk, dv, rest, None, None, None
 
     def _backward(
         self,
         up: Tensor | None,
-        up_lse: Tensor | None,
+        up_total: Tensor | None,
         q: Tensor,
         k: Tensor,
         v: Tensor,
         held: Sequence[Tensor],
-        *rest: Any,  # output, lse, low, text, ints, floats, wanted
+        *rest: Any,  # output, peak, total, text, ints, floats, wanted
     ) -> list[Tensor]:
-        *known, text, ints, floats, wanted = rest
+        output, peak, total, text, ints, floats, wanted = rest
+        known: Results = (output, peak, total) if self._has_sums(text) else (output, None, None)
         with torch.enable_grad(), torch.autocast(q.device.type, enabled=False):
             leaves = [one.detach().requires_grad_(want) for one, want in zip((q, k, v, *held), wanted, strict=True)]
-            output, lse, _ = self.results(
-                read(leaves[0], leaves[1], leaves[2], leaves[3:], text, ints, floats), tuple(known), True
+            output, _, total = self.results(
+                read(leaves[0], leaves[1], leaves[2], leaves[3:], text, ints, floats), known, True
             )
-            pairs = [(one, g) for one, g in ((output, up), (lse, up_lse)) if g is not None and one.requires_grad]
+            pairs = [
+                (one, grad)
+                for one, grad in ((output, up), (total, up_total))
+                if one is not None and grad is not None and one.requires_grad
+            ]
             inputs = [one for one in leaves if one.requires_grad]
             grads: Sequence[Tensor | None] = [None] * len(inputs)
             if pairs and inputs:

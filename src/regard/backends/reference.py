@@ -1,4 +1,4 @@
-"""The formula, line for line: slow, differentiable, and the definition of right."""
+"""The formula over everything at once."""
 
 from collections.abc import Mapping
 from typing import ClassVar
@@ -6,8 +6,9 @@ from typing import ClassVar
 import torch
 
 from regard.backends.base import Answer, Backend
+from regard.backends.formula import formula
+from regard.part import repeated
 from regard.problem import Problem, held_by
-from regard.scores.base import score_tile, value_term_tile
 from regard.tensors import human_bytes, without_autocast
 
 __all__ = ["TRACED", "Reference"]
@@ -49,16 +50,22 @@ class Reference(Backend):
 
     def __call__(self, problem: Problem) -> Answer:
         """Compute the formula, whatever autocast would have."""
+        if problem.is_empty:
+            return _without_pairs(problem)
+        narrow = problem.q.dtype
         with without_autocast(problem.q.device):
-            return _compute(problem)
+            wide = problem.widened()
+            rows = formula(wide, wide.everything, wide.q, wide.k, wide.v)
+        weights = rows.weights.to(narrow) if problem.wants_weights else None
+        lse = None if rows.sums is None else rows.sums.logarithm
+        return Answer(rows.output.to(narrow), weights, lse)
 
 
 def _without_pairs(problem: Problem) -> Answer:
     """Zeros for queries that have no key, and whatever is empty; gradients are zeros."""
     q, k, v = problem.q, problem.k, problem.v
-    group = problem.heads // max(1, problem.kv_heads)
-    if group != 1:
-        k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+    if problem.kv_heads:
+        k, v = repeated(k, problem.heads), repeated(v, problem.heads)
     weights = q.sum(-1, keepdim=True) * k.sum(-1)[:, :, None]  # (batch, heads, queries, keys), of which one is 0
     for leaf in held_by(problem):
         weights = weights + leaf.flatten()[:0].sum().to(weights.dtype)  # it has a gradient of zeros
@@ -66,35 +73,3 @@ def _without_pairs(problem: Problem) -> Answer:
     if problem.sink is not None:
         lse = torch.maximum(lse, problem.sink.to(lse.dtype)[:, None])
     return Answer(weights @ v, weights if problem.wants_weights else None, lse)
-
-
-def _compute(problem: Problem) -> Answer:
-    if problem.is_empty:
-        return _without_pairs(problem)
-    narrow, problem = problem.q.dtype, problem.widened()
-    wide = problem.q.dtype
-    group = problem.heads // max(1, problem.kv_heads)
-    q, k, v = problem.q, problem.k, problem.v
-    if group != 1:
-        k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
-    sizes = problem.batch, problem.heads
-    everything = slice(0, problem.batch), slice(0, problem.heads), problem.i(), problem.j()
-
-    scores = problem.scale * score_tile(problem.score, q, k, *everything, sizes)
-    if (cap := problem.score.softcap) is not None:
-        scores = cap * torch.tanh(scores / cap)
-    if problem.bias is not None:
-        scores = scores + problem.bias.tile(*everything).to(wide)
-    weights, lse = problem.normalizer.weights(scores, problem.visible())
-    if problem.weight_factor is not None:
-        weights = weights * problem.weight_factor.tile(*everything).to(wide)
-    dropped = weights
-    if problem.dropout is not None:
-        rows, columns = (torch.arange(size, device=weights.device) for size in weights.shape[2:])
-        keep = problem.dropout.keep(*everything[:2], rows, columns)
-        dropped = weights * keep / (1 - problem.dropout.p)
-    output = dropped @ v
-    if (term := value_term_tile(problem.score, dropped, *everything, sizes, v.shape[-1])) is not None:
-        output = output + term
-
-    return Answer(output.to(narrow), weights.to(narrow) if problem.wants_weights else None, lse)

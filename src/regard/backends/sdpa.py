@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from regard.backends.attend import as_first_derivatives
 from regard.backends.base import DERIVATIVES, LARGE, Answer, Backend
-from regard.backends.bias_gradient import attend_with_bias_gradient
 from regard.backends.reference import TRACED
 from regard.diagonals import distances
-from regard.errors import InputError
-from regard.masks import Causal
+from regard.masks import Causal, Dense
+from regard.part import Part
 from regard.positions import DenseBias, Relative
 from regard.problem import Problem
 from regard.tensors import are_in_memory, autocast_dtype, human_bytes, without_autocast
@@ -55,7 +55,7 @@ class Sdpa(Backend):
         if self.bytes(problem) > problem.max_bytes:
             what = (
                 "a learned bias keeps all weights,"
-                if _learns_bias(problem) and not _has_bias_gradient(problem)
+                if _learns_bias(problem)
                 else "the mask or bias would be a tensor of"
             )
             return f"{what} {human_bytes(self.bytes(problem))}, more than the limit of {human_bytes(problem.max_bytes)}"
@@ -65,7 +65,7 @@ class Sdpa(Backend):
         """The mask or bias as a tensor, where the kernel needs one; all weights where PyTorch leaves the kernel."""
         if problem.bias is None and (problem.mask is None or _is_plain_causal(problem)):
             return 0
-        if _learns_bias(problem) and not _has_bias_gradient(problem):
+        if _learns_bias(problem):
             return problem.weights_bytes
         batch = heads = 1
         if problem.bias is not None:
@@ -73,29 +73,27 @@ class Sdpa(Backend):
         if problem.mask is not None:
             sizes = problem.mask.mask.leading
             batch, heads = max(batch, sizes[0]), max(heads, sizes[1])
-        return batch * heads * problem.queries * problem.keys * _bytes_each(problem)
+        return batch * heads * problem.queries * _columns(problem) * _bytes_each(problem)
 
     def cost(self, problem: Problem) -> float:
         """All pairs, whatever the mask leaves, and the mask to be built; far more where PyTorch keeps the weights."""
         if self.bytes(problem) == 0:
             return 0.0
-        pairs = problem.batch * problem.heads * problem.queries * problem.keys
-        return (8.0 if _learns_bias(problem) and not _has_bias_gradient(problem) else 1.3) * pairs
+        pairs = problem.batch * problem.heads * problem.queries * _columns(problem)
+        return (8.0 if _learns_bias(problem) else 1.3) * pairs
 
-    least_cost = cost
+    def least_cost(self, problem: Problem) -> float:
+        """The same, but where keys may be left out."""
+        return 0.0 if problem.leaves_keys_out else self.cost(problem)
 
     def plain(self, problem: Problem) -> Callable[[Tensor, Tensor, Tensor], Tensor] | None:
         """The kernel with its flags, and with the mask, or a bias without tensors, as a tensor where that is small."""
         if self.bytes(problem) > _SMALL or problem.q.shape[-1] != problem.v.shape[-1]:
             return None
-        kernel, flags = _kernel_of(problem)
-        if problem.bias is not None and kernel is _fused:
-            return None  # whether its rows are low is looked at in each call
-        if problem.bias is None and (problem.mask is None or _is_plain_causal(problem)):
-            if problem.mask is not None:
-                flags["is_causal"] = True
-            return partial(kernel, **flags)
-        return _with_tensor(kernel, flags, problem)
+        if (part := _seen_by(problem)) is None:
+            return _plain(problem)
+        compute = _plain(_over(problem, part))
+        return None if compute is None else partial(_of_part, part, compute)
 
     def plain_of(self, problem: Problem) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] | None:
         """The kernel with its flags, and with the mask that it is given."""
@@ -105,6 +103,8 @@ class Sdpa(Backend):
 
     def __call__(self, problem: Problem) -> Answer:
         """Hand the problem to the kernel."""
+        if (part := _seen_by(problem)) is not None:
+            problem = _over(problem, part)
         if _learns_bias(problem):  # its gradient is summed in float32; the kernel is left anyway
             problem = replace(problem, bias=problem.widened().bias)
         problem = problem.prepared()
@@ -124,12 +124,6 @@ class Sdpa(Backend):
         if (bias := problem.bias_tile()) is not None:
             narrow, bias, (q, k, v) = _in_types_for(bias, q, k, v)
             attend = bias if visible is None else bias.masked_fill(~visible, -torch.inf)
-        if bias is not None and _has_bias_gradient(problem):
-            assert attend is not None
-            with without_autocast(q.device):
-                k, v = (x.repeat_interleave(problem.heads // problem.kv_heads, 1) if grouped else x for x in (k, v))
-                kernel = partial(attend_with_bias_gradient, bias=attend, scale=problem.scale)
-                return Answer(_without_blind(kernel, blind, q, k, v)[..., :value_width].to(narrow))
         if attend is not None and not torch.is_grad_enabled():
             attend = attend.detach()  # PyTorch leaves the kernel for a bias that might learn
         with nullcontext() if bias is None else without_autocast(q.device):
@@ -143,6 +137,49 @@ class Sdpa(Backend):
             )
             output = _without_blind(kernel, blind, q, k, v)
         return Answer(output[..., :value_width].to(output.dtype if bias is None else narrow))
+
+
+def _seen_by(problem: Problem) -> Part | None:
+    """The keys that few queries see, where these are fewer, or all of them are seen by all; several spans, which are
+    copied, where they are at most half of what lies between the first and the last.
+    """
+    if not problem.leaves_keys_out or not (part := problem.seen).spans:
+        return None
+    hull = slice(part.spans[0].start, part.spans[-1].stop)
+    if len(part.spans) > 1 and 2 * part.columns > hull.stop - hull.start:
+        part = replace(part, spans=(hull,))
+    return part if part.columns < problem.keys or not part.is_masked else None
+
+
+def _columns(problem: Problem) -> int:
+    part = _seen_by(problem)
+    return problem.keys if part is None else part.columns
+
+
+def _over(problem: Problem, part: Part) -> Problem:
+    """The same call as one over some of its keys, the others having weight 0."""
+    device, bias = problem.q.device, problem.bias
+    visible = part.visible(problem.mask, device)
+    mask = None if visible is None else Dense(visible).bind(problem.queries, part.columns)
+    fewer = replace(problem, k=part.cut(problem.k), v=part.cut(problem.v), mask=mask)
+    if bias is not None:
+        bias = DenseBias(part.numbers(bias, device)).resolve(fewer.queries, fewer.keys, fewer.q_offset)
+    return replace(fewer, bias=bias)
+
+
+def _plain(problem: Problem) -> Callable[[Tensor, Tensor, Tensor], Tensor] | None:
+    kernel, flags = _kernel_of(problem)
+    if problem.bias is not None and kernel is _fused:
+        return None  # whether its rows are low is looked at in each call
+    if problem.bias is None and (problem.mask is None or _is_plain_causal(problem)):
+        if problem.mask is not None:
+            flags["is_causal"] = True
+        return partial(kernel, **flags)
+    return _with_tensor(kernel, flags, problem)
+
+
+def _of_part(part: Part, compute: Callable[..., Tensor], q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return compute(q, part.cut(k), part.cut(v))
 
 
 def _fused(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
@@ -248,13 +285,6 @@ def _in_types_for(
     return narrow, bias, (q.to(of_queries), k.to(of_queries), v.to(of_queries))
 
 
-def _has_bias_gradient(problem: Problem) -> bool:
-    """Whether a bias that learns is computed without PyTorch's weights: eagerly, on CPU."""
-    if torch.compiler.is_compiling() or peek_interpreter_stack() is not None:
-        return False
-    return _learns_bias(problem) and problem.q.is_cpu and are_in_memory(problem.q, problem.k, problem.v)
-
-
 def _learns_bias(problem: Problem) -> bool:
     """PyTorch's fused CPU kernel has no gradient of the bias: it computes and keeps the weights instead."""
     return any(one.requires_grad for one in tensors(problem.bias)) and torch.is_grad_enabled() and not problem.q.is_cuda
@@ -263,7 +293,7 @@ def _learns_bias(problem: Problem) -> bool:
 def _refuses_low_rows(problem: Problem) -> str | None:
     """Whether a bias is so low in all that some query sees that the kernel's backward would be wrong.
 
-    It computes weights again as exp(score − lse), from which rounding the log-sum-exp takes too much (`log_sums`).
+    It computes weights again as exp(score − lse), from which rounding the log-sum-exp takes too much.
     Looked for on CPU, where looking does not stall a device, and once a call.
     """
     learns = torch.is_grad_enabled() and any(one.requires_grad for one in (problem.q, problem.k, problem.v))
@@ -309,31 +339,8 @@ def _is_plain_causal(problem: Problem) -> bool:
     return bound is not None and type(bound.mask) is Causal and bound.q_offset == bound.mask.shift
 
 
-class _First(torch.autograd.Function):
-    """A first derivative as it is; what differentiates it again learns which backend can."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(x: Tensor) -> Tensor:
-        return x.view_as(x)
-
-    @staticmethod
-    def setup_context(*_: Any) -> None:
-        pass
-
-    @staticmethod
-    def backward(*_: Any) -> Any:
-        raise InputError(
-            'PyTorch\'s fused kernel (backend "sdpa", which "auto" takes) has no second derivative: pass '
-            'backend="blockwise" or backend="reference", or run the model under regard.use_backend("blockwise")'
-        )
-
-
 def _mark(gradients: tuple[Tensor | None, ...], _: Any) -> tuple[Tensor | None, ...] | None:
-    if not torch.is_grad_enabled():
-        return None
-    return tuple(None if one is None else _First.apply(one) for one in gradients)  # type: ignore[no-untyped-call]
+    return tuple(as_first_derivatives(gradients, "sdpa")) if torch.is_grad_enabled() else None
 
 
 def _refuse_second_derivative(output: Tensor) -> Tensor:

@@ -9,13 +9,12 @@ from enum import Enum
 import torch
 
 from regard.backends.base import FEATURES, PREFERRED, Backend
-from regard.backends.blockwise import Blockwise
-from regard.backends.chunked_sdpa import Split
 from regard.backends.flex import Flex
 from regard.backends.native import Native, choice
 from regard.backends.reference import Reference
 from regard.backends.sdpa import Sdpa
 from regard.backends.sharded import Sharded
+from regard.backends.strips import Strips
 from regard.errors import InputError
 from regard.problem import Problem
 from regard.tensors import human_bytes
@@ -34,20 +33,22 @@ __all__ = [
     "use_backend",
 ]
 
-_NATIVE, _FUSED, _BLOCKS, _FORMULA = Native(), Sdpa(), Blockwise(), Reference()
+_NATIVE, _FUSED, _STRIPS, _FORMULA = Native(), Sdpa(), Strips(), Reference()
 # Those that `auto` takes, the first of those that cost the least; then those for who asks for them by name.
-BACKENDS: tuple[Backend, ...] = (_NATIVE, Split(), _FUSED, _BLOCKS, _FORMULA)
+BACKENDS: tuple[Backend, ...] = (_NATIVE, _FUSED, _STRIPS, _FORMULA)
 BY_NAME: tuple[Backend, ...] = (Flex(), Sharded())
 _NAMED = {backend.name: backend for backend in (*BACKENDS, *BY_NAME)}
 # Names of backends that were removed, and what computes their calls now.
 _REMOVED = {
     "numba": 'the compiled loops are backend="native" now, which needs no compiler and no command',
+    "blockwise": 'its calls are computed by backend="strips", in as little memory',
+    "split": 'backend="auto" computes its calls by "native" or by "sdpa"',
     "triton": (
-        'the Triton kernels were removed; backend="auto" computes additive scores by "blockwise" or '
+        'the Triton kernels were removed; backend="auto" computes additive scores by "strips" or '
         'by "reference", and regard.watch computes its statistics without a backend'
     ),
 }
-_WHOLE = 2**24  # pairs of which compiled code holds tensors rather than have blocks planned in an operator
+_WHOLE = 2**24  # pairs of which compiled code holds tensors rather than have strips planned in an operator
 
 
 class Mode(Enum):
@@ -128,7 +129,7 @@ def is_chosen_by_sizes(problem: Problem, backend: Backend) -> bool:
 
 def _for_graphs(problem: Problem, mode: Mode) -> Backend | None:
     """Return what a graph takes, in which no plan can be made: kernels that were measured to be faster, else whole
-    tensors where they are small, and blocks, which an operator plans, where they are not.
+    tensors where they are small, and strips, which an operator plans, where they are not.
 
     The kernels of this machine are not exported; and what compares symbolic lengths, so that the comparison becomes a
     guard of the program, is not asked where a backend that compares none will do.
@@ -137,16 +138,16 @@ def _for_graphs(problem: Problem, mode: Mode) -> Backend | None:
     pairs = problem.batch * problem.heads * problem.queries * problem.keys
     if mode is Mode.EXPORTED and not statically_known_true(pairs <= _WHOLE):
         for backend in suiting:
-            needs = 0 if backend is _BLOCKS else backend.bytes(problem)
+            needs = 0 if backend is _STRIPS else backend.bytes(problem)
             if type(needs) is int and needs == 0 and backend.refuses(problem) is None:
                 return backend
     ready = [one for one in suiting if one.refuses(problem) is None]
     if _NATIVE in ready:
         return _NATIVE
-    whole = [backend for backend in ready if backend is not _BLOCKS]
-    if whole and (pairs <= _WHOLE or _BLOCKS not in ready or whole[0].bytes(problem) == 0):
+    whole = [backend for backend in ready if backend is not _STRIPS]
+    if whole and (pairs <= _WHOLE or _STRIPS not in ready or whole[0].bytes(problem) == 0):
         return whole[0]
-    return _BLOCKS if _BLOCKS in ready else None
+    return _STRIPS if _STRIPS in ready else None
 
 
 @dataclass(frozen=True)
@@ -256,7 +257,7 @@ def explain(problem: Problem, backend: str = "auto", prefers: str = "auto") -> E
     )
 
 
-_MEASURED = ("native", "split")
+_MEASURED = ("native",)
 
 
 def _about_native(problem: Problem, chosen: Backend | None) -> tuple[str, ...]:

@@ -17,9 +17,7 @@ from torch import Tensor
 from regard.capture.watched_call import WatchedCall
 from regard.capture.weights_from_qk import HIDDEN, CallFromQK, CallFromWeights
 from regard.errors import ObservationError
-from regard.normalizers import Softmax
 from regard.problem import Problem
-from regard.scores.base import score_tile
 
 __all__ = ["SHARDED", "Rows", "is_plain", "plain_mode", "weights_of_rows", "weights_of_sdpa"]
 
@@ -90,27 +88,18 @@ def _of_head(problem: Problem, rows: slice, head: int) -> Tensor:
     one, kv_head = slice(head, head + 1), head // (problem.heads // problem.kv_heads)
     wide = torch.promote_types(problem.q.dtype, torch.float32)
     q, k = problem.q[:, one, rows].to(wide), problem.k[:, kv_head : kv_head + 1].to(wide)
-    batch, columns = slice(0, problem.batch), slice(0, problem.keys)
-    i, j = problem.i(rows), problem.j()
-    if problem.score.product:
-        scores = (q * problem.scale) @ k.transpose(-2, -1)
-    else:
-        scores = problem.scale * score_tile(problem.score, q, k, batch, one, i, j, (problem.batch, problem.heads))
+    part = replace(problem.everything, heads=one, rows=rows)
+    scores = part.scores(problem.score, problem.scale, q, k)
     if (cap := problem.score.softcap) is not None:
         scores = cap * torch.tanh(scores / cap)
-    visible = None
-    if problem.mask is not None:
-        visible = problem.mask.tile(rows, columns, batch=batch, heads=one, device=q.device)
+    visible = part.visible(problem.mask, q.device)
     if problem.bias is not None:
-        bias = problem.bias.tile(batch, one, i, j).to(wide)
+        bias = part.numbers(problem.bias, q.device).to(wide)
         scores = scores + bias
         visible = (bias > HIDDEN) if visible is None else visible & (bias > HIDDEN)
-    normalizer = problem.normalizer
-    if isinstance(normalizer, Softmax) and normalizer.sink is not None:
-        normalizer = replace(normalizer, sink=normalizer.sink[one])
-    weights: Tensor = normalizer.weights(scores, visible)[0]
+    weights = problem.normalizer.of_heads(one).normalize(scores, visible, wants_sums=False)[0]
     if problem.weight_factor is not None:
-        weights = weights * problem.weight_factor.tile(batch, one, i, j).to(wide)
+        weights = weights * part.numbers(problem.weight_factor, q.device).to(wide)
     return weights.expand(problem.batch, 1, *weights.shape[2:])
 
 

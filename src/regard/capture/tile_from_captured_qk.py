@@ -15,7 +15,7 @@ from torch import Tensor
 
 from regard.errors import AtlasError
 from regard.masks import BoundMask, Global, Mask
-from regard.masks.inside_documents import Inside
+from regard.masks.document import Inside
 from regard.normalizers import Normalizer, Softmax
 from regard.positions import Bias
 from regard.scores import Score

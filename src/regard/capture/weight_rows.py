@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard.masks import EMPTY, FULL, BoundMask
-from regard.masks.block_plan import edges
+from regard.masks.rectangles import edges
 
 __all__ = ["BLOCK_ELEMENTS", "Block", "Plan", "RowBlock", "log_sum_exp", "normalizer_of", "pool"]
 

@@ -18,8 +18,8 @@ from regard.capture.watched_call import WatchedCall
 from regard.capture.weight_rows import BLOCK_ELEMENTS, Block, Plan, RowBlock, log_sum_exp, normalizer_of
 from regard.masks.causal_and_window import band_of
 from regard.normalizers import Softmax
+from regard.part import Part
 from regard.problem import Problem
-from regard.scores.base import score_tile
 
 __all__ = ["HIDDEN", "CallFromQK", "CallFromWeights", "visible_pairs"]
 
@@ -137,11 +137,12 @@ class CallFromQK(WatchedCall):
             torch.mm(here, k.T, out=out.view(len(here), len(k)))
             return
         inside = min(block.right, problem.keys) - block.left
-        i, j = problem.i(slice(block.top, block.bottom)), problem.j(slice(block.left, block.left + inside))
+        rows, columns = slice(block.top, block.bottom), slice(block.left, block.left + inside)
         with torch.no_grad():
             keys, batch = k[:inside].expand(1, len(q), -1, -1), slice(batch_index, batch_index + 1)
-            tile = score_tile(problem.score, q[None], keys, batch, heads, i, j, (problem.batch, problem.heads))
-        torch.mul(tile[0], problem.scale, out=out.view(*q.shape[:2], len(k))[..., :inside])
+            part = Part(batch, heads, rows, (columns,), problem.q_offset, (problem.batch, problem.heads))
+            tile = part.scores(problem.score, problem.scale, q[None], keys)
+        out.view(*q.shape[:2], len(k))[..., :inside].copy_(tile[0])
 
     def _rows(
         self,

@@ -90,7 +90,7 @@ def _backends() -> tuple[Table, ...]:
         "log-sum-exp": problem(return_lse=True),
         "window, 100k tokens": problem(100_000, mask=Window(128)),
     }
-    everyone = (*[one for one in BACKENDS if one.name != "split"], *BY_NAME)
+    everyone = (*BACKENDS, *BY_NAME)
     table = Table("call", *(backend.name for backend in everyone), box=None, pad_edge=False, padding=(0, 2, 0, 0))
     reasons = {(one.name, _BY_NAME): ["all"] for one in BY_NAME}
     for name, call in calls.items():

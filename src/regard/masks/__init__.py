@@ -1,9 +1,7 @@
 """Who may see whom: masks as values over positions, True where a query may see a key."""
 
-from regard.masks.base import Mask
+from regard.masks.base import BoundMask, Mask
 from regard.masks.block_local import BlockLocal
-from regard.masks.block_plan import EMPTY, FULL, PARTIAL
-from regard.masks.bound_mask import BoundMask
 from regard.masks.causal_and_window import Causal, Window
 from regard.masks.compose import bigbird, longformer, prefix_lm, sparse_transformer
 from regard.masks.convert import (
@@ -29,6 +27,7 @@ from regard.masks.local_attention import LocalMonotonic, LocalPredictive
 from regard.masks.padding_and_global import Global, Padding
 from regard.masks.prefix_and_sinks import Prefix, Sinks
 from regard.masks.random_blocks import RandomBlocks
+from regard.masks.rectangles import EMPTY, FULL, PARTIAL
 
 __all__ = [
     "EMPTY",

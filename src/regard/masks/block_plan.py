@@ -1,35 +1,26 @@
-"""Rectangles of positions, and the blocks that a mask leaves: runs along rows, found from coarse to fine."""
+"""The blocks that a mask leaves: runs along rows, found from coarse to fine."""
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from jaxtyping import Bool, Int, Int8
-from torch import Tensor
 
 from regard.errors import InputError
+from regard.masks.base import BoundMask
 from regard.masks.plan_cache import PLANS
+from regard.masks.rectangles import EMPTY, FULL, Rectangles
 from regard.tensors import has_numbers
 from regard.torch_private import is_functorch_wrapped_tensor
 from regard.values import tensors
 
-if TYPE_CHECKING:
-    from regard.masks.bound_mask import BoundMask
-
 __all__ = [
     "BLOCK",
-    "EMPTY",
-    "FULL",
-    "PARTIAL",
     "Cover",
-    "Rectangles",
     "Runs",
     "cover",
-    "edges",
     "plan_of",
 ]
 
@@ -41,38 +32,6 @@ BLOCK = 128  # rows and columns of a block, at most
 
 Indices = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
-
-# Ordered, so that & is the minimum, | the maximum and ~ the mirror image.
-EMPTY, PARTIAL, FULL = 0, 1, 2
-
-
-@dataclass(frozen=True)
-class Rectangles:
-    """Arrays of half-open rectangles of positions: queries [top, bottom), keys [left, right); shapes broadcast."""
-
-    top: Int[Tensor, "*rectangles"]
-    bottom: Int[Tensor, "*rectangles"]
-    left: Int[Tensor, "*rectangles"]
-    right: Int[Tensor, "*rectangles"]
-
-    @property
-    def shape(self) -> torch.Size:
-        """The dimensions of the array of rectangles."""
-        edges = self.top, self.bottom, self.left, self.right
-        return torch.Size(np.broadcast_shapes(*(edge.shape for edge in edges)))  # PyTorch's imports sympy: a second
-
-    def answer(
-        self, empty: Bool[Tensor, "*#rectangles"], full: Bool[Tensor, "*#rectangles"]
-    ) -> Int8[Tensor, "#batch #heads *rectangles"]:
-        """Turn two claims about each rectangle into EMPTY, FULL or PARTIAL; batch and heads may stand in front."""
-        shape = np.broadcast_shapes((1, 1, *self.shape), empty.shape, full.shape)
-        kinds = torch.full(shape, PARTIAL, dtype=torch.int8, device="cpu")
-        return kinds.masked_fill(full, FULL).masked_fill(empty, EMPTY)
-
-
-def edges(length: int, block: int) -> Int[Tensor, " edges"]:
-    """Edges 0, block, 2·block, … up to `length`, which is always the last."""
-    return torch.cat([torch.arange(0, length, block, device="cpu"), torch.tensor([length], device="cpu")])
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,14 +142,14 @@ class Cover:
         return -(-self.queries // self.block) * -(-self.keys // self.block) * max(1, math.prod(self.leading))
 
 
-def plan_of(bound: "BoundMask | None", queries: int, keys: int, block: int = BLOCK) -> Cover:
+def plan_of(bound: BoundMask | None, queries: int, keys: int, block: int = BLOCK) -> Cover:
     """Give what `cover` finds, once for all calls that share the mask; of one without numbers, as if all were seen."""
     if bound is None or not has_numbers(*tensors(bound.mask)):
         return cover(None, queries, keys, block)
     return PLANS.of(bound, ("blocks", block), lambda: cover(bound, queries, keys, block))
 
 
-def cover(bound: "BoundMask | None", queries: int, keys: int, block: int) -> Cover:
+def cover(bound: BoundMask | None, queries: int, keys: int, block: int) -> Cover:
     """Find the blocks that a mask leaves; None leaves all.
 
     A rectangle that is empty or full is not looked into; the others are cut into 4 × 4, down to `block`. The number of
@@ -211,7 +170,7 @@ def cover(bound: "BoundMask | None", queries: int, keys: int, block: int) -> Cov
     return Cover(block, queries, keys, bound.mask.leading, _refined(bound, block))
 
 
-def _refined(bound: "BoundMask", block: int) -> Runs:
+def _refined(bound: BoundMask, block: int) -> Runs:
     """The runs of each sequence and head, from coarse to fine."""
     size = block
     while max(bound.q_len, bound.kv_len) > size * _COARSE:
@@ -237,7 +196,7 @@ def _refined(bound: "BoundMask", block: int) -> Runs:
     return Runs.together(parts).joined()
 
 
-def _diagonal_runs(bound: "BoundMask", block: int) -> Runs:
+def _diagonal_runs(bound: BoundMask, block: int) -> Runs:
     """The runs of a mask that depends on i − j alone: whole blocks by diagonals, those that the ends cut off apart."""
     rows, columns = -(-bound.q_len // block), -(-bound.kv_len // block)
     whole_rows, whole_columns = bound.q_len // block, bound.kv_len // block
@@ -270,7 +229,7 @@ def _diagonal_runs(bound: "BoundMask", block: int) -> Runs:
     return Runs.together(parts).joined()
 
 
-def _check_count(count: int, bound: "BoundMask", block: int) -> None:
+def _check_count(count: int, bound: BoundMask, block: int) -> None:
     if count > _MOST:
         rows, columns = -(-bound.q_len // block), -(-bound.kv_len // block)
         raise InputError(
@@ -280,7 +239,7 @@ def _check_count(count: int, bound: "BoundMask", block: int) -> None:
         )
 
 
-def _kinds(bound: "BoundMask", top: Indices, bottom: Indices, left: Indices, right: Indices) -> npt.NDArray[np.int8]:
+def _kinds(bound: BoundMask, top: Indices, bottom: Indices, left: Indices, right: Indices) -> npt.NDArray[np.int8]:
     """What the mask tells of rectangles of indices, for each sequence and head that it tells apart; some at a time."""
     slices = math.prod(bound.mask.leading)
     step = max(1, _AT_ONCE // slices)
@@ -294,7 +253,7 @@ def _kinds(bound: "BoundMask", top: Indices, bottom: Indices, left: Indices, rig
     return np.concatenate(parts, 1)
 
 
-def _cut(top: Indices, left: Indices, size: int, parts: int, bound: "BoundMask") -> tuple[Indices, Indices]:
+def _cut(top: Indices, left: Indices, size: int, parts: int, bound: BoundMask) -> tuple[Indices, Indices]:
     steps = np.arange(parts) * (size // parts)
     tops = np.broadcast_to(top[:, None, None] + steps[:, None], (len(top), parts, parts)).reshape(-1)
     lefts = np.broadcast_to(left[:, None, None] + steps, (len(left), parts, parts)).reshape(-1)
@@ -302,9 +261,7 @@ def _cut(top: Indices, left: Indices, size: int, parts: int, bound: "BoundMask")
     return tops[inside], lefts[inside]
 
 
-def _as_runs(
-    kinds: npt.NDArray[np.int8], top: Indices, left: Indices, size: int, block: int, bound: "BoundMask"
-) -> Runs:
+def _as_runs(kinds: npt.NDArray[np.int8], top: Indices, left: Indices, size: int, block: int, bound: BoundMask) -> Runs:
     """The squares of `size` that are not empty, (slices, squares), as runs of blocks: one for each row of blocks."""
     index, square = np.nonzero(kinds != EMPTY)
     each = size // block

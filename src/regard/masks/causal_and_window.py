@@ -13,7 +13,7 @@ from torch import Tensor
 
 from regard.errors import InputError
 from regard.masks.base import And, Mask
-from regard.masks.block_plan import Rectangles
+from regard.masks.rectangles import Rectangles
 
 __all__ = ["Band", "Causal", "Window", "band_of"]
 

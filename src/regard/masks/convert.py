@@ -12,8 +12,7 @@ from torch import Tensor
 
 from regard.checks import check_tensor
 from regard.errors import InputError
-from regard.masks.base import Mask
-from regard.masks.bound_mask import BoundMask, check_kind
+from regard.masks.base import BoundMask, Mask, check_kind
 from regard.masks.dense import Dense
 from regard.masks.padding_and_global import Padding, as_booleans
 

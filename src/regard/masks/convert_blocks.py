@@ -14,11 +14,11 @@ from jaxtyping import Bool, Int8, Int32
 from torch import Tensor
 
 from regard.errors import InputError
-from regard.masks.base import Mask
-from regard.masks.block_plan import EMPTY, FULL, PARTIAL, Rectangles, cover, edges
+from regard.masks.base import BoundMask, Mask, check_blocks, check_kind
+from regard.masks.block_plan import cover
 from regard.masks.block_tables import BlockTables, block_tables
-from regard.masks.bound_mask import BoundMask, check_blocks, check_kind
 from regard.masks.dense import _count, _prefix
+from regard.masks.rectangles import EMPTY, FULL, PARTIAL, Rectangles, edges
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask

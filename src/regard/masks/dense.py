@@ -16,7 +16,7 @@ from torch import Tensor
 from regard.checks import check_tensor
 from regard.errors import InputError
 from regard.masks.base import Mask
-from regard.masks.block_plan import EMPTY, FULL, PARTIAL, Rectangles
+from regard.masks.rectangles import EMPTY, FULL, PARTIAL, Rectangles
 
 __all__ = ["Dense", "MaskMod"]
 

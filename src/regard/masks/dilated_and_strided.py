@@ -14,7 +14,7 @@ from torch import Tensor
 from regard.checks import check_count
 from regard.errors import InputError
 from regard.masks.base import Mask
-from regard.masks.block_plan import Rectangles
+from regard.masks.rectangles import Rectangles
 
 __all__ = ["DilatedWindow", "Strided"]
 

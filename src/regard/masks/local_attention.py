@@ -16,8 +16,8 @@ from torch import Tensor
 from regard.checks import check_count, check_tensor
 from regard.errors import InputError
 from regard.masks.base import Mask
-from regard.masks.block_plan import Rectangles
 from regard.masks.padding_and_global import entry
+from regard.masks.rectangles import Rectangles
 from regard.tensors import unwrapped
 from regard.torch_private import assert_async
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from regard.checks import check_count, check_tensor
 from regard.errors import InputError
 from regard.masks.base import Mask
-from regard.masks.block_plan import Rectangles
+from regard.masks.rectangles import Rectangles
 
 __all__ = ["Global", "Padding", "as_booleans", "covered", "entry", "prefix_counts"]
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from regard.masks.bound_mask import BoundMask
+    from regard.masks.base import BoundMask
 
 __all__ = ["PLANS", "PlanCache"]
 

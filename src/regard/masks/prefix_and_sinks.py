@@ -14,8 +14,8 @@ from torch import Tensor
 from regard.checks import are_integers, check_count
 from regard.errors import InputError
 from regard.masks.base import Mask
-from regard.masks.block_plan import Rectangles
 from regard.masks.padding_and_global import entry
+from regard.masks.rectangles import Rectangles
 
 __all__ = ["Prefix", "Sinks"]
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from regard.checks import are_integers, check_count, check_tensor
 from regard.errors import InputError
 from regard.masks.base import Mask
-from regard.masks.block_plan import Rectangles
+from regard.masks.rectangles import Rectangles
 from regard.torch_private import outside_transforms
 from regard.values import flatten, kinds_in
 

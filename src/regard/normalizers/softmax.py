@@ -3,19 +3,51 @@
 Softmax: softmax over the visible keys, with an optional sink.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from regard.errors import InputError
+from regard.tensors import are_in_memory
+from regard.torch_private import peek_interpreter_stack
 
-__all__ = ["Normalizer", "Softmax"]
+__all__ = ["Normalizer", "Softmax", "Sums"]
+
+
+class Sums(NamedTuple):
+    """A row's sum of exponentials, total · exp(peak), in two numbers: a logarithm alone would round every weight of a
+    row with large scores. The peak carries no gradient; the total of a row that sees nothing is 0.
+    """
+
+    peak: Float[Tensor, "batch heads rows"]
+    total: Float[Tensor, "batch heads rows"]
+
+    @classmethod
+    def of(cls, lse: Float[Tensor, "batch heads rows"]) -> "Sums":
+        """The sums of which this is the logarithm, with its gradient."""
+        peak = lse.detach()
+        nothing = peak == -torch.inf
+        peak = peak.masked_fill(nothing, 0.0)
+        return cls(peak, (lse.masked_fill(nothing, 0.0) - peak).exp().masked_fill(nothing, 0.0))
+
+    @property
+    def logarithm(self) -> Float[Tensor, "batch heads rows"]:
+        """The log-sum-exp of each row; −inf where it sees nothing."""
+        nothing = self.total == 0
+        return (self.peak + self.total.masked_fill(nothing, 1.0).log()).masked_fill(nothing, -torch.inf)
 
 
 class Normalizer:
     """A frozen value that turns the scores of a row into weights; hidden pairs get weight 0."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Have a normalizer with weights of its own be asked for these, and not for what its parent has."""
+        super().__init_subclass__(**options)
+        if "weights" in vars(cls) and "normalize" not in vars(cls):
+            cls.normalize = Normalizer.normalize  # type: ignore[method-assign]
 
     def weights(
         self, scores: Float[Tensor, "batch heads queries keys"], visible: Bool[Tensor, "..."] | None
@@ -23,11 +55,22 @@ class Normalizer:
         """Give the weights, and the log-sum-exp of each row where the normalizer has one."""
         raise NotImplementedError  # each normalizer defines it
 
+    def normalize(
+        self, scores: Float[Tensor, "batch heads rows keys"], visible: Bool[Tensor, "..."] | None, *, wants_sums: bool
+    ) -> tuple[Float[Tensor, "batch heads rows keys"], Sums | None]:
+        """Give the weights, and the sums of the rows where they are wanted and the normalizer has them."""
+        weights, lse = self.weights(scores, visible)
+        return weights, None if lse is None else Sums.of(lse)
+
     def check(self, heads: int, device: torch.device) -> None:
         """Raise an InputError where the normalizer does not fit these heads or this device."""
 
     def resolve(self, keys: int) -> "Normalizer":
         """Replace what depends on the number of keys by a number, so that parts of a row are normalized alike."""
+        return self
+
+    def of_heads(self, heads: slice) -> "Normalizer":
+        """Return the normalizer of some of q's heads."""
         return self
 
 
@@ -38,8 +81,7 @@ class Softmax(Normalizer):
     `sink` (heads,) is one learned logit for each head. It takes weight but has no value, so rows sum to less than 1
     (GPT-OSS 2025, arXiv:2508.10925). It is not scaled. A row that sees no key has weights 0 and finite gradients.
 
-    Cost: one exponential a pair. Of a row only its greatest score and its sum are needed, so that blocks can be merged
-    in O(n) memory.
+    Cost: one exponential a pair. Parts of a row can be merged by their greatest scores and their sums.
 
     >>> import torch
     >>> scores = torch.tensor([[[[0.0, 0.0, 9.0]]]])
@@ -63,22 +105,35 @@ class Softmax(Normalizer):
         self, scores: Float[Tensor, "batch heads queries keys"], visible: Bool[Tensor, "..."] | None
     ) -> tuple[Float[Tensor, "batch heads queries keys"], Float[Tensor, "batch heads queries"]]:
         """Weights, and the log-sum-exp of each row (−inf where a row sees nothing and there is no sink)."""
+        weights, sums = self.normalize(scores, visible, wants_sums=True)
+        assert sums is not None
+        return weights, sums.logarithm
+
+    def normalize(
+        self, scores: Float[Tensor, "batch heads rows keys"], visible: Bool[Tensor, "..."] | None, *, wants_sums: bool
+    ) -> tuple[Float[Tensor, "batch heads rows keys"], Sums | None]:
+        """Weights, and the sums with the sink."""
         if visible is not None:
             scores = scores.masked_fill(~visible, -torch.inf)
-        # The maximum cancels, so it carries no gradient; where it is −inf nothing is seen and 0 keeps exp finite.
-        peak = scores.detach().amax(-1, keepdim=True)
-        if self.sink is not None:
-            sink = self.sink.to(scores.dtype)[None, :, None, None]
-            peak = torch.maximum(peak, sink.detach())
-        peak = peak.masked_fill(peak == -torch.inf, 0.0)
-        exp = (scores - peak).exp()
-        total = exp.sum(-1, keepdim=True)
-        if self.sink is not None:
-            total = total + (sink - peak).exp()
-        nothing = total == 0
-        weights = exp / total.masked_fill(nothing, 1.0)
-        lse = (peak + total.masked_fill(nothing, 1.0).log()).masked_fill(nothing, -torch.inf)
-        return weights, lse.squeeze(-1)
+        if self.sink is not None:  # one more key
+            sink = self.sink.to(scores.dtype)[:, None, None]
+            scores = torch.cat([scores, sink.expand(*scores.shape[:3], 1)], -1)
+        weights = _softmax(scores)
+        sums = _sums(scores) if wants_sums else None
+        return weights if self.sink is None else weights[..., :-1], sums
+
+    def share(
+        self, scores: Float[Tensor, "batch heads rows keys"], visible: Bool[Tensor, "..."] | None, sums: Sums
+    ) -> Float[Tensor, "batch heads rows keys"]:
+        """Weights of some keys of rows whose sums over all keys, with the sink, are known."""
+        if visible is not None:
+            scores = scores.masked_fill(~visible, -torch.inf)
+        total = sums.total.masked_fill(sums.total == 0, 1.0)
+        return (scores - sums.peak.unsqueeze(-1)).exp() / total.unsqueeze(-1)
+
+    def of_heads(self, heads: slice) -> "Softmax":
+        """With the sinks of these heads."""
+        return self if self.sink is None else replace(self, sink=self.sink[heads])
 
     def check(self, heads: int, device: torch.device) -> None:
         """One sink logit a head, on the device of q."""
@@ -88,3 +143,21 @@ class Softmax(Normalizer):
             raise InputError(f"`sink` must have one logit a head ({heads},), got {tuple(self.sink.shape)}")
         if self.sink.device != device:
             raise InputError(f"`sink` must be on the device of q ({device}), got {self.sink.device}")
+
+
+def _softmax(scores: Float[Tensor, "*rows keys"]) -> Float[Tensor, "*rows keys"]:
+    """The softmax of each row; zeros, with gradients of zeros, where all scores are −inf."""
+    looks = scores.is_cpu and not torch.compiler.is_compiling() and are_in_memory(scores)
+    if looks and peek_interpreter_stack() is None:
+        weights = scores.softmax(-1)
+        if not bool(weights[..., 0].isnan().any()):
+            return weights
+    nothing = scores.detach().amax(-1, keepdim=True) == -torch.inf
+    return scores.masked_fill(nothing, 0.0).softmax(-1).masked_fill(nothing, 0.0)
+
+
+def _sums(scores: Float[Tensor, "batch heads rows keys"]) -> Sums:
+    # The peak cancels, so it carries no gradient; where it is −inf nothing is seen, and 0 keeps exp finite.
+    peak = scores.detach().amax(-1)
+    peak = peak.masked_fill(peak == -torch.inf, 0.0)
+    return Sums(peak, (scores - peak.unsqueeze(-1)).exp().sum(-1))

@@ -75,6 +75,12 @@ class Bias:
         values = self(b[:, None, None, None], h[:, None, None], i[:, None], j)
         return values.expand(torch.broadcast_shapes(values.shape, (1, 1, i.shape[0], j.shape[0])))
 
+    def within(self, batch: slice, heads: slice, rows: slice, columns: slice) -> "Bias":
+        """Give a bias with the same numbers for some sequences, heads and positions, whose tensors are the parts of
+        these that are needed, as views; itself where it holds no tensor of pairs.
+        """
+        return self
+
 
 class Relative(Bias):
     """A bias that depends on the distance i − j alone: it defines `diagonals` instead of `__call__`."""

@@ -83,3 +83,36 @@ class DenseBias(Bias):
             if part.shape[dim] > 1:
                 part = part.narrow(dim, where.start, where.stop - where.start)
         return part.expand(part.shape[0], part.shape[1], i.shape[0], j.shape[0])
+
+    def within(self, batch: slice, heads: slice, rows: slice, columns: slice) -> Bias:
+        """The rectangle of the tensor."""
+        starts = batch.start, heads.start, rows.start, columns.start
+        top = rows.start - self.q_offset
+        part = self.four
+        for dim, where in enumerate((batch, heads, slice(top, top + rows.stop - rows.start), columns)):
+            if part.shape[dim] > 1:
+                part = part.narrow(dim, where.start, where.stop - where.start)
+        return _Rectangle(part, starts)
+
+
+@dataclass(frozen=True, eq=False)
+class _Rectangle(Bias):
+    """The numbers of sequences, heads and positions from `starts` on."""
+
+    values: Float[Tensor, "#batch #heads #rows #columns"]
+    starts: tuple[int, int, int, int]
+
+    @property
+    def leading(self) -> tuple[int, int]:
+        return self.values.shape[0], self.values.shape[1]
+
+    def tile(self, batch: slice, heads: slice, i: Tensor, j: Tensor) -> Tensor:
+        """A part of it."""
+        sides = [
+            (one.start - start, one.stop - one.start) for one, start in zip((batch, heads), self.starts, strict=False)
+        ]
+        places = [*sides, (int(i[0]) - self.starts[2], len(i)), (int(j[0]) - self.starts[3], len(j))]
+        part = self.values
+        for dim, (start, count) in enumerate(places):
+            part = part.narrow(dim, start, count) if part.shape[dim] > 1 else part
+        return part.expand(part.shape[0], part.shape[1], len(i), len(j))

@@ -22,7 +22,7 @@ CLAIM = Claim(
     "adds a large finite number instead leaks.",
     source="Vaswani et al. 2017, 3.2.3 (−∞), arXiv:1706.03762; −1e4 and −1e9 are in many tutorials",
 )
-BACKENDS = ("reference", "sdpa", "blockwise")
+BACKENDS = ("reference", "sdpa", "strips")
 FINITE = (1.0, 3.0, 10.0, 30.0, 60.0, 80.0, 100.0, 120.0, 1e3, 1e4, 1e9)
 LARGE = 10.0  # smallest number that counts as large: exp(−10) = 4.5e-5
 TOKENS, WIDTH = 12, 8

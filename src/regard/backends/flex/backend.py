@@ -7,11 +7,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from regard.backends.base import DERIVATIVES, SOFTMAX_OF_PRODUCTS, Answer, Backend, with_sink
+from regard.backends.attend import Results, with_sink
+from regard.backends.base import DERIVATIVES, SOFTMAX_OF_PRODUCTS, Answer, Backend
 from regard.backends.call_form import unwritable
 from regard.backends.flex.block_masks import block_mask_for, score_mod_of
 from regard.backends.flex.compiled import SHORT, Attend, compiled, uncompiled
-from regard.backends.operators import Known, Operator
+from regard.backends.operators import Operator
+from regard.normalizers.softmax import Sums
 from regard.problem import Problem
 from regard.tensors import human_bytes, is_traced
 from regard.values import tensors
@@ -85,11 +87,11 @@ class Flex(Backend):
         """Compute in the inputs' type, sums and softmax in float32, whatever autocast would have."""
         if self.compiles and is_traced(problem.q):
             return OPERATOR(problem)
-        output, lse = self.attend(problem)
-        return Answer(output, None, lse)
+        output, sums = self.attend(problem)
+        return Answer(output, None, None if sums is None else sums.logarithm)
 
-    def attend(self, problem: Problem) -> tuple[Tensor, Tensor | None]:
-        """Compute the output, and the log-sum-exp if it is wanted."""
+    def attend(self, problem: Problem) -> tuple[Tensor, Sums | None]:
+        """Compute the output, and the sums of the rows if the log-sum-exp is wanted."""
         with torch.autocast(problem.q.device.type, enabled=False):
             ready = problem.prepared()
             output, lse = self._attend(problem)(
@@ -101,10 +103,11 @@ class Flex(Backend):
                 options=_options(problem),
             )
             output = output[..., : problem.v.shape[-1]]
+            sums = None if lse is None else Sums.of(lse)
             if problem.sink is not None:
-                assert lse is not None
-                output, lse = with_sink(output, lse, problem.sink)
-        return output.to(problem.q.dtype), lse if problem.wants_lse else None
+                assert sums is not None
+                output, sums = with_sink(output, sums, problem.sink)
+        return output.to(problem.q.dtype), sums if problem.wants_lse else None
 
     def _attend(self, problem: Problem) -> Attend:
         return compiled(problem) if self.compiles else uncompiled()
@@ -119,12 +122,10 @@ class Flex(Backend):
         return x if torch.is_grad_enabled() else x.detach()
 
 
-def _results(problem: Problem, _: Known | None, __: bool) -> Known:
+def _results(problem: Problem, _: Results | None, __: bool) -> Results:
     """Compute again for the backward, whose kernel takes the graph of the forward."""
-    output, lse = Flex().attend(problem)
-    rows, wide = problem.q.shape[:3], torch.promote_types(problem.q.dtype, torch.float32)
-    lse = problem.q.new_zeros(rows, dtype=wide) if lse is None else lse
-    return output, lse.to(wide), problem.q.new_empty(0, dtype=wide)
+    output, sums = Flex().attend(problem)
+    return (output, None, None) if sums is None else (output, *sums)
 
 
 OPERATOR = Operator("flex", _results, output_dtype=lambda dtype, _: dtype)

@@ -7,19 +7,20 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from regard.backends.base import DERIVATIVES, FEATURES, SOFTMAX_OF_PRODUCTS, Answer, Backend, with_sink
-from regard.backends.blockwise import Passes, results_in_blocks
-from regard.backends.blockwise.autograd_function import Gradients
-from regard.backends.blockwise.bias_tiles import Diagonals
+from regard.backends import strips
+from regard.backends.attend import Gradients, Results, answer, as_first_derivatives, attend, with_sink
+from regard.backends.base import DERIVATIVES, FEATURES, SOFTMAX_OF_PRODUCTS, Answer, Backend
 from regard.backends.call_form import unwritable
 from regard.backends.native import choice, library
 from regard.backends.native.mask_tables import bytes_of_tables
-from regard.backends.operators import Known, Operator
+from regard.backends.operators import Operator
 from regard.dropout import Dropout
+from regard.normalizers import Softmax
+from regard.normalizers.softmax import Sums
 from regard.positions import Relative
-from regard.problem import Problem
+from regard.positions.evaluated import Evaluated
+from regard.problem import Problem, held_by
 from regard.tensors import are_in_memory, human_bytes, is_traced
-from regard.torch_private import peek_interpreter_stack
 from regard.values import tensors
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class Native(Backend):
 
     Sums and softmax are in float32. bfloat16 is multiplied in pairs if the processor supports it (AVX-512 BF16), with
     weights rounded to bfloat16 as in PyTorch. The backward pass is in float32; where a bias learns that does not depend
-    on the distance alone, or gradients have derivatives, it is that of the plain blocks.
+    on the distance alone, it is that of the strips. There is no second derivative.
     """
 
     name = "native"
@@ -41,6 +42,7 @@ class Native(Backend):
     lacks = (
         DERIVATIVES
         | {
+            "torch.func": "it does not run inside torch.func",
             "device with memory but cpu": "it runs on CPU, and the queries are on {}",  # "meta" asks about this machine
             "float64": "it computes in float32, and the queries are torch.float64",
         }
@@ -49,7 +51,7 @@ class Native(Backend):
         | {"mapped mask": "it cannot plan for a mask that torch.func.vmap maps over"}
     )
 
-    not_for = "device but cpu", "torch.func", "autocast"  # by name alone
+    not_for = "device but cpu", "autocast"  # by name alone
 
     def suits(self, problem: Problem) -> bool:
         """Whether there are kernels, and they were measured to be faster."""
@@ -63,8 +65,8 @@ class Native(Backend):
 
     def _refuses_tensors(self, problem: Problem) -> str | None:
         held = (problem.q, problem.k, problem.v)
-        if torch.compiler.is_compiling() or peek_interpreter_stack() is not None or problem.q.device.type == "meta":
-            return None  # the call leaves the graph, and torch.func's tensors are unwrapped; none is only asked about
+        if torch.compiler.is_compiling() or problem.q.device.type == "meta":
+            return None  # the call leaves the graph; none is only asked about
         return None if are_in_memory(*held) else "it reads memory, and the tensors are traced or carry a tangent"
 
     def _refuses_size(self, problem: Problem) -> str | None:
@@ -108,23 +110,66 @@ class Native(Backend):
 
 
 def _computed(problem: Problem) -> Answer:
-    learned = peek_interpreter_stack() is not None or _learns(problem)
-    output, lse, _ = _results(problem, None, learned)
-    return Answer(output.to(problem.q.dtype), None, lse)
+    return answer(problem, _results(problem, None, _learns(problem)))
 
 
-def _results(problem: Problem, known: Known | None, learned: bool) -> Known:
+def _results(problem: Problem, known: Results | None, learned: bool) -> Results:
     if learned:
-        return results_in_blocks(problem, Passes(_attend, _gradients), known)
+        return attend(problem, ENGINE, known)
     with torch.autocast("cpu", enabled=False):
-        output, lse, low = _attend(problem.prepared())
-        if problem.sink is not None:
-            output, lse = with_sink(output, lse, problem.sink, low)
-    return output.to(problem.q.dtype), lse, low
+        output, peak, total = _attend(problem.prepared())
+    return output.to(problem.q.dtype), peak, total
 
 
+class _Engine:
+    name, keeps_rows = "native", True
+
+    def forward(self, call: Problem) -> Results:
+        return _attend(call)
+
+    def backward(
+        self, call: Problem, rows: Results | None, up: Tensor, up_total: Tensor | None, wanted: tuple[bool, ...]
+    ) -> Gradients:
+        assert rows is not None
+        with torch.no_grad():
+            found = self._gradients(call, rows, up, up_total, wanted)
+        if not torch.is_grad_enabled():
+            return found
+        given = (call.q, call.k, call.v, *held_by(call), up, *([] if up_total is None else [up_total]))
+        return as_first_derivatives(found, self.name, *given)
+
+    def _gradients(
+        self, call: Problem, rows: Results, up: Tensor, up_total: Tensor | None, wanted: tuple[bool, ...]
+    ) -> Gradients:
+        held, along = held_by(call), call.bias.values if isinstance(call.bias, Evaluated) else None
+        if any(want and one is not call.sink and one is not along for one, want in zip(held, wanted[3:], strict=True)):
+            return strips.ENGINE.backward(call, None, up, up_total, wanted)
+        from regard.backends.native.calls import gradients
+
+        output, peak, total = rows
+        delta = torch.linalg.vecdot(up, output)
+        if peak is not None and total is not None and isinstance(call.normalizer, Softmax):
+            # Weights are exp(s − peak) / total, and what is linear in them takes the total once a row.
+            delta = delta if up_total is None else delta - up_total * total
+            whole = total.masked_fill(total == 0, 1.0)
+            up, delta = up / whole.unsqueeze(-1), delta / whole
+        assert peak is not None
+        wants = {id(one) for one, want in zip(held, wanted[3:], strict=True) if want}
+        dq, dk, dv, of_bias = gradients(call, up, peak, delta, of_bias=along is not None and id(along) in wants)
+        found = {id(along): of_bias} if along is not None else {}
+        if call.sink is not None:
+            found[id(call.sink)] = -((call.sink[:, None] - peak).exp() * delta).sum((0, 2))
+        return [
+            dq,
+            dk,
+            dv,
+            *(found.pop(id(one), None) if want else None for one, want in zip(held, wanted[3:], strict=True)),
+        ]
+
+
+ENGINE = _Engine()
 OPERATOR = Operator(
-    "native", _results, output_dtype=lambda dtype, learned: torch.float32 if learned else dtype, has_low=True
+    "native", _results, output_dtype=lambda dtype, learned: torch.float32 if learned else dtype, keeps_rows=True
 )
 
 
@@ -152,22 +197,12 @@ def _bias_bytes(problem: Problem) -> int:
     return batch * heads * problem.queries * problem.keys * 4
 
 
-def _attend(problem: Problem) -> tuple[Tensor, Tensor, Tensor]:
-    """Return output and log-sum-exp, as two numbers, of a prepared problem without its sink."""
+def _attend(problem: Problem) -> Results:
+    """Return output, peaks and totals of a prepared problem."""
     from regard.backends.native.calls import Call
 
-    return Call(problem)(problem.q, problem.k, problem.v)
-
-
-def _gradients(
-    problem: Problem, up: Tensor, lse: Tensor, delta: Tensor, into: Gradients
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of q, k and v of a prepared problem, and add that of a bias of i − j where it is wanted."""
-    from regard.backends.native.calls import gradients
-
-    along = problem.bias.values if isinstance(problem.bias, Diagonals) else None
-    along = along if along is not None and into.wants(along) else None
-    dq, dk, dv, of_bias = gradients(problem, up, lse, delta, of_bias=along is not None)
-    if along is not None and of_bias is not None:
-        into.of(along).add_(of_bias)
-    return dq, dk, dv
+    output, peak, total = Call(problem)(problem.q, problem.k, problem.v)
+    if problem.sink is None:
+        return output, peak, total
+    output, sums = with_sink(output, Sums(peak, total), problem.sink)
+    return output, sums.peak, sums.total

@@ -11,7 +11,6 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import pad
 
-from regard.backends.blockwise.bias_tiles import diagonals_of
 from regard.backends.native.library import library
 from regard.backends.native.mask_tables import Tables, tables_for
 from regard.backends.native.record import float_buffer, place, record_of
@@ -19,6 +18,7 @@ from regard.backends.native.sizes import BLOCK, GROUP, LANES
 from regard.backends.native.threads import address_of, run
 from regard.normalizers import Sigmoid
 from regard.positions import Relative
+from regard.positions.evaluated import evaluate
 from regard.problem import Problem
 
 __all__ = ["Call", "gradients"]
@@ -29,10 +29,8 @@ _TASKS = 2  # minimum number of tasks of the backward pass per thread
 
 
 class Call:
-    """A function of q, k and v of a prepared problem that returns its output in their dtype, and its log-sum-exp
-    without the sink.
-
-    The log-sum-exp is represented by two numbers (see `backends.base`).
+    """A function of q, k and v of a prepared problem that returns its output in their dtype, and the peaks and totals
+    of its rows (`normalizers.Sums`), without the sink.
 
     The mask's tables and the bias are those at the time of creation. The tensors of the problem are not kept alive.
     """
@@ -70,9 +68,9 @@ class Call:
         v: Float[Tensor, "batch kv_heads keys value_dim"],
     ) -> tuple[Float[Tensor, "batch heads queries value_dim"], Tensor, Tensor]:
         """Compute it."""
-        lse, low = (float_buffer(*self._sizes[:3]) for _ in range(2))  # operators share no memory
-        numbers = {"lse": lse.data_ptr(), "lse_rest": low.data_ptr()}
-        return self._computed(q, k, v, numbers, (lse, low)), lse, low
+        peaks, totals = (float_buffer(*self._sizes[:3]) for _ in range(2))  # operators share no memory
+        numbers = {"peaks": peaks.data_ptr(), "totals": totals.data_ptr()}
+        return self._computed(q, k, v, numbers, (peaks, totals)), peaks, totals
 
     def output(
         self,
@@ -129,7 +127,7 @@ class Call:
 def gradients(
     problem: Problem,
     up: Float[Tensor, "batch heads queries value_dim"],
-    lse: Float[Tensor, "batch heads queries"],
+    peaks: Float[Tensor, "batch heads queries"],
     delta: Float[Tensor, "batch heads queries"],
     *,
     of_bias: bool = False,
@@ -139,9 +137,9 @@ def gradients(
 
     Args:
         problem: The problem.
-        up: The gradient of the output.
-        lse: The log-sum-exp, with the sink's share where there is one.
-        delta: Σ_d up · output, less the gradient of the log-sum-exp.
+        up: The gradient of the output, by each row's total.
+        peaks: The peak of each row, 0 where it sees nothing.
+        delta: Σ_d up · output, less the gradient of the log-sum-exp, by each row's total.
         of_bias: Whether to compute that of the bias, which must be Relative.
     """
     tables, last_block = tables_for(problem), _last_block_of(problem)
@@ -156,7 +154,7 @@ def gradients(
     dq = float_buffer(*q.shape)
     dk, dv = (float_buffer(*k.shape[:2], blocks * BLOCK, x) for x in (depth, width))
     packed, sums = float_buffer(dk.numel() + dv.numel()), float_buffer((parts - 1) * (dk.numel() + dv.numel()))
-    lse, delta = lse.float().masked_fill(lse == -math.inf, 0.0).contiguous(), delta.float().contiguous()
+    peaks, delta = peaks.float().contiguous(), delta.float().contiguous()
     numbers |= _numbers_of(problem, tables)
     # The gradient of a bias has no factor; then the others are multiplied by it at the end.
     numbers |= {
@@ -169,7 +167,7 @@ def gradients(
     diagonals = _sums_of_diagonals(problem, parts) if of_bias else None
     if diagonals is not None:
         numbers |= {"diagonal_sums": diagonals.data_ptr(), "diagonal_sums_bytes": diagonals.shape[-1] * 4}
-    buffers = {"lse": lse, "delta": delta, "dq": dq, "dk": dk, "dv": dv}
+    buffers = {"peaks": peaks, "delta": delta, "dq": dq, "dk": dk, "dv": dv}
     numbers |= {name: buffer.data_ptr() for name, buffer in buffers.items()}
     record = bytearray(record_of(numbers))
     place(record, tensors={"q": q, "k": k, "v": v, "grad_output": up})
@@ -186,7 +184,7 @@ def gradients(
 
 
 def _sums_of_diagonals(problem: Problem, parts: int) -> Float[Tensor, "batch heads parts diagonals"]:
-    """Return zeros for each task's sums along diagonals, in the order of `diagonals_of`; the last block of keys may
+    """Return zeros for each task's sums along diagonals, in the order of `evaluate`; the last block of keys may
     reach beyond them.
     """
     diagonals = problem.queries - 1 + -(-problem.keys // BLOCK) * BLOCK
@@ -241,7 +239,8 @@ def _bias_of(problem: Problem) -> tuple[Tensor | None, dict[str, Any]]:
     if problem.bias is None:
         return None, {}
     if isinstance(problem.bias, Relative):
-        values = diagonals_of(problem.bias, problem).values.float().contiguous()
+        place = problem.queries, problem.keys, problem.q_offset, problem.q.device
+        values = evaluate(problem.bias, *place).values.float().contiguous()
         first = values.data_ptr() + (problem.queries - 1) * 4
         return values, {"bias": first, "bias_head": values.stride(0) * 4 if len(values) > 1 else 0, "bias_row": -4}
     tile = problem.bias_tile()

@@ -43,6 +43,7 @@ _V4_BF16: _Rules = {
     ("dense", _BFLOAT): Rule("without a mask, bfloat16", 512, 64, (0.40, 0.94)),
     ("masked", _FLOAT): Rule("with a mask, float32", 512, 128, (0.53, 0.87)),
     ("masked", _BFLOAT): Rule("causal or in a window, bfloat16", 512, 128, (0.27, 0.90)),
+    ("short band", _FLOAT): Rule("causal or in a window, float32", 256, 64, (0.46, 0.54), "one machine"),
     ("few", _FLOAT): Rule("decoding with grouped queries, float32", 4096, 128, (0.40, 0.77)),
     ("dense training", _FLOAT): Rule("without a mask in training, float32", 1024, 64, (0.88, 0.92), "one machine"),
     ("masked training", _FLOAT): Rule("with a mask in training, float32", 512, 128, (0.18, 0.84), "one machine"),
@@ -83,7 +84,8 @@ RULES: Mapping[str, _Rules] = {
 }
 LEAST_KEYS = 16  # of any call that a rule takes
 _LONG = 512  # … without dropout
-_GROUP, _SIDES = (3, 16), 8  # heads that share their keys, which a kernel reads once, and key–value heads at most
+_BAND = 256  # … in a band, forward
+_GROUP, _SIDES = (2, 16), 8  # heads that share their keys, which a kernel reads once, and key–value heads at most
 
 
 def rule_for(problem: Problem, rules: _Rules | None = None) -> Rule | None:
@@ -94,8 +96,10 @@ def rule_for(problem: Problem, rules: _Rules | None = None) -> Rule | None:
     rule, size = None, min(problem.queries, problem.keys)
     if size >= _LONG or (problem.dropout is not None and size >= LEAST_KEYS):
         rule = rules.get((_name_of(problem), problem.q.dtype))
+    elif size >= _BAND:
+        rule = rules.get(("short band", problem.q.dtype)) if _is_short_band(problem) else None
     elif _decodes(problem):
-        rule, size = rules.get(("few", problem.q.dtype)), problem.keys
+        rule, size = rules.get(("few", problem.q.dtype)), _keys_read(problem)
     if rule is None or size < rule.least or max(problem.q.shape[-1], problem.v.shape[-1]) > rule.widest:
         return None
     if rule.windows and not _is_window(problem):
@@ -115,6 +119,11 @@ def _loaded() -> str:
     if name == "x86_64_v4_bf16" and "amx" in library.instruction_sets():
         return "x86_64_v4"
     return name if name in RULES else "unmeasured"
+
+
+def _is_short_band(problem: Problem) -> bool:
+    """Whether queries see bands of keys, and nothing learns."""
+    return _name_of(problem) == "masked" and problem.mask is not None and band_of(problem.mask.mask) is not None
 
 
 def _is_window(problem: Problem) -> bool:
@@ -148,6 +157,10 @@ def _is_plain(problem: Problem) -> bool:
 def _trains_with_distances(problem: Problem) -> bool:
     """Whether a bias of i − j, or q, k or v beside one, learns."""
     return isinstance(problem.bias, Relative) and learns(problem.q, problem.k, problem.v, problem.bias)
+
+
+def _keys_read(problem: Problem) -> int:
+    return problem.seen.columns if problem.leaves_keys_out else problem.keys
 
 
 def _decodes(problem: Problem) -> bool:

@@ -15,7 +15,7 @@ _NUMBERS = """
     next_task next_workspace packed tasks workspace workspace_bytes
     q q_batch q_head q_row k k_batch k_head k_row v v_batch v_head v_row
     grad_output grad_output_batch grad_output_head grad_output_row
-    output lse lse_rest packs packed_keys packed_values
+    output peaks totals packs packed_keys packed_values
     batch heads kv_heads queries keys depth value_vectors bf16
     tile_runs run_starts run_lengths run_masks visible strip_ranges last_block mask_batch mask_heads
     bias bias_batch bias_head bias_row diagonal_sums diagonal_sums_bytes

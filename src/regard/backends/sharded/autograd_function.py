@@ -1,20 +1,23 @@
 """The autograd functions: rows attend to the keys of one rank after another, forward and again backward."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from regard.backends.base import merge
+from regard.backends.attend import with_sink
 from regard.backends.sharded.exchange import Exchange, Pending, redistribute
-from regard.backends.sharded.rectangles import Slab, attend_to, gradients_at, problem_of
+from regard.backends.sharded.rectangles import Slab
 from regard.backends.sharded.sequence_layout import SequenceLayout
 from regard.backends.sharded.shard_plan import ShardPlan, ShardRectangle
+from regard.backends.strips import differentiate, rows_of
 from regard.normalizers import Normalizer, Softmax
-from regard.problem import Problem, parts_of, with_parts
+from regard.normalizers.softmax import Sums
+from regard.part import Part
+from regard.problem import Problem, held_by, parts_of, with_parts
 from regard.values import flatten, unflatten
 
 __all__ = ["AttendInRounds", "Relayout", "ShardedCall", "merged"]
@@ -57,8 +60,9 @@ class ShardedCall:
         return self.exchange.rank
 
     def over(self, held: Sequence[Tensor]) -> Problem:
-        """The whole call with these tensors in its parts."""
-        return with_parts(self.whole, unflatten(flatten(parts_of(self.whole))[1], held))
+        """The whole call with these tensors in its parts, in float32 at least."""
+        wide = [x.to(torch.promote_types(x.dtype, torch.float32)) if x.is_floating_point() else x for x in held]
+        return with_parts(self.whole, unflatten(flatten(parts_of(self.whole))[1], wide))
 
     def rounds(self, k: Tensor, v: Tensor) -> Iterator[Round]:
         """The rounds in order; the keys of the next one are on their way before one is given."""
@@ -71,25 +75,31 @@ class ShardedCall:
             if coming is not None:
                 here = self._arrived(numbers[at + 1], *coming, k.shape[-1])
 
-    def partial(self, whole: Problem, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Output, log-sum-exp, and what rounding took from it, of all rounds, without the sink."""
+    def partial(self, whole: Problem, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Sums]:
+        """Output, and the sums of its rows, of all rounds, without the sink."""
+        whole = replace(whole, wants_lse=True)
         wide = torch.promote_types(q.dtype, torch.float32)
         output = q.new_zeros(*q.shape[:3], v.shape[-1], dtype=wide)
-        lse, low = q.new_full(q.shape[:3], -torch.inf, dtype=wide), q.new_zeros(q.shape[:3], dtype=wide)
+        sums = Sums(*(q.new_zeros(q.shape[:3], dtype=wide) for _ in range(2)))
         for now in self.rounds(k, v):
             for at in self.plan.rectangles(self.rank, now.owner):
                 rows, columns = self.places_of(now, at)
-                part = problem_of(whole, self.slab, at, q[:, :, rows], now.k[:, :, columns], now.v[:, :, columns])
-                _add(part.normalizer, attend_to(part), (output[:, :, rows], lse[:, :, rows], low[:, :, rows]))
-        return output, lse, low
+                own = (x.to(wide) for x in (q[:, :, rows], now.k[:, :, columns], now.v[:, :, columns]))
+                found = rows_of(_without_sink(whole), self.part_of(whole, at), *own)
+                _add(whole.normalizer, found, (output[:, :, rows], Sums(*(x[:, :, rows] for x in sums))))
+        return output, sums
 
-    def with_sink(self, whole: Problem, output: Tensor, lse: Tensor, low: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def part_of(self, whole: Problem, at: ShardRectangle) -> Part:
+        """A rectangle of this rank as a part of the whole call."""
+        slab = self.slab
+        batch = slice(slab.batch, slab.batch + slab.batches)
+        heads = slice(slab.head, slab.head + slab.heads)
+        rows, columns = (slice(one.start, one.stop) for one in (at.rows, at.columns))
+        return Part(batch, heads, rows, (columns,), whole.q_offset, (whole.batch, whole.heads), not at.full)
+
+    def with_sink(self, whole: Problem, output: Tensor, sums: Sums) -> tuple[Tensor, Sums]:
         """The same rows where a sink takes its share."""
-        if whole.sink is None:
-            return output, lse, low
-        sink = _sink(self, whole).to(lse.dtype)[:, None]
-        (lse, low), (share, _) = merge(lse, low, sink, torch.zeros_like(sink))
-        return output.mul_(share.unsqueeze(-1)), lse, low
+        return (output, sums) if whole.sink is None else with_sink(output, sums, _sink(self, whole))
 
     def places_of(self, now: Round, at: ShardRectangle) -> tuple[slice, slice]:
         """Where the rows and columns of a rectangle are in what this rank has."""
@@ -121,29 +131,31 @@ class ShardedCall:
 
 
 class AttendInRounds(torch.autograd.Function):
-    """Output, log-sum-exp, and what rounding took from it, of the rows that the plan puts on this rank."""
+    """Output, and peaks and totals, of the rows that the plan puts on this rank."""
 
     @staticmethod
     def forward(  # noqa: D102
         ctx: Any, call: ShardedCall, q: Tensor, k: Tensor, v: Tensor, *held: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         whole = call.over(held)
-        output, lse, low = call.with_sink(whole, *call.partial(whole, q, k, v))
+        output, sums = call.with_sink(whole, *call.partial(whole, q, k, v))
         ctx.call = call
-        ctx.save_for_backward(q, k, v, *held, output, lse, low)
-        ctx.mark_non_differentiable(low)
+        ctx.save_for_backward(q, k, v, *held, output, *sums)
+        ctx.mark_non_differentiable(sums.peak)
         ctx.set_materialize_grads(False)
-        return output, lse, low
+        return output, *sums
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, up: Tensor | None, up_lse: Tensor | None, _: None) -> tuple[Tensor | None, ...]:  # noqa: D102
-        q, k, v, *held, output, lse, low = ctx.saved_tensors
-        rows = output, lse, low
+    def backward(ctx: Any, up: Tensor | None, _: None, up_total: Tensor | None) -> tuple[Tensor | None, ...]:  # noqa: D102
+        q, k, v, *held, output, peak, total = ctx.saved_tensors
         up = torch.zeros_like(output) if up is None else up.to(output.dtype)
-        sums = _Sums(ctx.call, (q, k, v), held, ctx.needs_input_grad[4:])
-        sums.add_all(rows, (up, up_lse))
-        return None, *sums.finished(rows, (up, up_lse))
+        delta = torch.linalg.vecdot(up, output)
+        if up_total is not None:
+            delta = delta - up_total * total
+        gradients = _Gradients(ctx.call, (q, k, v), held, ctx.needs_input_grad[4:])
+        gradients.add_all(Sums(peak, total), up, delta)
+        return None, *gradients.finished(Sums(peak, total), delta)
 
 
 class _Sum:
@@ -171,7 +183,7 @@ class _Sum:
         return self._total
 
 
-class _Sums:
+class _Gradients:
     """The gradients of one rank, added up round by round."""
 
     def __init__(
@@ -186,14 +198,21 @@ class _Sums:
             for x, want in zip(held, wanted, strict=True)
         ]
 
-    def add_all(self, rows: tuple[Tensor, Tensor, Tensor], up: tuple[Tensor, Tensor | None]) -> None:
-        """Go through the rounds; the gradients of the keys of others travel back while the next round is computed."""
+    def add_all(self, sums: Sums, up: Tensor, delta: Tensor) -> None:
+        """Go through the rounds; the gradients of the keys of others travel back while the next round is computed.
+
+        Args:
+            sums: Those of the whole rows.
+            up: The gradient of the output.
+            delta: Σ_d up · output, less the gradient of the log-sum-exp.
+        """
         returning: tuple[int, Pending, Tensor] | None = None
+        whole = self.call.over(self.held)
         for now in self.call.rounds(self.k, self.v):
             own = now.number == 0
             into = (self.dk, self.dv) if own else tuple(_Sum(x, self.dk.dtype) for x in (now.k, now.v))
             for at in self.call.plan.rectangles(self.call.rank, now.owner):
-                self._add(now, at, rows, up, into)
+                self._add(whole, now, at, (sums, up, delta), into)
             if returning is not None:
                 self._take(*returning)
             returning = self._send_back(now, into) if now.number else None
@@ -202,25 +221,29 @@ class _Sums:
 
     def _add(
         self,
+        whole: Problem,
         now: Round,
         at: ShardRectangle,
-        rows: tuple[Tensor, Tensor, Tensor],
-        up: tuple[Tensor, Tensor | None],
+        rows: tuple[Sums, Tensor, Tensor],
         into: tuple["_Sum", ...],
     ) -> None:
         here, columns = self.call.places_of(now, at)
-        output, lse, low = (x[:, :, here] for x in rows)
-        up_here = up[0][:, :, here], None if up[1] is None else up[1][:, :, here]
-
-        def make(q: Tensor, k: Tensor, v: Tensor, *held: Tensor) -> Problem:
-            return problem_of(self.call.over(held), self.call.slab, at, q, k, v)
-
-        inputs = self.q[:, :, here], now.k[:, :, columns], now.v[:, :, columns], *self.held
-        dq, dk, dv, *rest = gradients_at(make, inputs, (True, True, True, *self.wanted), (output, lse, low), up_here)
-        keeps = _own_memory((dq, dk, dv))
+        sums, up, delta = rows
+        known = Sums(sums.peak[:, :, here], sums.total[:, :, here])
+        cut = self.q[:, :, here], now.k[:, :, columns], now.v[:, :, columns]
+        q, k, v = (x.to(self.dq.dtype) for x in cut)
+        dq, dk, dv, *rest = differentiate(
+            whole,
+            self.call.part_of(whole, at),
+            (q, k, v),
+            up[:, :, here],
+            -delta[:, :, here],  # of a part's share of its rows' weight
+            (True, True, True, *self.wanted),
+            known,
+        )
         for total, where, share in zip((self.dq, *into), (here, columns, columns), (dq, dk, dv), strict=True):
             if share is not None:
-                total.add(where, share, keeps=keeps)
+                total.add(where, share, keeps=True)
         for target, share in zip(self.shares, rest, strict=True):
             if target is not None and share is not None:
                 target.add_(share)
@@ -243,22 +266,21 @@ class _Sums:
             self.dk.add(_index(mine, segment), part[..., : self.k.shape[-1]])
             self.dv.add(_index(mine, segment), part[..., self.k.shape[-1] :])
 
-    def finished(
-        self, rows: tuple[Tensor, Tensor, Tensor], up: tuple[Tensor, Tensor | None]
-    ) -> tuple[Tensor | None, ...]:
+    def finished(self, sums: Sums, delta: Tensor) -> tuple[Tensor | None, ...]:
         """The gradients of q, k, v and what the parts hold, in the types of these."""
         whole = self.call.over(self.held)
         if whole.sink is not None:
-            at = next(at for at, one in enumerate(self.held) if one is whole.sink)
+            at = next(at for at, one in enumerate(held_by(whole)) if one is whole.sink)
             if (share := self.shares[at]) is not None:
-                _sink_of(self.call, share).sub_(_sink_gradient(_sink(self.call, whole), rows, up).to(share.dtype))
+                total = (_sink(self.call, whole)[:, None] - sums.peak).exp() / sums.total
+                _sink_of(self.call, share).sub_((total * delta).sum((0, 2)).to(share.dtype))
         for share in self.shares:
             if share is not None:
                 for exchange in self.call.summed:
                     exchange.sum_over(share)
         own = (self.q, self.k, self.v, *self.held)
-        sums = (self.dq.total, self.dk.total, self.dv.total, *self.shares)
-        return tuple(None if one is None else one.to(x.dtype) for one, x in zip(sums, own, strict=True))
+        made = (self.dq.total, self.dk.total, self.dv.total, *self.shares)
+        return tuple(None if one is None else one.to(x.dtype) for one, x in zip(made, own, strict=True))
 
 
 class Relayout(torch.autograd.Function):
@@ -298,37 +320,41 @@ def _rows(x: Tensor, places: Places, span: range) -> Tensor:
     return x[:, :, _index(places, span)]
 
 
-def _own_memory(found: Sequence[Tensor | None]) -> bool:
-    """Return whether none of these is a view, and no two share their memory."""
-    given = [one for one in found if one is not None]
-    apart = len({one.untyped_storage().data_ptr() for one in given}) == len(given)
-    return apart and all(one._base is None and one.is_contiguous() for one in given)
-
-
-def _add(normalizer: Normalizer, part: tuple[Tensor, ...], into: tuple[Tensor, ...]) -> None:
-    """Merge output and log-sum-exp of some keys into those of the same rows so far."""
-    output, lse, low = into
-    here, high_here, low_here = part
-    if not isinstance(normalizer, Softmax):
+def _add(normalizer: Normalizer, part: tuple[Tensor, Sums | None], into: tuple[Tensor, Sums]) -> None:
+    """Merge what was found for some keys into what was found for the same rows so far."""
+    output, sums = into
+    here, found = part
+    if not isinstance(normalizer, Softmax) or found is None:
         output.add_(here)
         return
-    sums, (share, before) = merge(high_here, low_here, lse, low)
-    output.mul_(before.unsqueeze(-1)).add_(here * share.unsqueeze(-1))
-    lse.copy_(sums[0])
-    low.copy_(sums[1])
+    # The peak of a row that has seen nothing yet is 0, which counts for nothing.
+    peaks = [torch.where(one.total == 0, -torch.inf, one.peak) for one in (sums, found)]
+    peak = torch.maximum(*peaks)
+    peak = peak.masked_fill(peak == -torch.inf, 0.0)
+    before, more = ((one.peak - peak).exp() * one.total for one in (sums, found))
+    before, more = (one.masked_fill(x.total == 0, 0.0) for one, x in ((before, sums), (more, found)))
+    total = before + more
+    whole = total.masked_fill(total == 0, 1.0)
+    output.mul_((before / whole).unsqueeze(-1)).add_(here * (more / whole).unsqueeze(-1))
+    sums.peak.copy_(peak)
+    sums.total.copy_(total)
 
 
-def merged(
-    rows: tuple[Tensor, Tensor, Tensor], exchange: Exchange, normalizer: Normalizer
-) -> tuple[Tensor, Tensor, Tensor]:
+def merged(output: Tensor, sums: Sums, exchange: Exchange, normalizer: Normalizer) -> tuple[Tensor, Sums]:
     """Merge what all ranks found for the same rows, in the order of the ranks: the same numbers on each."""
-    output, lse, low = rows
-    packed = torch.cat([output, lse.unsqueeze(-1), low.unsqueeze(-1)], -1)
-    parts = exchange.gather(packed)
-    total = torch.zeros_like(output), torch.full_like(lse, -torch.inf), torch.zeros_like(low)
-    for one in parts:
-        _add(normalizer, (one[..., :-2], one[..., -2], one[..., -1]), total)
-    return total
+    packed = torch.cat([output, sums.peak.unsqueeze(-1), sums.total.unsqueeze(-1)], -1)
+    whole: tuple[Tensor, Sums] = (
+        torch.zeros_like(output),
+        Sums(torch.zeros_like(sums.peak), torch.zeros_like(sums.total)),
+    )
+    for one in exchange.gather(packed):
+        _add(normalizer, (one[..., :-2], Sums(one[..., -2], one[..., -1])), whole)
+    return whole
+
+
+def _without_sink(whole: Problem) -> Problem:
+    """Each rank's parts of a row are merged first."""
+    return whole if whole.sink is None else replace(whole, normalizer=Softmax())
 
 
 def _sink(call: ShardedCall, whole: Problem) -> Tensor:
@@ -339,11 +365,3 @@ def _sink(call: ShardedCall, whole: Problem) -> Tensor:
 def _sink_of(call: ShardedCall, x: Tensor) -> Tensor:
     """The part of this rank's heads."""
     return x[call.slab.head : call.slab.head + call.slab.heads]
-
-
-def _sink_gradient(sink: Tensor, rows: tuple[Tensor, Tensor, Tensor], up: tuple[Tensor, Tensor | None]) -> Tensor:
-    output, lse, low = rows
-    delta = torch.linalg.vecdot(up[0], output)
-    delta = delta if up[1] is None else delta - up[1]
-    gradient: Tensor = ((sink.to(lse.dtype)[:, None] - lse - low).exp() * delta).sum((0, 2))
-    return gradient

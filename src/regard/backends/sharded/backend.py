@@ -14,6 +14,7 @@ from regard.backends.sharded.sequence_layout import SequenceLayout, contiguous
 from regard.backends.sharded.shard_plan import ShardPlan, plan_replicated, plan_shards
 from regard.errors import InputError
 from regard.masks import BoundMask
+from regard.normalizers.softmax import Sums
 from regard.positions import Rotary
 from regard.problem import Problem, held_by, parts_of, with_parts
 from regard.tensors import run_eagerly
@@ -28,8 +29,8 @@ class Sharded(Backend):
     """Sequences that are sharded over processes: each rank computes its rows with the keys of one rank after another.
 
     q, k and v are DTensors with Shard along the sequence on one axis of a DeviceMesh (Liu et al. 2023, Ring Attention,
-    arXiv:2310.01889). Blocks that the mask leaves empty are neither computed nor sent; partial rows merge by
-    log-sum-exp, and each rank computes its part in blocks, as the backend blockwise does.
+    arXiv:2310.01889). Blocks that the mask leaves empty are neither computed nor sent; parts of rows are merged by
+    their sums, and each rank computes its part in strips, as the backend strips does.
     """
 
     name = "sharded"
@@ -106,11 +107,11 @@ def attend_shards(whole: Problem, shard: Shard, rotary: Rotary | None) -> Answer
     call, q, k = lay_out(whole, shard, rotary)
     plan = call.plan
     with torch.autocast(q.device.type, enabled=False):
-        output, lse, _ = AttendInRounds.apply(call, q, k, shard.v, *held_by(whole))  # type: ignore[no-untyped-call]
+        output, *sums = AttendInRounds.apply(call, q, k, shard.v, *held_by(whole))  # type: ignore[no-untyped-call]
     output = _relaid(output.to(whole.q.dtype), plan.queries, plan.stored, shard.exchange, _OUTPUT)
     if not whole.wants_lse:
         return Answer(output)
-    return Answer(output, None, _relaid(lse, plan.queries, plan.stored, shard.exchange, _LSE))
+    return Answer(output, None, _relaid(Sums(*sums).logarithm, plan.queries, plan.stored, shard.exchange, _LSE))
 
 
 def lay_out(whole: Problem, shard: Shard, rotary: Rotary | None) -> tuple[ShardedCall, Tensor, Tensor]:
@@ -147,9 +148,10 @@ def attend_replicated(whole: Problem, shard: Shard, rotary: Rotary | None) -> An
     plan = plan_replicated(_mask_of(whole, shard.slab), shard.queries, shard.keys)
     call = ShardedCall(_hollow(whole), shard.slab, plan, shard.exchange, ())
     with torch.no_grad(), torch.autocast(q.device.type, enabled=False):
-        rows = call.partial(call.over(held_by(whole)), q, k, shard.v)
-        output, lse, _ = call.with_sink(call.over(held_by(whole)), *merged(rows, shard.exchange, whole.normalizer))
-    return Answer(output.to(whole.q.dtype), None, lse if whole.wants_lse else None)
+        wide = call.over(held_by(whole))
+        rows = merged(*call.partial(wide, q, k, shard.v), shard.exchange, whole.normalizer)
+        output, sums = call.with_sink(wide, *rows)
+    return Answer(output.to(whole.q.dtype), None, sums.logarithm if whole.wants_lse else None)
 
 
 def _checked(whole: Problem, shard: Shard, rotary: Rotary | None) -> tuple[Tensor, Tensor]:

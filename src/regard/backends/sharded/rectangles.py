@@ -4,26 +4,21 @@ A rectangle counts keys from its own first key, and queries from there too, so w
 alone stays as it is. What looks at positions, sequences or heads is wrapped, and is asked with those of the whole.
 """
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
-from regard.backends.blockwise.autograd_function import Attend, gradients_of
-from regard.backends.blockwise.backend import laid_out
 from regard.backends.sharded.shard_plan import ShardRectangle
 from regard.dropout import Dropout
 from regard.masks import BoundMask, Mask, Window
-from regard.masks.block_plan import Rectangles
+from regard.masks.rectangles import Rectangles
 from regard.normalizers import Softmax
+from regard.part import Part
 from regard.positions import Bias, DenseBias, Relative
-from regard.problem import Problem, held_by
+from regard.problem import Problem
 from regard.scores import Score
-from regard.scores.base import score_tile, value_term_tile
 
-__all__ = ["PlacedMask", "Slab", "attend_to", "gradients_at", "problem_of"]
+__all__ = ["PlacedMask", "Slab", "problem_of"]
 
 _FAR = 2**31  # beyond every distance; more is no window
 
@@ -113,7 +108,7 @@ class _HeadsOfBias(Relative):
 class _PlacedScore(Score):
     whole: Score
     place: SlabPlace
-    sizes: tuple[int, int, int]  # sequences and heads of the whole, and the width of a value
+    sizes: tuple[int, int]  # sequences and heads of the whole
     softcap: float | None
 
     @property
@@ -123,17 +118,15 @@ class _PlacedScore(Score):
     def tile(  # type: ignore[override]
         self, q: Tensor, k: Tensor, i: Tensor, j: Tensor, batch: Tensor, head: Tensor
     ) -> Tensor:
-        return score_tile(self.whole, q, k, *self._where(i, j, batch, head), self.sizes[:2])
+        return self._part(i, j, batch, head).scores(self.whole, 1.0, q, k)
 
-    def value_term(  # type: ignore[override]
-        self, weights: Tensor, i: Tensor, j: Tensor, batch: Tensor, head: Tensor
-    ) -> Tensor | None:
-        return value_term_tile(self.whole, weights, *self._where(i, j, batch, head), self.sizes[:2], self.sizes[2])
-
-    def _where(self, i: Tensor, j: Tensor, batch: Tensor, head: Tensor) -> tuple[slice, slice, Tensor, Tensor]:
+    def _part(self, i: Tensor, j: Tensor, batch: Tensor, head: Tensor) -> Part:
         at = self.place
-        b, h = (slice(int(one[0]) + by, int(one[-1]) + 1 + by) for one, by in ((batch, at.batch), (head, at.head)))
-        return b, h, i + at.column, j + at.column
+        starts = at.batch, at.head, at.column, at.column
+        b, h, rows, columns = (
+            slice(int(one[0]) + by, int(one[-1]) + 1 + by) for one, by in zip((batch, head, i, j), starts, strict=True)
+        )
+        return Part(b, h, rows, (columns,), 0, self.sizes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,44 +198,4 @@ def _score(whole: Problem, place: SlabPlace) -> Score:
     if type(score).__module__.startswith("regard."):
         # Ours know positions by their distance alone, and heads by this.
         return score if place.heads == whole.heads else score.of_heads(slice(place.head, place.head + place.heads))
-    return _PlacedScore(score, place, (whole.batch, whole.heads, whole.v.shape[-1]), score.softcap)
-
-
-def attend_to(part: Problem) -> tuple[Tensor, Tensor, Tensor]:
-    """Output, log-sum-exp, and what rounding took from it, of a rectangle; float32 at least, without a graph."""
-    with torch.no_grad():
-        ready, blocks = laid_out(part)
-        output, lse, low = Attend.forward(blocks, ready.q, ready.k, ready.v, *held_by(ready))
-    return output[..., : part.v.shape[-1]], lse, low
-
-
-def gradients_at(
-    make: Callable[..., Problem],
-    inputs: Sequence[Tensor],
-    wanted: Sequence[bool],
-    rows: tuple[Tensor, Tensor, Tensor],
-    up: tuple[Tensor, Tensor | None],
-) -> list[Tensor | None]:
-    """The share of a rectangle in the gradients of its inputs.
-
-    Args:
-        make: Gives the rectangle of its inputs: q, k, v and what the parts of the whole hold.
-        inputs: These inputs.
-        wanted: Whose gradients are wanted.
-        rows: Output, log-sum-exp, and what rounding took from it, of the whole rows.
-        up: The gradients of output and log-sum-exp.
-    """
-    leaves = [one.detach().requires_grad_(want) for one, want in zip(inputs, wanted, strict=True)]
-    with torch.enable_grad():
-        ready, blocks = laid_out(make(*leaves))
-    given = ready.q, ready.k, ready.v, *held_by(ready)
-    wide = ready.v.shape[-1] - rows[0].shape[-1]
-    output, up_output = (pad(one, (0, wide)) if wide else one for one in (rows[0], up[0]))
-    with torch.no_grad():
-        needs = tuple(one.requires_grad for one in given[3:])
-        found = gradients_of(blocks, (*given, output, *rows[1:]), needs, up_output, up[1])
-    pairs = [(one, grad) for one, grad in zip(given, found, strict=True) if one.requires_grad and grad is not None]
-    targets = [one for one in leaves if one.requires_grad]
-    outputs, ups = zip(*pairs, strict=True)
-    grads = iter(torch.autograd.grad(outputs, targets, ups, allow_unused=True))
-    return [next(grads) if one.requires_grad else None for one in leaves]
+    return _PlacedScore(score, place, (whole.batch, whole.heads), score.softcap)

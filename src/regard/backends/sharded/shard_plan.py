@@ -15,8 +15,9 @@ from torch import Tensor
 
 from regard.backends.sharded.exchange import moves
 from regard.backends.sharded.sequence_layout import RowWork, SequenceLayout, balanced, contiguous, mirrored
-from regard.masks.block_plan import BLOCK, EMPTY, FULL, Cover, Rectangles, plan_of
-from regard.masks.bound_mask import BoundMask
+from regard.masks.base import BoundMask
+from regard.masks.block_plan import BLOCK, Cover, plan_of
+from regard.masks.rectangles import EMPTY, FULL, Rectangles
 from regard.tensors import human_bytes
 
 __all__ = ["ShardPlan", "ShardRectangle", "TensorSizes", "plan_replicated", "plan_shards", "work_of"]
