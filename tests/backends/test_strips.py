@@ -17,7 +17,7 @@ from regard.errors import InputError
 from regard.masks.block_plan import BLOCK
 from regard.normalizers.softmax import Sums
 from regard.part import Part
-from regard.problem import Problem
+from regard.problem import Problem, held_by
 from sweeps import sweep
 
 BATCH, HEADS, KV_HEADS, QUERIES, KEYS, DIM, WIDTH = 2, 4, 2, 37, 45, 4, 3
@@ -261,6 +261,58 @@ def test_a_row_that_sees_nothing_has_zeros_whatever_hidden_keys_hold(dtype, crea
     assert not grads[3][..., hidden].any()
 
 
+@pytest.mark.parametrize("room", [2**9, 2**20])
+def test_where_nobody_sees_anything_two_derivatives_are_zeros(room, cut):
+    cut(room)
+    draw = drawn()
+    options = {"mask": masks.Dense(torch.zeros(QUERIES, KEYS).bool()), "bias": draw(1, HEADS, QUERIES, KEYS)}
+    output, lse, *grads = derivatives("strips", draw, True, **options)
+    assert (lse == -torch.inf).all()
+    assert not any(one.any() for one in (output, *grads))
+
+
+def test_gradients_without_any_strip_are_zeros_that_can_be_differentiated(cut):
+    cut(2**9)
+    qkv = drawn()[:3]
+    output = regard.attention(*qkv, mask=torch.zeros(QUERIES, KEYS).bool(), backend="strips")
+    first = torch.autograd.grad(output.sum(), qkv, create_graph=True)
+    second = torch.autograd.grad(sum(x.sum() for x in first), qkv)
+    assert not any(x.any() for x in (*first, *second))
+
+
+@dataclass(frozen=True)
+class Distance(scores.Score):
+    def tile(self, q, k, i, j):
+        return -(i[:, None] - j).abs().to(q.dtype).expand(*q.shape[:2], -1, -1)
+
+
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_what_nothing_depends_on_has_gradients_of_zeros(create_graph, cut):
+    cut(2**9)
+    q, k, v, up = drawn()
+    output = regard.attention(q, k, v.detach(), score=Distance(), backend="strips")
+    for grad in torch.autograd.grad(output, (q, k), up.detach(), create_graph=create_graph):
+        assert not grad.any()
+
+
+def test_gradients_of_some_are_those_of_all(cut):
+    draw = drawn()
+    *qkv, up = draw
+    bias, gain = draw(1, HEADS, QUERIES, KEYS), draw(BATCH, HEADS)
+    leaves = [*qkv, bias, gain]
+
+    def gradients(learning: set[int]) -> tuple[Tensor, ...]:
+        q, k, v, bias, gain = (x if at in learning else x.detach() for at, x in enumerate(leaves))
+        output = regard.attention(q, k, v, bias=bias, score=Gained(gain), mask=MASKS["two spans"], backend="strips")
+        return torch.autograd.grad(output, [leaves[at] for at in sorted(learning)], up)
+
+    cut(2**9)
+    whole = gradients({0, 1, 2, 3, 4})
+    for case in sweep([{0}, {1}, {2}, {3}, {4}, {1, 2}, {0, 3}, {2, 4}]):
+        with case as learning:
+            close(list(gradients(learning)), [whole[at] for at in sorted(learning)])
+
+
 def known_call(sink: bool) -> tuple[Problem, Leaves, Tensor]:
     draw = drawn()
     q, k, v, up = draw
@@ -305,7 +357,7 @@ def test_gradients_of_halves_whose_sums_are_known_add_up_to_those_of_the_whole(s
     others = [x for x in leaves if x is not up]
     expected = torch.autograd.grad(whole.output, others, up)
     cut(2**9)
-    held = strips.flatten(strips.parts_of(call))[0]
+    held = held_by(call)
     wanted = [True] * 3 + [any(x is one for one in leaves) for x in held]
     output, sums = whole.output.detach(), Sums(*(x.detach() for x in whole.sums))
     mean = (up * output).sum(-1)
@@ -395,7 +447,7 @@ def test_a_linear_map_after_the_attention_learns_by_second_derivatives_of_strips
     close(list(found[0]), list(found[1]))
 
 
-def test_strips_are_cut_where_there_is_no_patch_too():
+def test_blocks_of_a_causal_call_that_nobody_sees_are_in_no_strip():
     n = 3 * BLOCK
     x = torch.zeros(1, 64, n, 4)
     call = Problem.of(x, x, x, mask=masks.Causal())

@@ -11,7 +11,7 @@ from torch import Tensor
 from regard.backends.base import Answer
 from regard.errors import InputError
 from regard.normalizers.softmax import Sums
-from regard.positions import Relative
+from regard.positions.base import is_by_distance
 from regard.positions.evaluated import evaluate
 from regard.problem import Problem, held_by, parts_of, with_parts
 from regard.values import flatten, unflatten
@@ -70,7 +70,7 @@ def _ready(problem: Problem) -> Problem:
     problem = problem.widened().prepared()
     place = problem.queries, problem.keys, problem.q_offset, problem.q.device
     terms = {name: getattr(problem, name) for name in ("bias", "weight_factor")}
-    once: dict[str, Any] = {name: evaluate(term, *place) for name, term in terms.items() if isinstance(term, Relative)}
+    once: dict[str, Any] = {name: evaluate(term, *place) for name, term in terms.items() if is_by_distance(term)}
     problem = replace(problem, **once)
     leaves, form = flatten(parts_of(problem))
     wide = [leaf.to(problem.q.dtype) if leaf.is_floating_point() else leaf for leaf in leaves]
@@ -149,9 +149,10 @@ def with_sink(
 ) -> tuple[Float[Tensor, "batch heads queries value_dim"], Sums]:
     """Rows of a softmax, and their sums, where a sink takes its share; a row that sees nothing stays 0."""
     sink = sink.to(sums.total.dtype)[:, None]
-    peak = torch.maximum(torch.where(sums.total == 0, -torch.inf, sums.peak), sink.detach())
+    before = torch.where(sums.total == 0, -torch.inf, sums.peak)
+    peak = torch.maximum(before, sink.detach())
     peak = peak.masked_fill(peak == -torch.inf, 0.0)
-    own = sums.total * (sums.peak - peak).exp()
+    own = sums.total * (before - peak).exp()
     total = own + (sink - peak).exp()
     share = own / total.masked_fill(total == 0, 1.0)
     return (output.to(total.dtype) * share.unsqueeze(-1)).to(output.dtype), Sums(peak, total)

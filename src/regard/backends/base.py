@@ -12,9 +12,9 @@ from torch.autograd import forward_ad
 
 from regard.masks import Causal
 from regard.masks.random_blocks import draws_blocks
-from regard.normalizers import Sigmoid, Softmax
+from regard.normalizers import is_of_parts, is_softmax
 from regard.problem import Problem
-from regard.scores import ScaledDot
+from regard.scores import ScaledDot, Score
 from regard.tensors import in_forward_mode
 from regard.torch_private import (
     TransformType,
@@ -36,14 +36,12 @@ PREFERRED: ContextVar[str] = ContextVar("preferred", default="auto")
 FEATURES: Mapping[str, Callable[[Problem], str | bool]] = {
     "weights": lambda call: call.wants_weights,
     "log-sum-exp": lambda call: call.wants_lse,
-    "score": lambda call: not call.score.product and type(call.score).__name__,
+    "score": lambda call: not _is_product(call.score) and type(call.score).__name__,
     "score but ScaledDot": lambda call: type(call.score) is not ScaledDot,
     "scores": lambda _: True,
     "softcap": lambda call: call.score.softcap is not None,
-    "normalizer": lambda call: not isinstance(call.normalizer, Softmax) and type(call.normalizer).__name__,
-    "normalizer of whole rows": lambda call: (
-        not isinstance(call.normalizer, Softmax | Sigmoid) and type(call.normalizer).__name__
-    ),
+    "normalizer": lambda call: not is_softmax(call.normalizer) and type(call.normalizer).__name__,
+    "normalizer of whole rows": lambda call: not is_of_parts(call.normalizer) and type(call.normalizer).__name__,
     "sink": lambda call: call.sink is not None,
     "bias": lambda call: call.bias is not None,
     "weight_factor": lambda call: call.weight_factor is not None,
@@ -76,6 +74,11 @@ SOFTMAX_OF_PRODUCTS = {
     "weight_factor": "it has no factor on the weights",
     "dropout": "it has no dropout",
 }
+
+
+def _is_product(score: Score) -> bool:
+    """Whether the score is a product after `prepare`, also if it is of a class of one's own."""
+    return score.product and (type(score).prepare is not Score.prepare or type(score).tile is ScaledDot.tile)
 
 
 def _is_mapped(tensor: Tensor) -> bool:

@@ -18,6 +18,7 @@ from regard.backends.call_form import unwritable
 from regard.backends.formula import formula
 from regard.backends.operators import Operator
 from regard.masks.block_plan import BLOCK, Cover, Runs
+from regard.normalizers import is_of_parts
 from regard.normalizers.softmax import Sums
 from regard.part import Part
 from regard.positions import Bias
@@ -187,7 +188,7 @@ def _zeros(x: Tensor, twice: bool) -> Tensor:
 def strips_of(call: Problem, area: Part) -> Iterator[Part]:
     """Cut a part of a call into strips: rows of the same spans of keys, as many as a strip has room for."""
     mask, (columns,) = call.mask, area.spans
-    if mask is None or _is_short(call):
+    if mask is None or _is_short(call) or not is_of_parts(call.normalizer):
         yield from _fitting(call, replace(area, is_masked=mask is not None))
         return
     cover = call.plan(_block_for(call))
@@ -196,6 +197,10 @@ def strips_of(call: Problem, area: Part) -> Iterator[Part]:
         heads = _both(area.heads, slice(h, h + 1)) if cover.leading[1] > 1 else area.heads
         if batch.start < batch.stop and heads.start < heads.stop:
             for rows, spans, is_full in _bands(cover, runs, area.rows, columns):
+                if not spans:  # of rows that see nothing, the sums are those of the sink
+                    if not (call.sink is not None and call.wants_lse):
+                        continue
+                    spans = (slice(columns.start, columns.start + 1),)
                 yield from _fitting(
                     call, replace(area, batch=batch, heads=heads, rows=rows, spans=spans, is_masked=not is_full)
                 )
@@ -221,25 +226,31 @@ def _bands(cover: Cover, runs: Runs, rows: slice, columns: slice) -> Iterator[_B
                     spans[-1] = slice(spans[-1].start, stops[run])
                 else:
                     spans.append(slice(starts[run], stops[run]))
-        if last is not None and (tuple(spans), is_full) == last[1:]:
+        if last is not None and (tuple(spans), is_full and bool(spans)) == last[1:]:
             last = slice(last[0].start, here.stop), *last[1:]
             continue
-        if last is not None and last[1]:
+        if last is not None:
             yield last
-        last = here, tuple(spans), is_full
-    if last is not None and last[1]:
+        last = here, tuple(spans), is_full and bool(spans)
+    if last is not None:
         yield last
 
 
 def _fitting(call: Problem, part: Part) -> Iterator[Part]:
-    """Cut sequences, then heads, then rows, so that a strip has at most `_SCORES` scores, and a row at least."""
+    """Cut sequences, then heads, then rows, so that a strip has at most `_SCORES` scores, and a row at least.
+
+    A normalizer of one's own is given all sequences and heads: it cannot be told which they are.
+    """
     room = max(1, _SCORES // (part.columns * call.score.floats_per_pair))
-    sizes = [one.stop - one.start for one in (part.rows, part.heads, part.batch)]
-    steps = []
-    for size in sizes:
-        steps.append(max(1, min(size, room)))
-        room //= steps[-1]
-    steps[1] = _whole_groups(steps[1], call.heads // call.kv_heads)
+    rows, heads, batch = (one.stop - one.start for one in (part.rows, part.heads, part.batch))
+    if not is_of_parts(call.normalizer):
+        steps = [max(1, min(rows, room // (heads * batch))), heads, batch]
+    else:
+        steps = []
+        for size in (rows, heads, batch):
+            steps.append(max(1, min(size, room)))
+            room //= steps[-1]
+        steps[1] = _whole_groups(steps[1], call.heads // call.kv_heads)
     for batch in _steps(part.batch, steps[2]):
         for heads in _steps(part.heads, steps[1]):
             for rows in _steps(part.rows, steps[0]):

@@ -26,6 +26,10 @@ _AT_ONCE = 2**18  # rectangles that are counted together: a million tokens have 
 Positions = Int[Tensor, "*#pairs"]
 
 
+def _evaluated(mask: "Mask", *parts: Any) -> Tensor:
+    return Mask.rectangle(mask, *parts)
+
+
 class Mask:
     """A mask over positions; True means that the query may see the key.
 
@@ -50,8 +54,11 @@ class Mask:
     def __init_subclass__(cls, **options: Any) -> None:
         """Have a mask that answers in another way than its parent evaluate pairs, and not what its parent knows."""
         super().__init_subclass__(**options)
-        if "__call__" in vars(cls) and "rectangle" not in vars(cls):
-            cls.rectangle = _evaluated  # type: ignore[method-assign, assignment]
+        if "__call__" in vars(cls):
+            for name, own in (("rectangle", _evaluated), ("blocks", Mask.blocks), ("relative", Mask.relative)):
+                owner = next(parent for parent in cls.__mro__ if name in vars(parent))
+                if owner is not cls and owner.__call__ is not Mask.__call__:
+                    setattr(cls, name, own)
 
     def __post_init__(self) -> None:
         """Copy the tensors in the fields."""
@@ -424,10 +431,6 @@ class Not(Mask):
 
 
 _BOOKS = frozenset({"_own", "_identity", "_block_masks"})  # what a mask knows of its tensors, besides its fields
-
-
-def _evaluated(mask: Mask, *parts: Any) -> Tensor:
-    return Mask.rectangle(mask, *parts)
 
 
 def _copied(part: Any) -> Any:

@@ -52,7 +52,10 @@ class Normalizer:
     def weights(
         self, scores: Float[Tensor, "batch heads queries keys"], visible: Bool[Tensor, "..."] | None
     ) -> tuple[Float[Tensor, "batch heads queries keys"], Float[Tensor, "batch heads queries"] | None]:
-        """Give the weights, and the log-sum-exp of each row where the normalizer has one."""
+        """Give the weights, and the log-sum-exp of each row where the normalizer has one.
+
+        A call asks for all rows of all sequences and heads, or for some rows at a time, with all their keys.
+        """
         raise NotImplementedError  # each normalizer defines it
 
     def normalize(
@@ -105,7 +108,7 @@ class Softmax(Normalizer):
         self, scores: Float[Tensor, "batch heads queries keys"], visible: Bool[Tensor, "..."] | None
     ) -> tuple[Float[Tensor, "batch heads queries keys"], Float[Tensor, "batch heads queries"]]:
         """Weights, and the log-sum-exp of each row (−inf where a row sees nothing and there is no sink)."""
-        weights, sums = self.normalize(scores, visible, wants_sums=True)
+        weights, sums = Softmax.normalize(self, scores, visible, wants_sums=True)
         assert sums is not None
         return weights, sums.logarithm
 

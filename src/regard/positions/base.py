@@ -5,7 +5,7 @@ Tensors in its fields get gradients.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, TypeGuard
 
 import torch
 from jaxtyping import Float, Int
@@ -15,7 +15,7 @@ from regard.checks import check_parameter
 from regard.diagonals import distances, spread
 from regard.values import tensors
 
-__all__ = ["Bias", "Relative", "Rotary", "WithLeading", "check_table", "look_up", "with_leading"]
+__all__ = ["Bias", "Relative", "Rotary", "WithLeading", "check_table", "is_by_distance", "look_up", "with_leading"]
 
 
 class Bias:
@@ -110,6 +110,11 @@ class Relative(Bias):
         """Write the numbers along the diagonals."""
         values = self.diagonals(distances(i, j))
         return spread(values[heads] if values.shape[0] > 1 else values, i.shape[0])[None]
+
+
+def is_by_distance(bias: object) -> TypeGuard[Relative]:
+    """Whether the numbers of a bias are those of its `diagonals`, which need be asked for once a distance."""
+    return isinstance(bias, Relative) and type(bias).tile is Relative.tile
 
 
 class Rotary:

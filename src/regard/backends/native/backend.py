@@ -17,7 +17,7 @@ from regard.backends.operators import Operator
 from regard.dropout import Dropout
 from regard.normalizers import Softmax
 from regard.normalizers.softmax import Sums
-from regard.positions import Relative
+from regard.positions.base import is_by_distance
 from regard.positions.evaluated import Evaluated
 from regard.problem import Problem, held_by
 from regard.tensors import are_in_memory, human_bytes, is_traced
@@ -192,7 +192,7 @@ def _bias_bytes(problem: Problem) -> int:
     if problem.bias is None:
         return 0
     batch, heads = problem.bias.leading
-    if isinstance(problem.bias, Relative):
+    if is_by_distance(problem.bias):
         return heads * (problem.queries + problem.keys) * 4
     return batch * heads * problem.queries * problem.keys * 4
 

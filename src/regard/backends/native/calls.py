@@ -17,7 +17,7 @@ from regard.backends.native.record import float_buffer, place, record_of
 from regard.backends.native.sizes import BLOCK, GROUP, LANES
 from regard.backends.native.threads import address_of, run
 from regard.normalizers import Sigmoid
-from regard.positions import Relative
+from regard.positions.base import is_by_distance
 from regard.positions.evaluated import evaluate
 from regard.problem import Problem
 
@@ -238,7 +238,7 @@ def _bias_of(problem: Problem) -> tuple[Tensor | None, dict[str, Any]]:
     """
     if problem.bias is None:
         return None, {}
-    if isinstance(problem.bias, Relative):
+    if is_by_distance(problem.bias):
         place = problem.queries, problem.keys, problem.q_offset, problem.q.device
         values = evaluate(problem.bias, *place).values.float().contiguous()
         first = values.data_ptr() + (problem.queries - 1) * 4

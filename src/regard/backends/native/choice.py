@@ -17,7 +17,7 @@ from regard.backends.base import FEATURES
 from regard.backends.call_form import unwritable
 from regard.backends.native import library
 from regard.masks.causal_and_window import band_of
-from regard.positions import Relative
+from regard.positions.base import is_by_distance
 from regard.problem import Problem
 from regard.problem_checks import learns
 from regard.torch_private import assume_constant_result
@@ -156,7 +156,7 @@ def _is_plain(problem: Problem) -> bool:
 
 def _trains_with_distances(problem: Problem) -> bool:
     """Whether a bias of i − j, or q, k or v beside one, learns."""
-    return isinstance(problem.bias, Relative) and learns(problem.q, problem.k, problem.v, problem.bias)
+    return is_by_distance(problem.bias) and learns(problem.q, problem.k, problem.v, problem.bias)
 
 
 def _keys_read(problem: Problem) -> int:
@@ -211,5 +211,5 @@ def hindrance(problem: Problem) -> str:
 
 def _is_bound_to_pytorch(problem: Problem) -> bool:
     """Whether something learns whose gradient the kernels lack, or PyTorch's deterministic operations are wanted."""
-    bias = None if isinstance(problem.bias, Relative) else problem.bias
+    bias = None if is_by_distance(problem.bias) else problem.bias
     return torch.are_deterministic_algorithms_enabled() or learns(problem.score, bias, problem.normalizer)
