@@ -26,14 +26,15 @@ from regard.torch_private import OpOverload, OpOverloadPacket
 __all__ = ["Attending", "read_graph"]
 
 _SOFTMAX = (
-    "computes its softmax itself, which a compiler takes apart: let it call F.scaled_dot_product_attention or "
+    "computes its softmax itself, or is a short call of regard.attention with dropout, which a compiler takes apart: "
+    "let it call F.scaled_dot_product_attention or "
     f'regard.attention (a transformers model: load it with attn_implementation="sdpa"), or {EAGERLY}'
 )
 _MATH = (
     "calls F.scaled_dot_product_attention in a form without a fused kernel (dropout, a learned mask, other widths), "
     f"which a compiler takes apart: {EAGERLY}"
 )
-_EXPONENTIALS = f"{BY_HAND}; where it is a short call of regard.attention with dropout, {EAGERLY}"
+_EXPONENTIALS = f"{BY_HAND}; or {EAGERLY}"
 _NESTED = f"attends in nested tensors, whose calls compiled code does not show: {EAGERLY}"
 _INSIDE = f"attends inside {{}}, which is not looked into in compiled code: {EAGERLY}"
 _UNKNOWN = f"calls {{}}, which compiled code does not look into: {EAGERLY}"
