@@ -187,7 +187,7 @@ class Problem:
 
     def visible(self) -> Bool[Tensor, "#batch #heads queries keys"] | None:
         """The mask as a boolean tensor, or None where all is seen."""
-        return self.mask.dense(self.batch, self.heads, self.q.device) if self.mask else None
+        return self.everything.visible(self.mask, self.q.device)
 
     @property
     def everything(self) -> Part:
@@ -233,17 +233,6 @@ class Problem:
         """Positions of some keys, or of all."""
         columns = columns or slice(0, self.keys)
         return torch.arange(columns.start, columns.stop, device=self.q.device)
-
-    def bias_tile(
-        self,
-        batch: slice | None = None,
-        heads: slice | None = None,
-        rows: slice | None = None,
-        columns: slice | None = None,
-    ) -> Float[Tensor, "#batch #heads rows columns"] | None:
-        """The bias of some pairs (indices), or of all; None where there is none."""
-        sides = batch or slice(0, self.batch), heads or slice(0, self.heads)
-        return None if self.bias is None else self.bias.tile(*sides, self.i(rows), self.j(columns))
 
     def prepared(self) -> "Problem":
         """The same problem with a score of which all is done once that is alike in all tiles, in float32 at least."""

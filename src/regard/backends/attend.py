@@ -18,7 +18,7 @@ from regard.values import flatten, unflatten
 
 __all__ = ["Engine", "Gradients", "Results", "answer", "as_first_derivatives", "attend", "with_sink"]
 
-# Output, and peak and total of the sums of its rows (`normalizers.Sums`), None where nobody wants them.
+# Output, and peak and total of the sums of its rows (`normalizers.softmax.Sums`), None where nobody wants them.
 Results = tuple[Tensor, Tensor | None, Tensor | None]
 Gradients = list[Tensor | None]
 
@@ -85,7 +85,7 @@ def _hollow(problem: Problem) -> Problem:
     return with_parts(replace(problem, q=q, k=k, v=v), parts)
 
 
-def _over(call: Problem, q: Tensor, k: Tensor, v: Tensor, held: tuple[Tensor, ...] | list[Tensor]) -> Problem:
+def _with_tensors(call: Problem, q: Tensor, k: Tensor, v: Tensor, held: tuple[Tensor, ...] | list[Tensor]) -> Problem:
     """The same call with other tensors."""
     return with_parts(replace(call, q=q, k=k, v=v), unflatten(flatten(parts_of(call))[1], held))
 
@@ -96,7 +96,7 @@ class _Attend(torch.autograd.Function):
         ctx: Any, engine: Engine, call: Problem, known: Results | None, q: Tensor, k: Tensor, v: Tensor, *held: Tensor
     ) -> Results:
         if known is None:
-            output, peak, total = engine.forward(_over(call, q, k, v, held))
+            output, peak, total = engine.forward(_with_tensors(call, q, k, v, held))
         else:
             output, peak, total = known[0].detach(), *(None if x is None else x.detach() for x in known[1:])
         ctx.engine, ctx.call = engine, call
@@ -114,11 +114,11 @@ class _Attend(torch.autograd.Function):
         with torch.autocast(q.device.type, enabled=False):
             if up is None:
                 up = q.new_zeros(*q.shape[:3], v.shape[-1])
-            call = _over(ctx.call, q, k, v, held)
+            call = _with_tensors(ctx.call, q, k, v, held)
             return None, None, None, *ctx.engine.backward(call, rows, up, up_total, ctx.needs_input_grad[3:])
 
 
-class _First(torch.autograd.Function):
+class _FirstDerivative(torch.autograd.Function):
     """A first derivative as it is; what differentiates it again learns which backend can."""
 
     generate_vmap_rule = True
@@ -141,7 +141,7 @@ class _First(torch.autograd.Function):
 
 def as_first_derivatives(gradients: Sequence[Tensor | None], name: str, *given: Tensor) -> Gradients:
     """Gradients that raise an InputError where they are differentiated again, also by what they were computed of."""
-    return [None if one is None else _First.apply(one, name, *given) for one in gradients]  # type: ignore[no-untyped-call]
+    return [None if one is None else _FirstDerivative.apply(one, name, *given) for one in gradients]  # type: ignore[no-untyped-call]
 
 
 def with_sink(

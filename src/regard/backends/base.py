@@ -10,7 +10,6 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from regard.masks import Causal
 from regard.masks.random_blocks import draws_blocks
 from regard.normalizers import is_of_parts, is_softmax
 from regard.problem import Problem
@@ -37,8 +36,6 @@ FEATURES: Mapping[str, Callable[[Problem], str | bool]] = {
     "weights": lambda call: call.wants_weights,
     "log-sum-exp": lambda call: call.wants_lse,
     "score": lambda call: not _is_product(call.score) and type(call.score).__name__,
-    "score but ScaledDot": lambda call: type(call.score) is not ScaledDot,
-    "scores": lambda _: True,
     "softcap": lambda call: call.score.softcap is not None,
     "normalizer": lambda call: not is_softmax(call.normalizer) and type(call.normalizer).__name__,
     "normalizer of whole rows": lambda call: not is_of_parts(call.normalizer) and type(call.normalizer).__name__,
@@ -46,7 +43,6 @@ FEATURES: Mapping[str, Callable[[Problem], str | bool]] = {
     "bias": lambda call: call.bias is not None,
     "weight_factor": lambda call: call.weight_factor is not None,
     "dropout": lambda call: call.dropout is not None,
-    "mask but Causal": lambda call: call.mask is not None and type(call.mask.mask) is not Causal,
     "mapped mask": lambda call: call.mask is not None and any(map(_is_mapped, tensors(call.mask.mask))),
     "drawn mask": lambda call: torch.compiler.is_compiling() and call.mask is not None and draws_blocks(call.mask.mask),
     "gradients": lambda call: torch.is_grad_enabled() and any(x.requires_grad for x in (call.q, call.k, call.v)),
@@ -58,7 +54,6 @@ FEATURES: Mapping[str, Callable[[Problem], str | bool]] = {
     "device but cpu": lambda call: call.q.device.type != "cpu" and str(call.q.device),
     "device with memory but cpu": lambda call: call.q.device.type not in ("cpu", "meta") and str(call.q.device),
     "float64": lambda call: call.q.dtype == torch.float64,
-    "type but float32": lambda call: call.q.dtype != torch.float32,
 }
 
 # What every backend but the formula lacks.

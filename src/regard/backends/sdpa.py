@@ -92,7 +92,7 @@ class Sdpa(Backend):
             return None
         if (part := _seen_by(problem)) is None:
             return _plain(problem)
-        compute = _plain(_over(problem, part))
+        compute = _plain(_over_seen_keys(problem, part))
         return None if compute is None else partial(_of_part, part, compute)
 
     def plain_of(self, problem: Problem) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] | None:
@@ -104,7 +104,7 @@ class Sdpa(Backend):
     def __call__(self, problem: Problem) -> Answer:
         """Hand the problem to the kernel."""
         if (part := _seen_by(problem)) is not None:
-            problem = _over(problem, part)
+            problem = _over_seen_keys(problem, part)
         if _learns_bias(problem):  # its gradient is summed in float32; the kernel is left anyway
             problem = replace(problem, bias=problem.widened().bias)
         problem = problem.prepared()
@@ -121,7 +121,7 @@ class Sdpa(Backend):
         causal = problem.bias is None and _is_plain_causal(problem)
         visible, blind = (None, None) if causal or problem.mask is None else _with_blind_rows(_broadcast(problem))
         attend, narrow = visible, q.dtype
-        if (bias := problem.bias_tile()) is not None:
+        if (bias := _numbers(problem)) is not None:
             narrow, bias, (q, k, v) = _in_types_for(bias, q, k, v)
             attend = bias if visible is None else bias.masked_fill(~visible, -torch.inf)
         if attend is not None and not torch.is_grad_enabled():
@@ -156,7 +156,7 @@ def _columns(problem: Problem) -> int:
     return problem.keys if part is None else part.columns
 
 
-def _over(problem: Problem, part: Part) -> Problem:
+def _over_seen_keys(problem: Problem, part: Part) -> Problem:
     """The same call as one over some of its keys, the others having weight 0."""
     device, bias = problem.q.device, problem.bias
     visible = part.visible(problem.mask, device)
@@ -165,6 +165,10 @@ def _over(problem: Problem, part: Part) -> Problem:
     if bias is not None:
         bias = DenseBias(part.numbers(bias, device)).resolve(fewer.queries, fewer.keys, fewer.q_offset)
     return replace(fewer, bias=bias)
+
+
+def _numbers(problem: Problem) -> Tensor | None:
+    return None if problem.bias is None else problem.everything.numbers(problem.bias, problem.q.device)
 
 
 def _plain(problem: Problem) -> Callable[[Tensor, Tensor, Tensor], Tensor] | None:
@@ -225,7 +229,7 @@ def _with_tensor(
     attend = blind = None
     if problem.mask is not None:
         attend, blind = _with_blind_rows(_broadcast(problem))
-    if (bias := problem.bias_tile()) is not None:
+    if (bias := _numbers(problem)) is not None:
         narrow, bias, (q, _, _) = _in_types_for(bias, problem.q, problem.k, problem.v)
         if not q.dtype == narrow == problem.q.dtype:
             return None
@@ -316,13 +320,13 @@ def _refuses_low_rows(problem: Problem) -> str | None:
 
 
 def _is_low_somewhere(problem: Problem) -> bool:
+    assert problem.bias is not None
     with torch.no_grad():
         if isinstance(problem.bias, Relative):  # seldom low anywhere, and asked once a distance
             values = problem.bias.diagonals(distances(problem.i(), problem.j()))
             if bool(values.amin() >= -LARGE):
                 return False
-        bias = problem.bias_tile()
-        assert bias is not None
+        bias = problem.everything.numbers(problem.bias, problem.q.device)
         if bool(bias.amin() >= -LARGE):
             return False
         visible = problem.visible()

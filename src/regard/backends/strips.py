@@ -193,8 +193,8 @@ def strips_of(call: Problem, area: Part) -> Iterator[Part]:
         return
     cover = call.plan(_block_for(call))
     for b, h, runs in cover.slices():
-        batch = _both(area.batch, slice(b, b + 1)) if cover.leading[0] > 1 else area.batch
-        heads = _both(area.heads, slice(h, h + 1)) if cover.leading[1] > 1 else area.heads
+        batch = _intersection(area.batch, slice(b, b + 1)) if cover.leading[0] > 1 else area.batch
+        heads = _intersection(area.heads, slice(h, h + 1)) if cover.leading[1] > 1 else area.heads
         if batch.start < batch.stop and heads.start < heads.stop:
             for rows, spans, is_full in _bands(cover, runs, area.rows, columns):
                 if not spans:  # of rows that see nothing, the sums are those of the sink
@@ -217,7 +217,7 @@ def _bands(cover: Cover, runs: Runs, rows: slice, columns: slice) -> Iterator[_B
     edges = np.searchsorted(runs.row, np.arange(-(-cover.queries // block) + 1)).tolist()
     last: _Band | None = None
     for at in range(rows.start // block, -(-rows.stop // block)):
-        here, is_full = _both(rows, slice(at * block, (at + 1) * block)), True
+        here, is_full = _intersection(rows, slice(at * block, (at + 1) * block)), True
         spans: list[slice] = []
         for run in range(edges[at], edges[at + 1]):
             if starts[run] < stops[run]:
@@ -268,7 +268,7 @@ def _steps(part: slice, step: int) -> Iterator[slice]:
     return (slice(at, min(at + step, part.stop)) for at in range(part.start, part.stop, step))
 
 
-def _both(one: slice, other: slice) -> slice:
+def _intersection(one: slice, other: slice) -> slice:
     return slice(max(one.start, other.start), min(one.stop, other.stop))
 
 
@@ -295,10 +295,10 @@ class _Place:
     def __init__(self, call: Problem, area: Part, strip: Part) -> None:
         group = call.heads // call.kv_heads
         kv = slice(strip.heads.start // group, -(-strip.heads.stop // group))
-        batch = _from(strip.batch, area.batch.start)
-        self._rows = batch, _from(strip.heads, area.heads.start), _from(strip.rows, area.rows.start)
-        self._sides = batch, _from(kv, area.heads.start // group)
-        self._spans = tuple(_from(span, area.spans[0].start) for span in strip.spans)
+        batch = _counted_from(strip.batch, area.batch.start)
+        self._rows = batch, _counted_from(strip.heads, area.heads.start), _counted_from(strip.rows, area.rows.start)
+        self._sides = batch, _counted_from(kv, area.heads.start // group)
+        self._spans = tuple(_counted_from(span, area.spans[0].start) for span in strip.spans)
 
     def rows(self, x: Tensor) -> Tensor:
         """The strip's rows of a tensor (batch, heads, rows, …), as a view."""
@@ -321,7 +321,7 @@ class _Place:
             start += count
 
 
-def _from(part: slice, start: int) -> slice:
+def _counted_from(part: slice, start: int) -> slice:
     return slice(part.start - start, part.stop - start)
 
 

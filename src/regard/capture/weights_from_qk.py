@@ -6,7 +6,7 @@ enough for the cache, because each is passed over about a dozen times.
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -32,12 +32,11 @@ _CEILINGS = 2**24  # maximum bytes of cached mask tiles during a call
 
 def visible_pairs(problem: Problem, rows: slice, columns: slice) -> Bool[Tensor, "#batch #heads #rows columns"]:
     """Return which pairs the mask and the bias of a call leave visible."""
-    visible = torch.ones(1, 1, 1, columns.stop - columns.start, dtype=torch.bool, device=problem.q.device)
-    if problem.mask is not None:
-        sizes = {"batch": problem.batch, "heads": problem.heads}
-        visible = problem.mask.tile(rows, columns, **sizes, device=visible.device)
-    bias = problem.bias_tile(rows=rows, columns=columns)
-    return visible if bias is None else visible & (bias > HIDDEN)
+    part, device = replace(problem.everything, rows=rows, spans=(columns,)), problem.q.device
+    visible = part.visible(problem.mask, device)
+    if visible is None:
+        visible = torch.ones(1, 1, 1, part.columns, dtype=torch.bool, device=device)
+    return visible if problem.bias is None else visible & (part.numbers(problem.bias, device) > HIDDEN)
 
 
 @dataclass(eq=False)

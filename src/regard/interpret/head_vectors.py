@@ -68,7 +68,8 @@ def capture_head(model: str, text: str, layer: int, head: int) -> CapturedHead:
     problem = seen.problem
     if not 0 <= head < problem.heads:
         raise InputError(f"`head` must be from 0 to {problem.heads - 1} for {model}, got {head}")
-    visible, bias = problem.visible(), problem.bias_tile()
+    visible, added = problem.visible(), problem.bias
+    bias = None if added is None else problem.everything.numbers(added, problem.q.device)
     group = problem.heads // problem.kv_heads
     streams = tuple(prepared.tokens.values())
     sinks = problem.sink

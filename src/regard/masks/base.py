@@ -231,8 +231,17 @@ class BoundMask:
 
         It may be a view of the mask's own tensor, and is not to be written to; what `dense` gives is.
         """
+        count, width = rows.stop - rows.start, columns.stop - columns.start
+        # A loop over lengths would fix them in a graph.
+        if not torch.compiler.is_compiling() and count > 1 and count * width > _PAIRS:
+            # Positions are 64 bits a pair while a mask is asked: some rows at a time.
+            step = max(1, _PAIRS // width)
+            parts = [slice(top, min(top + step, rows.stop)) for top in range(rows.start, rows.stop, step)]
+            if len(parts) > 1:
+                where: dict[str, Any] = {"batch": batch, "heads": heads, "device": device}
+                return torch.cat([self.tile(part, columns, **where) for part in parts], 2)
         visible = self._rectangle(rows, columns, batch, heads, device)
-        return visible.expand(*visible.shape[:2], rows.stop - rows.start, columns.stop - columns.start)
+        return visible.expand(*visible.shape[:2], count, width)
 
     def broadcast(self, batch: int, heads: int, device: torch.device) -> Bool[Tensor, "#batch #heads #queries #keys"]:
         """Evaluate the mask for all rows and columns, each dimension of size 1 where all along it are alike."""
@@ -253,16 +262,9 @@ class BoundMask:
         """
         own = self.mask.leading
         batch, heads = own[0] if batch is None else batch, own[1] if heads is None else heads
-        device, columns = device or torch.device("cpu"), slice(0, self.kv_len)
-        if torch.compiler.is_compiling():  # a loop over lengths would fix them, where they may be symbols
-            return self.tile(slice(0, self.q_len), columns, batch=batch, heads=heads, device=device)
-        # Positions are 64 bits a pair while a mask is asked: some rows at a time.
-        rows = max(1, _PAIRS // max(1, self.kv_len))
-        parts = [
-            self.tile(slice(top, min(top + rows, self.q_len)), columns, batch=batch, heads=heads, device=device)
-            for top in range(0, max(1, self.q_len), rows)
-        ]
-        return parts[0].clone() if len(parts) == 1 else torch.cat(parts, 2)
+        rows, columns = slice(0, self.q_len), slice(0, self.kv_len)
+        visible = self.tile(rows, columns, batch=batch, heads=heads, device=device or torch.device("cpu"))
+        return visible if torch.compiler.is_compiling() else visible.clone()
 
     def blocks(self, row_edges: Tensor, column_edges: Tensor, /) -> Int8[Tensor, "batch heads rows columns"]:
         """Tell of every rectangle between consecutive edges (indices) whether it is EMPTY, PARTIAL or FULL."""

@@ -30,7 +30,7 @@ _TASKS = 2  # minimum number of tasks of the backward pass per thread
 
 class Call:
     """A function of q, k and v of a prepared problem that returns its output in their dtype, and the peaks and totals
-    of its rows (`normalizers.Sums`), without the sink.
+    of its rows (`normalizers.softmax.Sums`), without the sink.
 
     The mask's tables and the bias are those at the time of creation. The tensors of the problem are not kept alive.
     """
@@ -243,8 +243,7 @@ def _bias_of(problem: Problem) -> tuple[Tensor | None, dict[str, Any]]:
         values = evaluate(problem.bias, *place).values.float().contiguous()
         first = values.data_ptr() + (problem.queries - 1) * 4
         return values, {"bias": first, "bias_head": values.stride(0) * 4 if len(values) > 1 else 0, "bias_row": -4}
-    tile = problem.bias_tile()
-    assert tile is not None
+    tile = problem.everything.numbers(problem.bias, problem.q.device)
     tile = tile.float()
     tile = tile if tile.stride(-1) == 1 else tile.contiguous()
     steps = (step * 4 if size > 1 else 0 for step, size in zip(tile.stride(), tile.shape, strict=True))

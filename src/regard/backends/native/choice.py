@@ -1,10 +1,10 @@
 """When `auto` takes the kernels: for calls that were measured to be faster, with the library that is loaded.
 
 Those for AVX-512 were measured on two machines with two cores, an AMD EPYC and an Intel Xeon without AMX; training on
-the Xeon alone, dropout and training with biases of the distance on the EPYC alone; those for AVX2 on the EPYC beside
-PyTorch and MKL that were limited to AVX2 too (docs/performance.md). Nobody has measured AMX, so bfloat16 stays with
-PyTorch there. Of libraries that nobody has measured, `auto` takes what PyTorch's fused kernel lacks: windows, dropout,
-gradients of biases.
+the Xeon alone; dropout, short causal calls and training with biases of the distance on the EPYC alone; those for AVX2
+on the EPYC beside PyTorch and MKL that were limited to AVX2 too (docs/performance.md). Nobody has measured AMX, so
+bfloat16 stays with PyTorch there. Of libraries that nobody has measured, `auto` takes what PyTorch's fused kernel
+lacks: windows, dropout, gradients of biases.
 """
 
 import sys
@@ -16,6 +16,7 @@ import torch
 from regard.backends.base import FEATURES
 from regard.backends.call_form import unwritable
 from regard.backends.native import library
+from regard.masks import Causal
 from regard.masks.causal_and_window import band_of
 from regard.positions.base import is_by_distance
 from regard.problem import Problem
@@ -43,7 +44,7 @@ _V4_BF16: _Rules = {
     ("dense", _BFLOAT): Rule("without a mask, bfloat16", 512, 64, (0.40, 0.94)),
     ("masked", _FLOAT): Rule("with a mask, float32", 512, 128, (0.53, 0.87)),
     ("masked", _BFLOAT): Rule("causal or in a window, bfloat16", 512, 128, (0.27, 0.90)),
-    ("short band", _FLOAT): Rule("causal or in a window, float32", 256, 64, (0.46, 0.54), "one machine"),
+    ("short causal", _FLOAT): Rule("causal, of 256 to 511 tokens, float32", 256, 64, (0.46, 0.54), "one machine"),
     ("few", _FLOAT): Rule("decoding with grouped queries, float32", 4096, 128, (0.40, 0.77)),
     ("dense training", _FLOAT): Rule("without a mask in training, float32", 1024, 64, (0.88, 0.92), "one machine"),
     ("masked training", _FLOAT): Rule("with a mask in training, float32", 512, 128, (0.18, 0.84), "one machine"),
@@ -84,8 +85,8 @@ RULES: Mapping[str, _Rules] = {
 }
 LEAST_KEYS = 16  # of any call that a rule takes
 _LONG = 512  # … without dropout
-_BAND = 256  # … in a band, forward
-_GROUP, _SIDES = (2, 16), 8  # heads that share their keys, which a kernel reads once, and key–value heads at most
+_SHORT_CAUSAL = 256  # … causal, forward
+_GROUP, _SIDES = (3, 16), 8  # heads that share their keys, which a kernel reads once, and key–value heads at most
 
 
 def rule_for(problem: Problem, rules: _Rules | None = None) -> Rule | None:
@@ -96,8 +97,8 @@ def rule_for(problem: Problem, rules: _Rules | None = None) -> Rule | None:
     rule, size = None, min(problem.queries, problem.keys)
     if size >= _LONG or (problem.dropout is not None and size >= LEAST_KEYS):
         rule = rules.get((_name_of(problem), problem.q.dtype))
-    elif size >= _BAND:
-        rule = rules.get(("short band", problem.q.dtype)) if _is_short_band(problem) else None
+    elif size >= _SHORT_CAUSAL:
+        rule = rules.get(("short causal", problem.q.dtype)) if _is_causal_alone(problem) else None
     elif _decodes(problem):
         rule, size = rules.get(("few", problem.q.dtype)), _keys_read(problem)
     if rule is None or size < rule.least or max(problem.q.shape[-1], problem.v.shape[-1]) > rule.widest:
@@ -121,9 +122,10 @@ def _loaded() -> str:
     return name if name in RULES else "unmeasured"
 
 
-def _is_short_band(problem: Problem) -> bool:
-    """Whether queries see bands of keys, and nothing learns."""
-    return _name_of(problem) == "masked" and problem.mask is not None and band_of(problem.mask.mask) is not None
+def _is_causal_alone(problem: Problem) -> bool:
+    """Whether it is a causal call of as many queries as keys, in which nothing learns, as was measured."""
+    square = problem.queries == problem.keys and _name_of(problem) == "masked"
+    return square and problem.mask is not None and type(problem.mask.mask) is Causal
 
 
 def _is_window(problem: Problem) -> bool:
