@@ -88,6 +88,47 @@ def test_a_long_window_is_left_to_strips():
     assert lines[-1].startswith("131 GFLOP in the 0.64% of blocks of 128 × 128 that hold a visible pair, ")
 
 
+WINDOW_OVER_RANKS = """\
+strips runs it
+685 GFLOP in the 0.97% of blocks of 128 × 128 that hold a visible pair, 16.0 MiB besides the output
+65,536 tokens over 4 ranks, 16,384 each; rows are computed where they are
+the mask leaves 0.97% of the pairs, in blocks; the busiest rank has 1.00 × the mean work
+1 of 3 rounds send keys
+forward, a rank sends 6.0 MiB on average, 8.0 MiB at most; backward 18.0 MiB on average, 24.0 MiB at most
+rank    rows  work / mean  keys from  forward  backward
+   0  16,384         0.99       none  8.0 MiB   8.0 MiB
+   1  16,384         1.00          0  8.0 MiB  24.0 MiB
+   2  16,384         1.00          1  8.0 MiB  24.0 MiB
+   3  16,384         1.00          2      0 B  16.0 MiB"""
+
+
+def test_explain_over_ranks_needs_none_of_them():
+    # A key and a value of 32 heads of width 128 are 16 KiB in bfloat16; 512 of them are 8 MiB, and float32 gradients
+    # twice as much.
+    x = torch.zeros(1, 32, 65_536, 128, dtype=torch.bfloat16, device="meta")
+    assert str(regard.explain(x, x, x, mask=masks.Causal() & masks.Window(512), ranks=4)) == WINDOW_OVER_RANKS
+
+
+def test_explain_over_ranks_moves_causal_rows_to_the_mirror_rank():
+    said = str(regard.explain(LONG, LONG, LONG, mask=masks.Causal(), ranks=64))
+    assert "49,968 rows are computed on their mirror rank" in said
+    assert "the busiest rank has 1.00 × the mean work" in said
+    assert "rank    rows" not in said  # 64 are too many to list
+
+
+def test_explain_over_ranks_refuses_what_they_cannot_compute():
+    cases = [
+        ({"ranks": 0}, "`ranks` is the number of processes .* at least 1, got 0"),
+        ({"ranks": 2, "backend": "sdpa"}, '`backend` must be "auto" or "strips" over several ranks'),
+        ({"ranks": 2, "mask": torch.ones(3, 3, dtype=torch.bool)}, "the mask must be 256 queries"),
+    ]
+    for case in sweep(cases):
+        with case as (asked, words), pytest.raises(InputError, match=words):
+            regard.explain(X, X, X, **asked)
+    refused = str(regard.explain(X, X, X, ranks=2, return_weights=True))
+    assert refused == "strips cannot run it\nstrips refused: over several ranks, no rank has all weights of a row"
+
+
 def test_what_is_linear_in_memory_runs_at_that_length():
     for mask in (None, masks.Causal()):
         assert backends.choose(Problem.of(LONG, LONG, LONG, mask=mask)).name == "sdpa"
@@ -102,7 +143,7 @@ def test_the_budget_decides():
 
 @pytest.mark.parametrize("call", [regard.attention, regard.explain])
 def test_an_unknown_backend_is_answered_with_those_there_are(call):
-    words = "one of native, sdpa, strips, reference, flex, sharded, got 'flash'$"
+    words = "one of native, sdpa, strips, reference, flex, got 'flash'$"
     with pytest.raises(InputError, match=words):
         call(X, X, X, backend="flash")
 

@@ -13,6 +13,7 @@ from regard.errors import (
     RankError,
     RegardError,
 )
+from regard.hooks import OVER_RANKS
 
 if TYPE_CHECKING:
     from regard import masks, models, nn, normalizers, positions, scores
@@ -83,6 +84,8 @@ __all__ = [
     "watch",
 ]
 
+
+OVER_RANKS["DTensor"] = lambda: importlib.import_module("regard.parallel.dtensors")
 
 # Where each name comes from: read when it is asked for, as PyTorch takes seconds, and `regard --help` does without it.
 _MODULES = {name: name for name in ("masks", "models", "nn", "normalizers", "positions", "scores")}

@@ -10,9 +10,10 @@ from torch import Tensor
 from regard import backends
 from regard.backends import Explanation, call_cache
 from regard.errors import InputError
+from regard.hooks import are_sharded, over_ranks
 from regard.jagged import Packing
 from regard.problem import InputOptions, Options, Problem, complete, shows_options
-from regard.tensors import are_sharded, autocast_dtype, run_eagerly
+from regard.tensors import autocast_dtype, run_eagerly
 
 __all__ = ["attention", "explain"]
 
@@ -105,7 +106,8 @@ def attention(
     _check_options(asked, backend)
     overridden = torch.overrides.has_torch_function((q, k, v))
     if are_sharded(q, k, v) and not overridden:
-        return backends.attend_dtensors(q, k, v, asked, backend)
+        found: Tensor | tuple[Tensor, ...] = over_ranks().attend(q, k, v, asked, backend)
+        return found
     prefers = backends.preferred() if backend == "auto" else "auto"
     if _are_nested(q, k, v):
         packing = Packing.of(q, k, v).rotated(asked["rotary"])
@@ -139,9 +141,22 @@ def explain(
     v: Float[Tensor, "*batch keys value_dim"],
     *,
     backend: str = "auto",
+    ranks: int | None = None,
     **options: Unpack[Options],
 ) -> Explanation:
     """Say which backend would run this call, why the others refused, and what it costs; compute nothing but masks.
+
+    Args:
+        q: The queries; all tensors may be on the device meta, which takes no memory.
+        k: The keys.
+        v: The values.
+        backend: "auto", or the name of one.
+        ranks: Explain the call with its sequence sharded over so many processes (docs/sharded.md), of which none is
+            needed: what each of them computes and sends.
+        **options: Those of attention().
+
+    Raises:
+        InputError: As attention().
 
     >>> import torch
     >>> x = torch.zeros(1, 1, 256, 64)
@@ -155,8 +170,9 @@ def explain(
     _check_options(asked, backend)
     if isinstance(asked["generator"], torch.Generator | None):
         asked = {**asked, "generator": torch.Generator()}  # no other may advance
-    if are_sharded(q, k, v):
-        return backends.explain_dtensors(q, k, v, asked, backend)
+    if ranks is not None or are_sharded(q, k, v):
+        said: Explanation = over_ranks().explain(q, k, v, asked, backend, ranks)
+        return said
     if _are_nested(q, k, v):
         packing = Packing.of(q, k, v).rotated(asked["rotary"])
         q, k, v, asked = packing.q, packing.k, packing.v, packing.asked(asked)

@@ -23,7 +23,6 @@ from regard.torch_private import (
 __all__ = [
     "AUTOCAST_TYPES",
     "are_in_memory",
-    "are_sharded",
     "autocast_dtype",
     "check_max_bytes",
     "has_numbers",
@@ -112,11 +111,6 @@ def are_in_memory(*tensors: Tensor) -> bool:
         if get_dispatch_mode(key) is not None:
             return False
     return True
-
-
-def are_sharded(*given: object) -> bool:
-    """Return whether one of these is a DTensor, without importing what defines them."""
-    return any(type(one).__name__ == "DTensor" for one in given)
 
 
 def is_traced(tensor: Tensor) -> bool:

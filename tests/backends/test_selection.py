@@ -83,11 +83,11 @@ def test_every_feature_that_is_declared_exists_and_its_sentence_names_what_is_ne
 
 
 def test_signatures_show_every_argument_with_type_and_default():
-    for function in (regard.attention, regard.explain):
+    for function, own in ((regard.attention, {}), (regard.explain, {"ranks": None})):
         named_ = dict(inspect.signature(function).parameters)
         assert list(named_)[:4] == ["q", "k", "v", "backend"]
         assert {name: one.default for name, one in named_.items() if name not in ("q", "k", "v")} == {
-            "backend": "auto", **DEFAULTS,
+            "backend": "auto", **own, **DEFAULTS,
         }  # fmt: skip
         assert all(one.kind is one.KEYWORD_ONLY for one in list(named_.values())[3:])
         assert all(one.annotation is not one.empty for one in named_.values())
@@ -95,6 +95,6 @@ def test_signatures_show_every_argument_with_type_and_default():
 
 def test_an_unknown_argument_is_refused_as_python_does():
     x = torch.zeros(1, 1, 2, 4)
-    for function in (regard.attention, regard.explain):
+    for function, own in ((regard.attention, {}), (regard.explain, {"ranks": None})):
         with pytest.raises(TypeError, match="unexpected keyword argument 'masks'"):
             function(x, x, x, masks=None)

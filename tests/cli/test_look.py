@@ -237,7 +237,7 @@ def test_doctor_tells_why_a_backend_refuses(run) -> None:
 def test_doctor_sets_backends_apart_that_are_not_ready_on_a_gpu(run) -> None:
     _, out, _ = run("doctor")
     table = out.split("what is not as it should be yet")[1].split("\n\n")[0]
-    assert [line.split()[0] for line in table.splitlines() if line[:1].strip()] == ["flex", "sharded"]
+    assert [line.split()[0] for line in table.splitlines() if line[:1].strip()] == ["flex"]
     assert "on an H100" in " ".join(table.split())
 
 

@@ -97,7 +97,7 @@ def test_without_a_mask_all_keys_are_read():
             assert_is(regard.attention(q, k, v, backend=name), dense(q, k, v).output, "output")
 
 
-NAMED = [one for name, one in named().items() if name not in ("flex", "sharded")]
+NAMED = [one for name, one in named().items() if name != "flex"]
 
 
 BACKENDS = {backend.name: backend for backend in (*NAMED, Flex(compiles=False))}

@@ -18,8 +18,8 @@ import tiny_llama
 
 import regard
 from oracles import dense
-from regard.backends.sharded.sequence_layout import contiguous
-from regard.backends.sharded.shard_plan import TensorSizes, plan_shards
+from regard.parallel.sequence_layout import contiguous
+from regard.parallel.shard_plan import TensorSizes, plan_shards
 from regard.problem import Problem
 from sweeps import sweep
 
@@ -83,8 +83,8 @@ def _check_bytes(computed, name):
     (q, k, v), options = CALLS[name].make()
     whole = Problem.of(q, k, v, **{key: one for key, one in options.items() if key != "leaves"})
     layouts = [contiguous(n, computed.ranks) for n in (whole.queries, whole.keys)]
-    plan = plan_shards(whole.mask, *layouts, moves_rows=True)
-    sizes = TensorSizes(*q.shape[:2], k.shape[1], q.shape[3], k.shape[3], v.shape[3], q.element_size())
+    plan = plan_shards(whole.mask, whole.everything, *layouts)
+    sizes = TensorSizes.of(whole, whole.everything)
     row = whole.batch * whole.heads * q.element_size() if whole.wants_lse else 0  # its log-sum-exp goes too
     for rank, ours in enumerate(computed.of(name)):
         there, back = plan.rows_moved(rank), plan.rows_moved(rank, back=True)

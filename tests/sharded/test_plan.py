@@ -4,17 +4,22 @@ import numpy as np
 import torch
 
 from regard import masks
-from regard.backends.sharded.sequence_layout import SequenceLayout, contiguous, dealt_blocks, mirrored, zigzag
-from regard.backends.sharded.shard_plan import TensorSizes, plan_shards
+from regard.parallel.sequence_layout import SequenceLayout, contiguous, dealt_blocks, mirrored, zigzag
+from regard.parallel.shard_plan import TensorSizes, plan_shards
+from regard.problem import Problem
 from sweeps import sweep
 
 LENGTHS = [(8, 2), (101, 2), (100, 3), (7, 4), (5, 8), (4096, 8)]
 
 
-def _plan(mask, length, ranks, **options):
-    bound = None if mask is None else mask.bind(length, length)
-    layout = contiguous(length, ranks)
-    return plan_shards(bound, layout, layout, moves_rows=True, **options)
+def _call(mask, length):
+    x = torch.zeros(1, 1, length, 4, device="meta")
+    return Problem.of(x, x, x, mask=mask)
+
+
+def _plan(mask, length, ranks):
+    call, layout = _call(mask, length), contiguous(length, ranks)
+    return plan_shards(call.mask, call.everything, layout, layout)
 
 
 def _visible(mask, length):
@@ -63,9 +68,11 @@ def test_a_window_sends_its_own_width_to_the_neighbour():
 
 
 def test_a_boundary_within_a_block_of_the_mask_sends_nothing_that_is_hidden():
-    layout = contiguous(100, 2)
-    plan = plan_shards(masks.Causal().bind(100, 100), layout, layout, moves_rows=False)
-    assert (plan.keys_needed(0, 1), plan.keys_needed(1, 0)) == (0, 50)
+    plan = _plan(masks.Causal() & masks.Window(20), 808, 2)
+    assert plan.queries == plan.stored
+    assert 404 % plan.block
+    assert plan.keys_needed(0, 1) == 0
+    assert 19 <= plan.keys_needed(1, 0) < 19 + 2 * plan.block  # its first row, and what that sees, are in blocks
 
 
 def test_documents_that_fit_their_ranks_send_nothing():

@@ -42,7 +42,7 @@ class _Squares(Normalizer):
 REFUSALS = [
     ({"return_weights": True}, "no rank has all weights of a row"),
     ({"normalizer": _Squares()}, "it does not know how to merge _Squares"),
-    ({"backend": "reference"}, 'must be "auto" or "sharded" where q, k and v are DTensors, got \'reference\''),
+    ({"backend": "reference"}, 'must be "auto" or "strips" where q, k and v are DTensors .*, got \'reference\''),
     ({"mask": torch.ones(3, 3, dtype=torch.bool)}, r"the mask must be 6 queries × 6 keys .*, got shape \(3, 3\)"),
 ]
 
@@ -65,7 +65,7 @@ def test_placements_that_cannot_be_computed_are_refused(mesh):
         regard.attention(q, k.full_tensor(), v)
     with pytest.raises(InputError, match="sharded over sequences and heads as `q` is"):
         regard.attention(q, *_shards(mesh, 1, 2)[1:])
-    with pytest.raises(InputError, match="q, k and v are no DTensors"):
+    with pytest.raises(InputError, match="what the ranks of a sharded sequence compute is \"strips\""):
         regard.attention(*(x.full_tensor() for x in (q, k, v)), backend="sharded")
 
 
@@ -223,12 +223,12 @@ def test_a_tap_refuses_a_sharded_sequence(mesh):
 def test_explain_shows_the_plan(mesh):
     q, k, v = _shards(mesh, None, 2)
     lines = str(regard.explain(q, k, v, mask=masks.Causal())).splitlines()
-    assert lines[0] == "sharded runs it"
-    assert lines[2:] == [
+    assert lines[0] == "strips runs it"
+    assert lines[2:-2] == [
         "6 tokens over 1 ranks, 6 each; rows are computed where they are",
         "the mask leaves 100.00% of the pairs, in blocks; the busiest rank has 1.00 × the mean work",
         "0 of 0 rounds send keys",
         "forward, a rank sends 0 B on average, 0 B at most; backward 0 B on average, 0 B at most",
     ]
     refused = str(regard.explain(q, k, v, return_weights=True)).splitlines()
-    assert refused == ["sharded cannot run it", "sharded refused: no rank has all weights of a row"]
+    assert refused == ["strips cannot run it", "strips refused: over several ranks, no rank has all weights of a row"]

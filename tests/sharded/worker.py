@@ -29,9 +29,9 @@ import trained_runs  # noqa: E402
 import watched_calls  # noqa: E402
 from members import distribute_tensor  # noqa: E402
 from processes import TRAINED, WATCHED  # noqa: E402
+from traffic import count_traffic  # noqa: E402
 
 import regard  # noqa: E402
-from regard.backends.sharded.exchange import count_traffic  # noqa: E402
 from regard.errors import ObservationError, RankError  # noqa: E402
 from regard.parallel import ShardedKVCache  # noqa: E402
 
@@ -47,8 +47,7 @@ def compute_contract(mesh, folder):
         torch.manual_seed(rank)  # ranks need not agree
         with count_traffic() as traffic:
             found = members.computed(call, distribute)
-        kinds = np.array([f"{what} {number}" for what, number in traffic.events])
-        np.savez(folder / f"{name}.{rank}.npz", **found, bytes=traffic.bytes_sent, events=kinds)
+        np.savez(folder / f"{name}.{rank}.npz", **found, bytes=traffic.bytes_sent, events=np.array(traffic.events))
     if ranks % 2 == 0:
         axes = init_device_mesh("cpu", (2, ranks // 2), mesh_dim_names=("other", "sequence"))
         for name, call in members.calls_over_axes().items():

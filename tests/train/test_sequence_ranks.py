@@ -72,7 +72,7 @@ num_threads = 1
 # Eight seconds of silence instead of sixteen: tests/sharded/test_liveness.py has the time that is promised.
 COMMAND = """
 import sys
-from regard.backends.sharded import liveness
+from regard.parallel import liveness
 liveness._SILENCE = 8.0
 from regard.__main__ import main
 sys.argv[0] = "regard"

@@ -11,7 +11,6 @@ from regard.backends.selection import (
     explain,
     use_backend,
 )
-from regard.backends.sharded.dtensors import attend_dtensors, explain_dtensors
 from regard.backends.strips import Strips
 
 __all__ = [
@@ -22,11 +21,9 @@ __all__ = [
     "Reference",
     "Sdpa",
     "Strips",
-    "attend_dtensors",
     "check_name",
     "choose",
     "explain",
-    "explain_dtensors",
     "preferred",
     "use_backend",
 ]

@@ -16,7 +16,10 @@ from regard.positions.evaluated import evaluate
 from regard.problem import Problem, held_by, parts_of, with_parts
 from regard.values import flatten, unflatten
 
-__all__ = ["Engine", "Gradients", "Results", "answer", "as_first_derivatives", "attend", "with_sink"]
+__all__ = [
+    "Engine", "Gradients", "Results", "answer", "as_first_derivatives", "attend", "differentiably", "hollow",
+    "with_sink",
+]  # fmt: skip
 
 # Output, and peak and total of the sums of its rows (`normalizers.softmax.Sums`), None where nobody wants them.
 Results = tuple[Tensor, Tensor | None, Tensor | None]
@@ -49,8 +52,12 @@ class Engine(Protocol):
 def attend(problem: Problem, engine: Engine, known: Results | None = None) -> Results:
     """Compute a problem, differentiably, in float32 at least; of results that are `known` only the graph is made."""
     with torch.autocast(problem.q.device.type, enabled=False):
-        call = _ready(problem)
-        results: Results = _Attend.apply(engine, _hollow(call), known, call.q, call.k, call.v, *held_by(call))  # type: ignore[no-untyped-call]
+        return differentiably(_ready(problem), engine, known)
+
+
+def differentiably(call: Problem, engine: Engine, known: Results | None = None) -> Results:
+    """Compute a call that is ready for its engine; of results that are `known` only the graph is made."""
+    results: Results = _Attend.apply(engine, hollow(call), known, call.q, call.k, call.v, *held_by(call))  # type: ignore[no-untyped-call]
     return results
 
 
@@ -77,7 +84,7 @@ def _ready(problem: Problem) -> Problem:
     return with_parts(problem, unflatten(form, wide))
 
 
-def _hollow(problem: Problem) -> Problem:
+def hollow(problem: Problem) -> Problem:
     """The same without any memory: what autograd keeps by the side must not keep tensors alive, nor their graphs."""
     q, k, v = (x.new_empty(()).expand(x.shape) for x in (problem.q, problem.k, problem.v))
     leaves, form = flatten(parts_of(problem))
@@ -129,19 +136,22 @@ class _FirstDerivative(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], _: Any) -> None:
-        ctx.name = inputs[1]
+        ctx.words = inputs[1]
 
     @staticmethod
     def backward(ctx: Any, *_: Any) -> Any:
-        raise InputError(
-            f'the backend "{ctx.name}", which "auto" takes, has no second derivative: pass backend="strips" or '
-            'backend="reference", or run the model under regard.use_backend("strips")'
-        )
+        raise InputError(ctx.words)
 
 
-def as_first_derivatives(gradients: Sequence[Tensor | None], name: str, *given: Tensor) -> Gradients:
-    """Gradients that raise an InputError where they are differentiated again, also by what they were computed of."""
-    return [None if one is None else _FirstDerivative.apply(one, name, *given) for one in gradients]  # type: ignore[no-untyped-call]
+def as_first_derivatives(gradients: Sequence[Tensor | None], name: str, *given: Tensor, words: str = "") -> Gradients:
+    """Gradients of a backend that raise an InputError where they are differentiated again, also by what they were
+    computed of; in these `words`, or in those that name a backend which has second derivatives.
+    """
+    words = words or (
+        f'the backend "{name}", which "auto" takes, has no second derivative: pass backend="strips" or '
+        'backend="reference", or run the model under regard.use_backend("strips")'
+    )
+    return [None if one is None else _FirstDerivative.apply(one, words, *given) for one in gradients]  # type: ignore[no-untyped-call]
 
 
 def with_sink(

@@ -13,7 +13,7 @@ from regard.normalizers.softmax import Sums
 from regard.part import Part, product
 from regard.problem import Problem
 
-__all__ = ["Rows", "formula"]
+__all__ = ["Rows", "formula", "weigh"]
 
 
 class Rows(NamedTuple):
@@ -32,7 +32,7 @@ def formula(
     v: Float[Tensor, "batch kv_heads columns value_dim"],
     known: Sums | None = None,
 ) -> Rows:
-    """Compute a part of a call.
+    """Compute a part of a call: its weights, what dropout leaves of them, and the weighted sums of the values.
 
     Args:
         call: The call, of whose q, k and v only the sizes are read.
@@ -42,6 +42,26 @@ def formula(
         v: Its values.
         known: The sums of the rows over all keys that they see, of a softmax: the weights are those of the whole rows,
             and in the sums of the result the total is how much of its rows' weight the part has.
+    """
+    weights, sums = weigh(call, part, q, k, known)
+    dropped = weights
+    if call.dropout is not None:
+        dropped = weights * part.kept(call.dropout) / (1 - call.dropout.p)
+    output = product(dropped, v)
+    if (term := part.value_term(call.score, dropped, v.shape[-1])) is not None:
+        output = output + term
+    return Rows(output, weights, sums)
+
+
+def weigh(
+    call: Problem,
+    part: Part,
+    q: Float[Tensor, "batch heads rows dim"],
+    k: Float[Tensor, "batch kv_heads columns dim"],
+    known: Sums | None = None,
+) -> tuple[Float[Tensor, "batch heads rows columns"], Sums | None]:
+    """Compute the weights of a part of a call, before dropout, and the sums of its rows if they are wanted; arguments
+    are those of `formula`.
     """
     scores = part.scores(call.score, call.scale, q, k)
     if (cap := call.score.softcap) is not None:
@@ -56,10 +76,4 @@ def formula(
         weights, sums = normalizer.normalize(scores, visible, wants_sums=call.wants_lse)
     if call.weight_factor is not None:
         weights = weights * part.numbers(call.weight_factor, q.device).to(weights.dtype)
-    dropped = weights
-    if call.dropout is not None:
-        dropped = weights * part.kept(call.dropout) / (1 - call.dropout.p)
-    output = product(dropped, v)
-    if (term := part.value_term(call.score, dropped, v.shape[-1])) is not None:
-        output = output + term
-    return Rows(output, weights, sums)
+    return weights, sums

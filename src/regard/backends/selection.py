@@ -13,7 +13,6 @@ from regard.backends.flex import Flex
 from regard.backends.native import Native, choice
 from regard.backends.reference import Reference
 from regard.backends.sdpa import Sdpa
-from regard.backends.sharded import Sharded
 from regard.backends.strips import Strips
 from regard.errors import InputError
 from regard.problem import Problem
@@ -36,13 +35,14 @@ __all__ = [
 _NATIVE, _FUSED, _STRIPS, _FORMULA = Native(), Sdpa(), Strips(), Reference()
 # Those that `auto` takes, the first of those that cost the least; then those for who asks for them by name.
 BACKENDS: tuple[Backend, ...] = (_NATIVE, _FUSED, _STRIPS, _FORMULA)
-BY_NAME: tuple[Backend, ...] = (Flex(), Sharded())
+BY_NAME: tuple[Backend, ...] = (Flex(),)
 _NAMED = {backend.name: backend for backend in (*BACKENDS, *BY_NAME)}
 # Names of backends that were removed, and what computes their calls now.
 _REMOVED = {
     "numba": 'the compiled loops are backend="native" now, which needs no compiler and no command',
     "blockwise": 'its calls are computed by backend="strips", in as little memory',
     "split": 'backend="auto" computes its calls by "native" or by "sdpa"',
+    "sharded": "what the ranks of a sharded sequence compute is \"strips\", which q, k and v as DTensors take",
     "triton": (
         'the Triton kernels were removed; backend="auto" computes additive scores by "strips" or '
         'by "reference", and regard.watch computes its statistics without a backend'

@@ -11,12 +11,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from regard.capture.atlas_compression import numbers_of
-from regard.capture.call_from_shards import CallFromShards
 from regard.capture.captured_qk import Kept, Segment
 from regard.capture.statistics import Extent
 from regard.capture.statistics.base import AllReduce
 from regard.capture.weight_rows import RowBlock
-from regard.capture.weights_from_qk import CallFromQK
 from regard.errors import ObservationError
 from regard.masks import BoundMask, Causal, Dense
 from regard.positions import Bias, DenseBias
@@ -86,13 +84,13 @@ class QueriesKeys:
         """Copy q and the new keys."""
         around = extent.needs(self.name)
         call = around
-        if not isinstance(call, CallFromQK | CallFromShards):
+        problem = call.gathered()
+        if problem is None:
             raise ObservationError(
                 f'keep="qk" needs the queries and keys, and {extent.site or "this call"} computes its softmax itself, '
                 'which shows weights alone: load the model with attn_implementation="sdpa", or watch with '
                 'keep="weights"'
             )
-        problem = call.problem if isinstance(call, CallFromQK) else call.gathered()
         self._is_chosen = call.head_numbers is not None
         if call.head_numbers is not None:
             problem = self._of_heads(problem, call.head_numbers, extent)

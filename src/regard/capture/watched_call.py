@@ -15,6 +15,7 @@ from torch import Tensor
 
 from regard.capture.weight_rows import RowBlock
 from regard.errors import ObservationError
+from regard.problem import Problem
 
 __all__ = ["Ids", "WatchedCall"]
 
@@ -78,6 +79,10 @@ class WatchedCall:
 
     def all_reduce(self, x: Tensor, how: Literal["sum", "max"]) -> None:
         """Join the numbers that several ranks found, in place: a whole call has them all."""
+
+    def gathered(self) -> Problem | None:
+        """Return the call with the queries and keys of all ranks; None where the model showed its weights alone."""
+        return None
 
     def of_heads(self, chosen: tuple[int, ...]) -> Self:
         """Return the call with the rows of some heads only."""
@@ -249,6 +254,12 @@ class WatchedCall:
                 "let it call F.scaled_dot_product_attention or regard.attention"
             )
         return values.detach()
+
+    def of_values(
+        self, statistic: str, keys: slice, compute: Callable[[Tensor], Float[Tensor, "batch heads some"]]
+    ) -> Float[Tensor, "batch heads keys"]:
+        """Return what `compute` gives for the values of some keys."""
+        return compute(self.values(statistic)[:, :, keys])
 
     def projection(self, width: int) -> Float[Tensor, "in_width out_width"]:
         """Return the weight of the output projection whose input has `width` numbers, the concatenated heads."""

@@ -21,7 +21,7 @@ from regard.normalizers import Softmax
 from regard.part import Part
 from regard.problem import Problem
 
-__all__ = ["HIDDEN", "CallFromQK", "CallFromWeights", "visible_pairs"]
+__all__ = ["HIDDEN", "CallFromQK", "CallFromWeights", "place_of", "visible_pairs"]
 
 # A score below this hides its key, for any number that models use for minus infinity (−1e9, finfo.min, −10,000).
 HIDDEN = -9000.0
@@ -37,6 +37,12 @@ def visible_pairs(problem: Problem, rows: slice, columns: slice) -> Bool[Tensor,
     if visible is None:
         visible = torch.ones(1, 1, 1, part.columns, dtype=torch.bool, device=device)
     return visible if problem.bias is None else visible & (part.numbers(problem.bias, device) > HIDDEN)
+
+
+def place_of(problem: Problem, *, is_bound: bool) -> int | None:
+    """Return where the last query of a call stands, if the caller bound its mask to a place."""
+    start, last = problem.q_offset, problem.q_offset + problem.queries - 1
+    return last if last >= 0 and (is_bound or start != problem.keys - problem.queries) else None
 
 
 @dataclass(eq=False)
@@ -99,6 +105,10 @@ class CallFromQK(WatchedCall):
             rows.scratch = scratch
             yield rows
 
+    def gathered(self) -> Problem:
+        """Return the call."""
+        return self.problem
+
     def visible(self, rows: slice, columns: slice) -> Bool[Tensor, "#batch #heads #rows columns"]:
         """Return which pairs mask and bias leave visible."""
         return visible_pairs(self.problem, rows, columns)
@@ -106,8 +116,7 @@ class CallFromQK(WatchedCall):
     @property
     def place(self) -> int | None:
         """Where the last query stands, if the caller bound its mask to a place."""
-        start, last = self.problem.q_offset, self.problem.q_offset + self.queries - 1
-        return last if last >= 0 and (self.is_bound or start != self.keys - self.queries) else None
+        return place_of(self.problem, is_bound=self.is_bound)
 
     @property
     def device(self) -> torch.device:

@@ -7,7 +7,6 @@ from regard.cli.compare import compare
 from regard.cli.console import with_version
 from regard.cli.doctor import doctor
 from regard.cli.downloads import data, models
-from regard.cli.explain import explain
 from regard.cli.generate import generate
 from regard.cli.heads import heads
 from regard.cli.lab import lab
@@ -45,7 +44,6 @@ app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options"
 app.command()(with_version(translate))
 app.command()(with_version(lab))
 app.command()(with_version(bench))
-app.command()(with_version(explain))
 app.command()(with_version(doctor))
 app.add_typer(models, name="models")
 app.add_typer(data, name="data")

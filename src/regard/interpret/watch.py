@@ -7,8 +7,6 @@ from typing import Any, ParamSpec, cast
 
 from torch import Tensor, nn
 
-from regard.backends.sharded.dtensors import read_dtensors
-from regard.capture.call_from_shards import CallFromShards
 from regard.capture.intercept import Interception
 from regard.capture.intercept.compiled_code import refuse_compiled, refusing_compiled_code
 from regard.capture.intercept.interception import Reader
@@ -23,14 +21,17 @@ from regard.capture.watched_call import WatchedCall
 from regard.capture.weights_from_qk import CallFromQK
 from regard.errors import InputError, ObservationError
 from regard.functional import attention
+from regard.hooks import are_sharded
 from regard.interpret.observation import Observation
 from regard.interpret.tokens_from_tokenizer import tokens_of
 from regard.interpret.unsupported import why_incomplete, why_nothing
 from regard.interpret.vision_transformers import patch_tokens
 from regard.masks import BoundMask
+from regard.parallel.dtensors import read
 from regard.parallel.sequence_parallel import SequenceShards, attend_local, call_over_shards
+from regard.parallel.watched_shards import CallFromShards
 from regard.problem import DEFAULT_MAX_BYTES, Options, Problem, complete
-from regard.tensors import are_sharded, without_autocast
+from regard.tensors import without_autocast
 
 __all__ = ["check_tokens", "given_tokens", "read_attention", "watch"]
 
@@ -257,18 +258,19 @@ def _with_tokens(
 def read_attention(q: Tensor, k: Tensor, v: Tensor, *, backend: str = "auto", **asked: Any) -> WatchedCall:  # noqa: ARG001
     """Return a call of regard.attention as a watched call."""
     q, k, v = q.detach(), k.detach(), v.detach()
+    is_bound = isinstance(asked.get("mask"), BoundMask)
     if are_sharded(q, k, v):
-        return CallFromShards.of(*read_dtensors(q, k, v, complete(_without_dropout(asked))))
+        return CallFromShards.of(read(q, k, v, complete(_without_dropout(asked))), is_bound=is_bound)
     problem = Problem.of(q, k, v, **_without_dropout(asked))
     with without_autocast(q.device):  # a score's projections are computed without it, as in the call
-        return CallFromQK(problem, v=problem.v, is_bound=isinstance(asked.get("mask"), BoundMask))
+        return CallFromQK(problem, v=problem.v, is_bound=is_bound)
 
 
 def _read_local(q: Tensor, k: Tensor, v: Tensor, *, shards: SequenceShards, **asked: Any) -> WatchedCall:
     """Return a call inside sequence_parallel as a watched call over all ranks."""
     asked.pop("backend", None)
     options = complete(_without_dropout(asked))
-    return CallFromShards.of(*call_over_shards(shards, q.detach(), k.detach(), v.detach(), options))
+    return CallFromShards.of(call_over_shards(shards, q.detach(), k.detach(), v.detach(), options), is_bound=False)
 
 
 def _without_dropout(asked: dict[str, Any]) -> Options:

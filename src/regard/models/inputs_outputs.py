@@ -13,7 +13,7 @@ from regard.cache import Cache
 from regard.errors import InputError
 from regard.masks.document import places_in_documents
 from regard.models.output_heads import LanguageModel
-from regard.sequence_part import SEQUENCE_PART
+from regard.parallel.sequence_part import SEQUENCE_PART
 from regard.tensors import unwrapped
 
 __all__ = [

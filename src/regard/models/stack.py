@@ -13,9 +13,9 @@ from regard.models.config import Learned, Sinusoidal, TransformerConfig
 from regard.nn import DecoderBlock, EncoderBlock
 from regard.nn.feed_forward import dropped, feed_forward_activation
 from regard.nn.value_module import ComputedBuffers, ValueModule, value_of
+from regard.parallel.sequence_part import SEQUENCE_PART
 from regard.positions import ALiBi, Bias, DenseBias, RoPE, T5Bias, sinusoidal
 from regard.scores import Shaw
-from regard.sequence_part import SEQUENCE_PART
 
 __all__ = ["Stack"]
 

@@ -14,7 +14,7 @@ from regard.checks import check_flag, check_probability, check_size
 from regard.dropout import Dropout
 from regard.errors import InputError
 from regard.nn.checks import check_width, public_module
-from regard.sequence_part import SEQUENCE_PART
+from regard.parallel.sequence_part import SEQUENCE_PART
 from regard.torch_private import maybe_current_level
 
 __all__ = [

@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 from regard.errors import InputError
 from regard.functional import attention
+from regard.hooks import are_sharded
 from regard.masks import BoundMask, Mask
 from regard.positions import Bias
-from regard.tensors import are_sharded
 
 __all__ = [
     "attend_heads",

@@ -12,19 +12,20 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout, pad, scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode, handle_torch_function, has_torch_function
 
-from regard.backends.sharded.backend import Shard, attend_shards
-from regard.backends.sharded.exchange import Exchange
-from regard.backends.sharded.rectangles import Slab
-from regard.backends.sharded.sequence_layout import SequenceLayout, contiguous
 from regard.errors import InputError
 from regard.functional import attention
-from regard.masks import BoundMask, Causal, Document, Mask, Padding
+from regard.hooks import are_sharded
+from regard.masks import BoundMask, Causal, Dense, Document, Mask, Padding
 from regard.masks.document import places_in_documents
-from regard.positions import Rotary
+from regard.parallel.attend import attend
+from regard.parallel.dtensors import Local, check_backend, hollow_like
+from regard.parallel.exchange import Exchange
+from regard.parallel.sequence_layout import SequenceLayout, contiguous
+from regard.parallel.sequence_part import SEQUENCE_PART, SequencePart
+from regard.parallel.sharded_call import ShardedCall
 from regard.problem import Options, Problem, complete
 from regard.problem_checks import four_dimensional
-from regard.sequence_part import SEQUENCE_PART, SequencePart
-from regard.tensors import are_sharded, autocast_dtype
+from regard.tensors import autocast_dtype
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -173,20 +174,17 @@ def attend_local(
     if has_torch_function((q, k, v)):
         given = {"shards": shards, "backend": backend, **options}
         return cast(Tensor, handle_torch_function(attend_local, (q, k, v), q, k, v, **given))
-    if backend not in ("auto", "sharded"):
-        raise InputError(f'`backend` must be "auto" or "sharded" inside sequence_parallel, got {backend!r}')
-    whole, shard, rotary = call_over_shards(shards, q, k, v, complete(cast(Options, options)))
-    if whole.dropout is not None:
-        shards.exchange.share(whole.dropout.seed)
-    answer = attend_shards(whole, shard, rotary)
+    check_backend(backend, "inside sequence_parallel")
+    local = call_over_shards(shards, q, k, v, complete(cast(Options, options)))
+    if local.call.whole.dropout is not None:
+        shards.exchange.share(local.call.whole.dropout.seed)
+    answer = attend(local.call, local.q, local.k, local.v, local.rotary)
     output = answer.output.to(autocast_dtype(q)).reshape(*q.shape[:-1], v.shape[-1])
     return output if answer.lse is None else (output, answer.lse.reshape(q.shape[:-1]))
 
 
-def call_over_shards(
-    shards: SequenceShards, q: Tensor, k: Tensor, v: Tensor, options: Options
-) -> tuple[Problem, Shard, Rotary | None]:
-    """Give the call over the whole sequence, what this rank has of it, and its rotary.
+def call_over_shards(shards: SequenceShards, q: Tensor, k: Tensor, v: Tensor, options: Options) -> Local:
+    """Give the call over the whole sequence, and what this rank has of it.
 
     Raises:
         InputError: q and k do not have this rank's tokens.
@@ -197,22 +195,12 @@ def call_over_shards(
             f"inside sequence_parallel, q and k must have this rank's {layout.sizes[rank]} tokens of {layout.length}, "
             f"got q {tuple(q.shape)} and k {tuple(k.shape)}: use_cache=False, and no tokens beside those of the input"
         )
-    hollow = (
-        x.new_empty((), requires_grad=x.requires_grad).expand(*x.shape[:-2], layout.length, x.shape[-1])
-        for x in (q, k, v)
-    )
+    hollow = (hollow_like(x, (*x.shape[:-2], layout.length, x.shape[-1])) for x in (q, k, v))
     whole = Problem.of(*hollow, turn=False, **{**options, "mask": _mask(shards, options["mask"])})
-    shard = Shard(
-        q=four_dimensional("q", q),
-        k=four_dimensional("k", k),
-        v=four_dimensional("v", v),
-        queries=layout,
-        keys=layout,
-        slab=Slab(0, whole.batch, 0, whole.heads),
-        exchange=shards.exchange,
-        summed=(),  # as all parameters of the model are summed
-    )
-    return whole, shard, options["rotary"]
+    # Gradients of parameters are summed by the model, all of them.
+    call = ShardedCall(whole, whole.everything, layout, layout, shards.exchange)
+    q, k, v = (four_dimensional(name, x) for name, x in (("q", q), ("k", k), ("v", v)))
+    return Local(call, q, k, v, options["rotary"])
 
 
 def _mask(shards: SequenceShards, mask: Any) -> Any:
@@ -220,6 +208,7 @@ def _mask(shards: SequenceShards, mask: Any) -> Any:
     mask = mask.given if isinstance(mask, BoundMask) else mask
     if shards.padding is None:
         return mask
+    mask = Dense(mask) if isinstance(mask, Tensor) else mask
     return shards.padding if mask is None else mask & shards.padding
 
 
@@ -239,7 +228,7 @@ def _attend_as_sdpa(
             "inside sequence_parallel, `attn_mask` of F.scaled_dot_product_attention knows this rank's tokens alone: "
             'load the model with attn_implementation="regard", or call regard.attention with a mask of regard.masks'
         )
-    if not is_causal and query.shape[-2] == 1 < shards.layout.length:
+    if not is_causal and 1 in shards.layout.sizes and shards.layout.length > 1:  # all ranks refuse, or none
         raise InputError(
             "a rank has one token only, for which models call F.scaled_dot_product_attention without `is_causal`: take "
             'fewer ranks, or attn_implementation="regard"'

@@ -7,11 +7,11 @@ import torch
 from jaxtyping import Int, Shaped
 from torch import Tensor
 
-from regard.backends.sharded.ordered_mask import OrderedMask
-from regard.backends.sharded.sequence_layout import SequenceLayout, balanced, contiguous, dealt_blocks, zigzag
-from regard.backends.sharded.shard_plan import work_of
 from regard.errors import InputError
 from regard.masks import BoundMask, Mask
+from regard.parallel.dtensors import strides_of, whole_of
+from regard.parallel.sequence_layout import OrderedMask, SequenceLayout, balanced, contiguous, dealt_blocks, zigzag
+from regard.parallel.shard_plan import work_of
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -41,7 +41,7 @@ class ShardedSequence:
     def restore(self, x: "DTensor", dim: int | None = None) -> Shaped[Tensor, "..."]:
         """Give a tensor with this order, such as the output of attention(), whole and in the order of the sequence."""
         at = self.dim if dim is None else dim
-        whole: Tensor = x.full_tensor()
+        whole = whole_of(x)
         return whole.index_select(at, self.layout.order.argsort().to(whole.device))
 
 
@@ -76,13 +76,13 @@ def shard_sequence(
             "`x` must not require gradients, which would have to come from all ranks: shard what it is computed from, "
             "such as token ids, or pass x.detach() and take the gradients of `tensor`"
         )
-    from torch.distributed.tensor import Shard, distribute_tensor
+    from torch.distributed.tensor import DTensor, Shard
 
     dim %= x.ndim
     layout = _layout(mask, x.shape[dim], mesh.size())
-    permuted = x.index_select(dim, layout.order.to(x.device))
-    tensor = distribute_tensor(permuted, mesh, [Shard(dim)])
     positions = layout.positions(mesh.get_local_rank()).to(x.device)
+    mine = x.index_select(dim, positions)  # nothing is sent: every rank has all
+    tensor = DTensor.from_local(mine, mesh, [Shard(dim)], run_check=False, shape=x.shape, stride=strides_of(x.shape))
     return ShardedSequence(tensor, positions, OrderedMask(mask, layout), layout, dim)
 
 

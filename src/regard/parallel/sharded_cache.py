@@ -5,12 +5,13 @@ from typing import TYPE_CHECKING, Unpack
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from regard.backends.sharded.backend import Shard, attend_replicated
-from regard.backends.sharded.exchange import Exchange
-from regard.backends.sharded.rectangles import Slab
-from regard.backends.sharded.sequence_layout import SequenceLayout, contiguous
 from regard.cache import KVCache
 from regard.errors import InputError
+from regard.parallel.attend import attend
+from regard.parallel.dtensors import hollow_like
+from regard.parallel.exchange import Exchange
+from regard.parallel.sequence_layout import SequenceLayout, contiguous, replicated
+from regard.parallel.sharded_call import ShardedCall
 from regard.problem import InputOptions, Problem
 from regard.tensors import autocast_dtype
 
@@ -88,22 +89,13 @@ class ShardedKVCache:
         if held is None:
             raise InputError("the cache is empty: call update(k, v) first")
         k, v = held
-        rank, ranks = self._exchange.rank, self._exchange.ranks
-        hollow = (x.new_empty(()).expand(*x.shape[:2], self.length, x.shape[3]) for x in (k, v))
+        hollow = (hollow_like(x.detach(), (*x.shape[:2], self.length, x.shape[3])) for x in (k, v))
         whole = Problem.of(q, *hollow, turn=False, **options)
         if whole.dropout is not None:
             self._exchange.share(whole.dropout.seed)
-        shard = Shard(
-            q=q,
-            k=k,
-            v=v,
-            queries=SequenceLayout(((range(q.shape[2]),),) * ranks),
-            keys=self.layout,
-            slab=Slab(0, whole.batch, 0, whole.heads),
-            exchange=Exchange(self._exchange.group, rank, ranks, None),
-            summed=(),
-        )
-        return attend_replicated(whole, shard, options.get("rotary")).output.to(autocast_dtype(q))
+        rows = replicated(q.shape[2], self._exchange.ranks)
+        call = ShardedCall(whole, whole.everything, rows, self.layout, self._exchange, is_replicated=True)
+        return attend(call, q, k, v, options.get("rotary")).output.to(autocast_dtype(q))
 
 
 def _extended(spans: tuple[range, ...], new: range) -> tuple[range, ...]:

@@ -14,8 +14,8 @@ from torch import distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
-from regard.backends.sharded.exchange import Exchange
 from regard.errors import InputError
+from regard.parallel.exchange import Exchange
 from regard.parallel.sequence_parallel import shard_calls
 from regard.train.loss_and_optimizer import OneProcess
 

@@ -8,7 +8,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from regard.capture.call_from_shards import CallFromShards
 from regard.capture.statistics.base import AllReduce, Extent
 from regard.capture.statistics.default_statistics import HeatMap, Received
 from regard.capture.watched_call import WatchedCall
@@ -119,9 +118,7 @@ class ValueNorm:
 
     def _fresh(self, around: WatchedCall, extent: Extent, keys: slice) -> Float[Tensor, "batch heads keys"]:
         """Return the norms of some keys of a call."""
-        if isinstance(around, CallFromShards):
-            return around.of_values(self.name, lambda own: self._of(own.to(extent.dtype), extent))[..., keys]
-        return self._of(around.values(self.name)[:, :, keys].to(extent.dtype), extent)
+        return around.of_values(self.name, keys, lambda values: self._of(values.to(extent.dtype), extent))
 
     def reduce_ranks(self, all_reduce: AllReduce) -> None:
         """Join sums and maps of all ranks."""

@@ -5,7 +5,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from torch import distributed as dist
 
@@ -18,6 +18,13 @@ _BEAT = 2.0  # seconds between signs of life
 _SILENCE = 16.0  # seconds without one, after which a rank counts as stopped
 _POLL = 0.5  # seconds between looks at the others
 _FAILED = "regard/failed"
+
+
+class Work(Protocol):
+    """What is on its way, as `dist.Work` is."""
+
+    def wait(self) -> object:
+        """Return when it has arrived."""
 
 
 class Liveness:
@@ -50,7 +57,7 @@ class Liveness:
                 cls._current = cls(store)
             return cls._current
 
-    def wait(self, work: "dist.Work", ranks: Sequence[int]) -> None:
+    def wait(self, work: "Work", ranks: Sequence[int]) -> None:
         """Wait until a message has arrived; `ranks` are those that it depends on.
 
         Raises:

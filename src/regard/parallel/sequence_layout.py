@@ -11,12 +11,18 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-__all__ = ["SequenceLayout", "balanced", "contiguous", "dealt_blocks", "mirrored", "zigzag"]
+from regard.masks import Mask
+
+__all__ = [
+    "OrderedMask", "Places", "SequenceLayout", "balanced", "contiguous", "dealt_blocks", "index_of", "mirrored",
+    "replicated", "side_by_side", "zigzag",
+]  # fmt: skip
 
 _EVEN = 1.05  # the work of the busiest rank, as a multiple of the mean, that is called balanced
 _BLOCKS_EACH = 16  # blocks that a rank is dealt, at least where the sequence is long enough
 
 Spans = tuple[range, ...]
+Places = Sequence[tuple[range, int]]  # spans of positions, each with the index at which it begins
 
 
 @dataclass(frozen=True)
@@ -54,10 +60,36 @@ class SequenceLayout:
         """The positions of all ranks, one rank after the other."""
         return torch.cat([self.positions(rank) for rank in range(self.ranks)])
 
-    def places(self, rank: int) -> tuple[tuple[range, int], ...]:
+    def places(self, rank: int) -> Places:
         """The spans of a rank, each with the index of its first position in what the rank holds."""
-        starts = np.cumsum([0, *map(len, self.spans[rank])]).tolist()
-        return tuple(zip(self.spans[rank], starts[:-1], strict=True))
+        return side_by_side(self.spans[rank])
+
+
+@dataclass(frozen=True, eq=False)
+class OrderedMask:
+    """The `mask=` of a call whose DTensors were permuted by `shard_sequence`.
+
+    Args:
+        mask: The mask over the positions of the sequence as it was; None hides nothing.
+        layout: Which positions each rank has.
+    """
+
+    mask: Mask | None
+    layout: SequenceLayout
+
+
+def side_by_side(spans: Sequence[range]) -> Places:
+    """Spans that lie one after the other."""
+    starts = np.cumsum([0, *map(len, spans)]).tolist()
+    return tuple(zip(spans, starts[:-1], strict=True))
+
+
+def index_of(places: Places, span: range) -> slice:
+    """Where a span is, which lies within one of these."""
+    for whole, start in places:
+        if whole.start <= span.start and span.stop <= whole.stop:
+            return slice(start + span.start - whole.start, start + span.stop - whole.start)
+    raise AssertionError(f"{span} is in none of {places}")
 
 
 def contiguous(length: int, ranks: int) -> SequenceLayout:
@@ -65,6 +97,11 @@ def contiguous(length: int, ranks: int) -> SequenceLayout:
     each = -(-length // ranks)
     edges = [min(rank * each, length) for rank in range(ranks + 1)]
     return SequenceLayout(tuple(_spans(range(*pair)) for pair in pairwise(edges)))
+
+
+def replicated(length: int, ranks: int) -> SequenceLayout:
+    """Give each rank all positions."""
+    return SequenceLayout(((range(length),),) * ranks)
 
 
 def zigzag(length: int, ranks: int) -> SequenceLayout:

@@ -5,7 +5,7 @@ not sent, and a round without any is left out.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -13,16 +13,19 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from regard.backends.sharded.exchange import moves
-from regard.backends.sharded.sequence_layout import RowWork, SequenceLayout, balanced, contiguous, mirrored
 from regard.masks.base import BoundMask
-from regard.masks.block_plan import BLOCK, Cover, plan_of
+from regard.masks.block_plan import BLOCK, Cover, Runs, plan_of
 from regard.masks.rectangles import EMPTY, FULL, Rectangles
+from regard.parallel.exchange import moves
+from regard.parallel.sequence_layout import RowWork, SequenceLayout, balanced, contiguous, mirrored
+from regard.part import Part
+from regard.problem import Problem
 from regard.tensors import human_bytes
 
 __all__ = ["ShardPlan", "ShardRectangle", "TensorSizes", "plan_replicated", "plan_shards", "work_of"]
 
 _ROWS_LEAST = 16  # of a block that is planned with, however short the sequence is
+_LISTED = 16  # ranks that are listed one by one, at most
 _BLOCKS_EACH = 8  # blocks of a rank's rows, at least
 
 
@@ -46,6 +49,14 @@ class TensorSizes:
     key_dim: int
     value_dim: int
     itemsize: int
+
+    @classmethod
+    def of(cls, whole: Problem, area: Part) -> "TensorSizes":
+        """Those of a rank that has some sequences and heads of a call."""
+        batch, heads = (one.stop - one.start for one in (area.batch, area.heads))
+        kv_heads = heads * whole.kv_heads // max(1, whole.heads)
+        dim, key_dim, value_dim = (x.shape[-1] for x in (whole.q, whole.k, whole.v))
+        return cls(batch, heads, kv_heads, dim, key_dim, value_dim, whole.q.element_size())
 
     @property
     def key_bytes(self) -> int:
@@ -77,7 +88,8 @@ class ShardPlan:
         queries: Where the rows of the queries are computed.
         keys: Where the keys and values are.
         kinds: EMPTY, PARTIAL or FULL for each span of `queries` and each span of `keys`, in the order of the ranks.
-        runs: The blocks that the mask leaves.
+        block: Rows and columns of a block.
+        runs: The blocks that the mask leaves, of all sequences and heads.
         work: What the rows cost.
         exchanges: Whether keys are sent; where every rank has all queries, none are.
     """
@@ -86,7 +98,8 @@ class ShardPlan:
     queries: SequenceLayout
     keys: SequenceLayout
     kinds: npt.NDArray[np.int8]
-    runs: Cover
+    block: int
+    runs: Runs
     work: RowWork
     exchanges: bool = True
 
@@ -106,11 +119,10 @@ class ShardPlan:
     @cached_property
     def _sorted_runs(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Row block, first column and end of all runs, sorted by rows."""
-        block = self.runs.block
-        row, start, length = self.runs.runs.row, self.runs.runs.start, self.runs.runs.length
+        row, start, length = self.runs.row, self.runs.start, self.runs.length
         order = np.argsort(row, kind="stable")
-        ends = np.minimum((start + length) * block, self.runs.keys)
-        return row[order], (start * block)[order], ends[order]
+        ends = np.minimum((start + length) * self.block, self.keys.length)
+        return row[order], (start * self.block)[order], ends[order]
 
     @lru_cache  # noqa: B019  (lives as long as the plan, of which a few are kept)
     def rectangles(self, rank: int, owner: int) -> tuple[ShardRectangle, ...]:
@@ -125,8 +137,7 @@ class ShardPlan:
     def _hull(self, rows: range, columns: range) -> range:
         """The columns from the first to the last block that some row sees."""
         row, start, end = self._sorted_runs
-        block = self.runs.block
-        here = slice(*np.searchsorted(row, [rows.start // block, -(-rows.stop // block)]).tolist())
+        here = slice(*np.searchsorted(row, [rows.start // self.block, -(-rows.stop // self.block)]).tolist())
         start, end = start[here], end[here]
         touching = (start < columns.stop) & (end > columns.start)
         if not touching.any():
@@ -193,64 +204,84 @@ class ShardPlan:
         return self.work.imbalance(self.queries)
 
     def summary(self, sizes: TensorSizes) -> list[str]:
-        """What all ranks do, in lines to be read."""
+        """What all ranks do, in lines to be read, and each of them in a table where they are few."""
         sent = [[each(rank, sizes) for rank in range(self.ranks)] for each in (self.bytes_forward, self.bytes_backward)]
         there, back = (f"{human_bytes(sum(x) / self.ranks)} on average, {human_bytes(max(x))} at most" for x in sent)
         length = self.stored.length
         moved = "rows are computed where they are"
         if self.queries != self.stored:
             moved = f"{sum(map(self.rows_moved, range(self.ranks))):,} rows are computed on their mirror rank"
-        return [
+        share = self.work.of(range(length)) / max(1, length * self.keys.length)
+        lines = [
             f"{length:,} tokens over {self.ranks} ranks, {max(self.stored.sizes):,} each; {moved}",
-            f"the mask leaves {self.work.of(range(length)) / (length * self.keys.length):.2%} of the pairs, in blocks; "
-            f"the busiest rank has {self.imbalance:.2f} × the mean work",
+            f"the mask leaves {share:.2%} of the pairs, in blocks; the busiest rank has {self.imbalance:.2f} × the "
+            "mean work",
             f"{len(self.all_rounds)} of {self.ranks - 1} rounds send keys",
             f"forward, a rank sends {there}; backward {back}",
         ]
+        return lines + (self._table(sizes) if self.ranks <= _LISTED else [])
 
-    def row(self, rank: int, sizes: TensorSizes) -> tuple[str, ...]:
-        """One rank in words: its number, rows, work, whose keys it takes, and what it sends."""
-        owners = [(rank + t) % self.ranks for t in self.rounds(rank)]
+    def _table(self, sizes: TensorSizes) -> list[str]:
+        """Each rank: its number, rows, work, whose keys it takes, and what it sends."""
         mean = self.work.of(range(self.stored.length)) / self.ranks
-        return (
-            str(rank),
-            f"{self.queries.sizes[rank]:,}",
-            f"{self.work_of(rank) / mean if mean else 0:.2f}",
-            ", ".join(map(str, sorted(owners))) or "none",
-            human_bytes(self.bytes_forward(rank, sizes)),
-            human_bytes(self.bytes_backward(rank, sizes)),
-        )
+        table = [("rank", "rows", "work / mean", "keys from", "forward", "backward")]
+        for rank in range(self.ranks):
+            owners = sorted((rank + number) % self.ranks for number in self.rounds(rank))
+            work = f"{self.work_of(rank) / mean if mean else 0:.2f}"
+            there, back = (human_bytes(each(rank, sizes)) for each in (self.bytes_forward, self.bytes_backward))
+            taken = ", ".join(map(str, owners)) or "none"
+            table.append((str(rank), f"{self.queries.sizes[rank]:,}", work, taken, there, back))
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in table]
 
 
-def plan_shards(mask: BoundMask | None, stored: SequenceLayout, keys: SequenceLayout, *, moves_rows: bool) -> ShardPlan:
-    """Plan a call whose queries and keys lie so; `moves_rows`: rows may be computed on their mirror rank."""
-    block = _block_for(stored)
-    runs = plan_of(mask, stored.length, keys.length, block)
-    work = _row_work(runs)
+def plan_shards(mask: BoundMask | None, area: Part, stored: SequenceLayout, keys: SequenceLayout) -> ShardPlan:
+    """Plan a call of some sequences and heads whose queries and keys lie so; rows that are in order may be computed on
+    their mirror rank.
+    """
+    block, runs, work = _runs_and_work(mask, area, stored.length, keys.length, stored)
     queries = stored
-    if moves_rows and stored == contiguous(stored.length, stored.ranks):
+    if stored == contiguous(stored.length, stored.ranks):
         queries = balanced(work, (stored, mirrored(stored.length, stored.ranks)))
-    return ShardPlan(stored, queries, keys, _kinds(mask, queries, keys), runs, work)
+    return ShardPlan(stored, queries, keys, _kinds(mask, area, queries, keys), block, runs, work)
 
 
-def plan_replicated(mask: BoundMask | None, queries: SequenceLayout, keys: SequenceLayout) -> ShardPlan:
+def plan_replicated(mask: BoundMask | None, area: Part, queries: SequenceLayout, keys: SequenceLayout) -> ShardPlan:
     """Plan a call of which every rank has all queries and some of the keys, and computes what they see of those."""
-    runs = plan_of(mask, queries.sizes[0], keys.length, _block_for(keys))
-    return ShardPlan(queries, queries, keys, _kinds(mask, queries, keys), runs, _row_work(runs), exchanges=False)
+    block, runs, work = _runs_and_work(mask, area, queries.sizes[0], keys.length, keys)
+    return ShardPlan(queries, queries, keys, _kinds(mask, area, queries, keys), block, runs, work, exchanges=False)
 
 
-def work_of(mask: BoundMask | None, layout: SequenceLayout) -> RowWork:
+def work_of(mask: BoundMask, layout: SequenceLayout) -> RowWork:
     """What the rows of a mask cost, in blocks that fit a layout."""
     return _row_work(plan_of(mask, layout.length, layout.length, _block_for(layout)))
 
 
-def _row_work(runs: Cover) -> RowWork:
+def _runs_and_work(
+    mask: BoundMask | None, area: Part, queries: int, keys: int, fits: SequenceLayout
+) -> tuple[int, Runs, RowWork]:
+    """The blocks that a mask leaves of some sequences and heads, of a size that fits a layout, and what they cost."""
+    cover = plan_of(mask, queries, keys, _block_for(fits))
+    batch, heads = (_told_apart(own, count) for own, count in zip((area.batch, area.heads), cover.leading, strict=True))
+    if (len(batch), len(heads)) != cover.leading:
+        parts = [runs for b, h, runs in cover.slices() if b in batch and h in heads]
+        runs = Runs.together(parts) if parts else cover.runs.where(slice(0))  # a rank may have no sequence
+        cover = replace(cover, leading=(len(batch), len(heads)), runs=runs)
+    return cover.block, cover.runs, _row_work(cover)
+
+
+def _told_apart(own: slice, count: int) -> range:
+    """Which of the sequences or heads that a mask tells apart are these: one stands for all where it tells none."""
+    return range(own.start, own.stop) if count > 1 else range(1)
+
+
+def _row_work(cover: Cover) -> RowWork:
     """The pairs in the blocks that are left of each row block, on average of what the mask tells apart."""
-    block, blocks = runs.block, -(-runs.queries // runs.block)
-    edges = np.minimum(np.arange(blocks + 1) * block, runs.queries)
-    every = runs.runs
-    widths = np.minimum((every.start + every.length) * block, runs.keys) - every.start * block
-    columns = np.bincount(every.row, weights=widths, minlength=blocks) / max(1, math.prod(runs.leading))
+    block, blocks = cover.block, -(-cover.queries // cover.block)
+    edges = np.minimum(np.arange(blocks + 1) * block, cover.queries)
+    runs = cover.runs
+    widths = np.minimum((runs.start + runs.length) * block, cover.keys) - runs.start * block
+    columns = np.bincount(runs.row, weights=widths, minlength=blocks) / max(1, math.prod(cover.leading))
     return RowWork(edges, np.concatenate([[0.0], np.cumsum(columns * np.diff(edges))]))
 
 
@@ -266,8 +297,8 @@ def _numbered(layout: SequenceLayout) -> list[list[tuple[int, range]]]:
     return [[(next(count), span) for span in mine] for mine in layout.spans]
 
 
-def _kinds(mask: BoundMask | None, queries: SequenceLayout, keys: SequenceLayout) -> npt.NDArray[np.int8]:
-    """What the mask leaves of each span of queries and each span of keys, of all sequences and heads."""
+def _kinds(mask: BoundMask | None, area: Part, queries: SequenceLayout, keys: SequenceLayout) -> npt.NDArray[np.int8]:
+    """What the mask leaves of each span of queries and each span of keys, of some sequences and heads together."""
     rows, columns = ([span for mine in one.spans for span in mine] for one in (queries, keys))
     if mask is None:
         return np.full((len(rows), len(columns)), FULL, np.int8)
@@ -279,7 +310,8 @@ def _kinds(mask: BoundMask | None, queries: SequenceLayout, keys: SequenceLayout
             _edge([one.stop for one in columns])[None],
         )
     ).expand(*mask.mask.leading, len(rows), len(columns))
-    kinds = found.flatten(0, 1)
+    batch, heads = (_told_apart(*one) for one in zip((area.batch, area.heads), mask.mask.leading, strict=True))
+    kinds = found[batch.start : batch.stop, heads.start : heads.stop].flatten(0, 1)
     full, empty = (kinds == FULL).all(0), (kinds == EMPTY).all(0)
     answer: npt.NDArray[np.int8] = torch.where(full, FULL, torch.where(empty, EMPTY, 1)).to(torch.int8).cpu().numpy()
     return answer

@@ -1,44 +1,16 @@
-"""Sending between the ranks of a group, posted ahead and waited for later; what was sent is counted."""
+"""Sending between the ranks of a group, posted ahead and waited for later."""
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from regard.backends.sharded.liveness import Liveness
-from regard.backends.sharded.sequence_layout import SequenceLayout
+from regard.parallel.liveness import Liveness
+from regard.parallel.sequence_layout import SequenceLayout
 
-__all__ = ["Exchange", "Pending", "Traffic", "count_traffic", "moves", "redistribute"]
-
-
-@dataclass(eq=False)
-class Traffic:
-    """What one rank sent to others, and the order of what it did.
-
-    `events` has a pair for each step: ("posted", round), ("computed", round).
-    """
-
-    bytes_sent: int = 0
-    messages: int = 0
-    events: list[tuple[str, int]] = field(default_factory=list)
-
-
-_TRAFFIC: ContextVar[Traffic | None] = ContextVar("traffic", default=None)
-
-
-@contextmanager
-def count_traffic() -> Iterator[Traffic]:
-    """Count what this rank sends inside, forward and backward."""
-    traffic = Traffic()
-    token = _TRAFFIC.set(traffic)
-    try:
-        yield traffic
-    finally:
-        _TRAFFIC.reset(token)
+__all__ = ["Exchange", "Pending", "moves", "redistribute", "together"]
 
 
 @dataclass(eq=False)
@@ -65,17 +37,16 @@ class Exchange:
     group: "dist.ProcessGroup | None"
     rank: int
     ranks: int
-    traffic: Traffic | None
 
     @classmethod
     def alone(cls) -> "Exchange":
         """One rank that has all."""
-        return cls(None, 0, 1, _TRAFFIC.get())
+        return cls(None, 0, 1)
 
     @classmethod
     def of(cls, group: "dist.ProcessGroup") -> "Exchange":
-        """The exchange of a group, counted by `count_traffic` where that is open."""
-        return cls(group, dist.get_rank(group), dist.get_world_size(group), _TRAFFIC.get())
+        """The exchange of a group."""
+        return cls(group, dist.get_rank(group), dist.get_world_size(group))
 
     def post(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], tag: int) -> Pending:
         """Begin to send and receive a tensor to and from each of some ranks; empty ones are not sent.
@@ -87,9 +58,6 @@ class Exchange:
         """
         going = [(peer, x) for peer, x in sends.items() if x.numel()]
         coming = [(peer, x) for peer, x in receives.items() if x.numel()]
-        if self.traffic is not None:
-            self.traffic.bytes_sent += sum(x.numel() * x.element_size() for _, x in going)
-            self.traffic.messages += len(going)
         ops = [dist.P2POp(dist.isend, x, group=self.group, tag=tag, group_peer=peer) for peer, x in going]
         ops += [dist.P2POp(dist.irecv, x, group=self.group, tag=tag, group_peer=peer) for peer, x in coming]
         ranks = [self.global_rank(peer) for peer, _ in (*going, *coming)]
@@ -116,11 +84,6 @@ class Exchange:
         if work is not None:
             Pending([(others, work)], held).wait()
 
-    def note(self, what: str, at: int) -> None:
-        """Add to the events that are counted."""
-        if self.traffic is not None:
-            self.traffic.events.append((what, at))
-
     def gather(self, x: Tensor) -> list[Tensor]:
         """The tensors of all ranks, of one shape."""
         parts = [torch.empty_like(x) for _ in range(self.ranks)]
@@ -145,6 +108,27 @@ class Exchange:
         """The largest number of all ranks, in place."""
         self.together(lambda: dist.all_reduce(x, dist.ReduceOp.MAX, group=self.group, async_op=True), x)
         return x
+
+
+def together(ranks: Sequence[int], send: Callable[[], Tensor]) -> Tensor:
+    """Give what an operation of PyTorch gives that sends between these processes, and differentiates as it does.
+
+    Raises:
+        RankError: One of them is gone.
+    """
+    found: list[Tensor] = []
+    learns = torch.is_grad_enabled()
+
+    class Work:
+        def wait(self) -> None:
+            with torch.set_grad_enabled(learns):
+                found.append(send())
+
+    others = [rank for rank in ranks if rank != dist.get_rank()]
+    if not others:
+        return send()
+    Liveness.of_this_process().wait(Work(), others)
+    return found[0]
 
 
 def moves(source: SequenceLayout, target: SequenceLayout, giver: int, taker: int) -> list[tuple[int, int, int]]:
