@@ -25,40 +25,40 @@ def marked(ranks):
     return [pytest.param(one, marks=[pytest.mark.slow] * (one > 2)) for one in ranks]
 
 
-def launch(ranks, folder, program, *, lost=(), timeout=600):
+def launch(ranks, folder, program, *, timeout=600):
     """Run a program on so many ranks, one thread each; raise with what they wrote, the first that failed last.
 
-    The others fail because it is gone, and a summary that is cut keeps its end. Ranks that are `lost` on purpose are
-    not waited for. Where connections were lost and no rank failed by itself, the program is run once more: machines
-    that share their network with others lose some.
+    The others fail because it is gone, and a summary that is cut keeps its end. Where connections were
+    lost and no rank failed by itself, the program is run once more: machines that share their network with others lose
+    some.
     """
     before = folder.with_name(f"{folder.name}.before")
     shutil.copytree(folder, before)
     try:
-        if _succeeds(ranks, folder, program, lost, timeout):
+        if _succeeds(ranks, folder, program, timeout):
             return
         if _only_connections_were_lost(folder):
             sys.stdout.write(f"{program} is run again on {ranks} ranks:\n{_said(folder)}\n")
             shutil.rmtree(folder)
             shutil.copytree(before, folder)
-            if _succeeds(ranks, folder, program, lost, timeout):
+            if _succeeds(ranks, folder, program, timeout):
                 return
     finally:
         shutil.rmtree(before)
     raise AssertionError(_said(folder))
 
 
-def _succeeds(ranks, folder, program, lost, timeout):
+def _succeeds(ranks, folder, program, timeout):
     with (folder / "log").open("w") as log:
         started = subprocess.Popen(
-            [sys.executable, WORKER, str(ranks), folder, program, *map(str, lost)],
+            [sys.executable, WORKER, str(ranks), folder, program],
             env=os.environ | {"OMP_NUM_THREADS": "1"}, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
         try:
             return started.wait(timeout) == 0
         finally:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(started.pid, signal.SIGKILL)  # ranks that hang, or were stopped
+                os.killpg(started.pid, signal.SIGKILL)  # ranks that hang
             started.wait()
 
 

@@ -1,4 +1,4 @@
-"""Several processes: `worker.py RANKS FOLDER PROGRAM [LOST…]`; each writes what the program finds to FOLDER.
+"""Several processes: `worker.py RANKS FOLDER PROGRAM`; each writes what the program finds to FOLDER.
 
 The ranks are forked once everything is imported, which takes longer than some of the programs.
 """
@@ -8,7 +8,6 @@ import os
 import signal
 import socket
 import sys
-import time
 import traceback
 from contextlib import suppress
 from functools import partial
@@ -32,7 +31,7 @@ from processes import TRAINED, WATCHED  # noqa: E402
 from traffic import count_traffic  # noqa: E402
 
 import regard  # noqa: E402
-from regard.errors import ObservationError, RankError  # noqa: E402
+from regard.errors import ObservationError  # noqa: E402
 from regard.parallel import ShardedKVCache  # noqa: E402
 
 
@@ -213,26 +212,6 @@ def watch_llama(mesh, save):
     save("llama, watch inside", seen, unchanged=torch.equal(plain.logits, output.logits))
 
 
-def lose_a_rank(how, mesh, folder, *, busy=0.0):
-    """Call after call; rank 1 is killed or stopped in the middle, and the others write what they get to know.
-
-    Where they are `busy` for some seconds after that call, its connections are closed before they write to it.
-    """
-    rank = mesh.get_rank()
-    q, k, v = (distribute_tensor(torch.randn(1, 2, 96, 8), mesh, [Shard(2)]).requires_grad_() for _ in range(3))
-    try:
-        for step in range(10_000):
-            regard.attention(q, k, v, mask=regard.masks.Causal()).to_local().sum().backward()
-            if rank == 1 and step == 5:
-                (folder / "lost").write_text(str(time.time()))
-                os.kill(os.getpid(), how)
-            elif step == 5:
-                time.sleep(busy)
-    except RankError as error:
-        (folder / f"said.{rank}").write_text(f"{time.time()} {error}")
-        os._exit(0)
-
-
 def close_connections(mesh, folder):
     """Rank 1 closes its connections in the middle, the first time that the program is run."""
     dist.barrier()  # a rank that is still connecting would wait for one that has closed for as long as its timeout
@@ -261,9 +240,6 @@ PROGRAMS = {
     "contract": compute_contract,
     "llama": compute_llama,
     "long": compute_long,
-    "killed": partial(lose_a_rank, signal.SIGKILL),
-    "killed while the others are busy": partial(lose_a_rank, signal.SIGKILL, busy=3.0),
-    "stopped": partial(lose_a_rank, signal.SIGSTOP),
 }
 
 
@@ -295,9 +271,9 @@ def fork(rank, *job):
         os._exit(code)
 
 
-def wait_for(children, *, lost, folder):
-    """Whether a rank failed that was not `lost` on purpose; `failed` tells how each one ended, in the order of time."""
-    waited = {child: rank for child, rank in children.items() if str(rank) not in lost}
+def wait_for(children, *, folder):
+    """Whether a rank failed; `failed` tells how each one ended, in the order of time."""
+    waited = dict(children)
     failed = False
     while waited:
         child, status = os.wait()
@@ -316,4 +292,4 @@ if __name__ == "__main__":
     job = int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
     if job[2] == "llama":
         import transformers.models.llama.modeling_llama  # noqa: F401
-    sys.exit(wait_for({fork(rank, *job): rank for rank in range(job[0])}, lost=sys.argv[4:], folder=job[1]))
+    sys.exit(wait_for({fork(rank, *job): rank for rank in range(job[0])}, folder=job[1]))
