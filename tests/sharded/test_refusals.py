@@ -65,7 +65,7 @@ def test_placements_that_cannot_be_computed_are_refused(mesh):
         regard.attention(q, k.full_tensor(), v)
     with pytest.raises(InputError, match="sharded over sequences and heads as `q` is"):
         regard.attention(q, *_shards(mesh, 1, 2)[1:])
-    with pytest.raises(InputError, match="what the ranks of a sharded sequence compute is \"strips\""):
+    with pytest.raises(InputError, match='what the ranks of a sharded sequence compute is "strips"'):
         regard.attention(*(x.full_tensor() for x in (q, k, v)), backend="sharded")
 
 

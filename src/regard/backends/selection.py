@@ -42,7 +42,7 @@ _REMOVED = {
     "numba": 'the compiled loops are backend="native" now, which needs no compiler and no command',
     "blockwise": 'its calls are computed by backend="strips", in as little memory',
     "split": 'backend="auto" computes its calls by "native" or by "sdpa"',
-    "sharded": "what the ranks of a sharded sequence compute is \"strips\", which q, k and v as DTensors take",
+    "sharded": 'what the ranks of a sharded sequence compute is "strips", which q, k and v as DTensors take',
     "triton": (
         'the Triton kernels were removed; backend="auto" computes additive scores by "strips" or '
         'by "reference", and regard.watch computes its statistics without a backend'
