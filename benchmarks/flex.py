@@ -3,7 +3,7 @@
     python benchmarks/flex.py [--tokens 4096 16384 65536] [--heads 16] [--width 64] [--seconds 4] [--out results.json]
 
 By hand is what its documentation shows: a `mask_mod` written for the mask, `create_block_mask`, and `flex_attention`
-under torch.compile(dynamic=False). Ours is regard.attention(..., backend="flex"), its checks and its look-up of tables
+under torch.compile(dynamic=False). Ours is regard.attention(..., backend="flex"), its look-up of the known call
 included, with a mask that is bound once for all layers, as our models bind it. Forward alone, and forward and backward,
 in bfloat16; wanted is a ratio of at most 1.03 (issue 7).
 
@@ -157,7 +157,7 @@ def differences() -> dict[str, float]:
             shapes = ((2, 4, n - 300, widths[0]), (2, 2, n, widths[0]), (2, 2, n, widths[1]))
             inputs = [torch.randn(shape, device="cuda").to(dtype).requires_grad_() for shape in shapes]
             asked = case(dtype)
-            learned = [one for one in regard.tensors.tensors(list(asked.values())) if one.requires_grad]
+            learned = [one for one in regard.values.tensors(list(asked.values())) if one.requires_grad]
             output = regard.attention(*inputs, backend=backend, max_bytes=2**34, **asked)
             up = torch.randn(output.shape, device="cuda").to(dtype)
             results.append([output, *torch.autograd.grad(output, [*inputs, *learned], up)])

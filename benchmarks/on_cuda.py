@@ -203,10 +203,9 @@ def _few_queries(report: Report, device: str) -> None:
 
 @section
 def _flex(report: Report, device: str) -> None:
-    """FlexAttention with our block masks, forward and backward."""
-    for seed, (queries, keys), mask in itertools.product(
-        range(2), ((64, 64), (100, 300), (513, 513)), ("none", "causal", "window", "documents")
-    ):
+    """FlexAttention with our block masks: forward and backward, calls that are known, decoding as keys grow."""
+    names = ("none", "causal", "window", "documents")
+    for seed, (queries, keys), mask in itertools.product(range(2), ((64, 64), (100, 300), (513, 513)), names):
         if report.is_over:
             return
         shape = Shape(2, 4, 2, queries, keys, WIDTH)
@@ -225,6 +224,20 @@ def _flex(report: Report, device: str) -> None:
             expected = run("reference", "cpu", torch.float64)
             for at, (found, exact) in enumerate(zip(run("flex", device, torch.float32), expected, strict=True)):
                 report.near(f"{what}: {at}", found, exact, 5e-3)
+    for mask, keys in itertools.product(names, range(290, 296)):
+        if report.is_over:
+            return
+        with report.trying(f"{mask}, decoding {keys} keys"), torch.no_grad():
+            generator = torch.Generator().manual_seed(keys)
+            drawn = [torch.randn(2, heads, n, 32, generator=generator) for heads, n in ((4, 1), (2, keys), (2, keys))]
+            given = MASKS[mask](Shape(2, 4, 2, 1, keys, WIDTH))
+            found, known = (
+                regard.attention(*(x.to(device) for x in drawn), mask=moved(given, device), backend="flex")
+                for _ in range(2)
+            )
+            expected = regard.attention(*(x.double() for x in drawn), mask=given, backend="reference")
+            report.near(f"{mask}, decoding {keys} keys", found, expected, 5e-3)
+            report.same(f"{mask}, decoding {keys} keys again", known, found)
 
 
 def tiny(name: str, **options: Any) -> nn.Module:

@@ -244,15 +244,17 @@ class Problem:
 
     def widened(self) -> "Problem":
         """The same problem with float32 in the place of all that is narrower; in compiled code as it is."""
-        wide = torch.float32
-        q, k, v = (x.to(torch.promote_types(x.dtype, wide)) for x in (self.q, self.k, self.v))
-        parts = parts_of(self)
-        leaves, form = flatten(parts)
-        if not torch.compiler.is_compiling() and any(leaf.is_floating_point() and leaf.itemsize < 4 for leaf in leaves):
-            parts = unflatten(
-                form, [leaf.to(wide) if leaf.is_floating_point() and leaf.itemsize < 4 else leaf for leaf in leaves]
-            )
-        return with_parts(replace(self, q=q, k=k, v=v), parts)
+        q, k, v = (x.to(torch.promote_types(x.dtype, torch.float32)) for x in (self.q, self.k, self.v))
+        return replace(self.with_wide_parts(), q=q, k=k, v=v)
+
+    def with_wide_parts(self) -> "Problem":
+        """The same problem with float32 in the place of what is narrower in its parts; in compiled code as it is."""
+        leaves, form = flatten(parts_of(self))
+        narrow = [leaf.is_floating_point() and leaf.itemsize < 4 for leaf in leaves]
+        if torch.compiler.is_compiling() or not any(narrow):
+            return self
+        wide = [leaf.to(torch.float32) if is_narrow else leaf for leaf, is_narrow in zip(leaves, narrow, strict=True)]
+        return with_parts(self, unflatten(form, wide))
 
     def restore(self, rows: Tensor) -> Tensor:
         """Give (batch, heads, ...) the leading dimensions that the caller's q had."""

@@ -57,7 +57,7 @@ class CallFromQK(WatchedCall):
 
     def __post_init__(self) -> None:
         self.marks = self.problem.k if self.marks is None else self.marks
-        self.problem = self.problem.prepared()
+        self.problem = self.problem.with_wide_parts().prepared()
         self.batch, self.heads = self.problem.batch, self.problem.heads
         self.queries, self.keys = self.problem.queries, self.problem.keys
 

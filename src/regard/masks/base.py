@@ -432,7 +432,7 @@ class Not(Mask):
         return type(self)(self.hidden.resolve_within(spans, place))
 
 
-_BOOKS = frozenset({"_own", "_identity", "_block_masks"})  # what a mask knows of its tensors, besides its fields
+_BOOKS = frozenset({"_own", "_identity"})  # what a mask knows of its tensors, besides its fields
 
 
 def _copied(part: Any) -> Any:

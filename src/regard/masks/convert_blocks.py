@@ -147,9 +147,12 @@ def mask_mod_of(mask: BoundMask, device: torch.device | str) -> Callable[[Tensor
 
 
 def _placed(value: Any, device: torch.device) -> Any:
-    """Copy what tensors a mask holds or has computed to a device: inside a kernel nothing can be moved."""
+    """Place what tensors a mask holds or has computed on a device: inside a kernel nothing can be moved.
+
+    They are other objects, also on the same device: what is planned for a mask is dropped when its tensors are gone.
+    """
     if isinstance(value, Tensor):
-        return value.to(device)
+        return value.detach().to(device)
     if type(value) in (tuple, list):
         return type(value)(_placed(one, device) for one in value)
     if not isinstance(value, Mask):

@@ -1,7 +1,8 @@
 """The backend: hands a problem to FlexAttention with the block mask that its mask gives ready-made."""
 
+from collections.abc import Callable
+from functools import partial
 from importlib import util
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,18 +11,21 @@ from torch.nn.functional import pad
 from regard.backends.attend import Results, with_sink
 from regard.backends.base import DERIVATIVES, SOFTMAX_OF_PRODUCTS, Answer, Backend
 from regard.backends.call_form import unwritable
-from regard.backends.flex.block_masks import block_mask_for, score_mod_of
-from regard.backends.flex.compiled import SHORT, Attend, compiled, uncompiled
+from regard.backends.flex.block_masks import Blocks, blocks_for, score_mod_of
+from regard.backends.flex.compiled import SHORT, compiled, uncompiled
 from regard.backends.operators import Operator
 from regard.normalizers.softmax import Sums
-from regard.problem import Problem
-from regard.tensors import human_bytes, is_traced
-from regard.values import tensors
+from regard.problem import Problem, parts_of
+from regard.problem_checks import learns
+from regard.tensors import human_bytes, is_traced, without_autocast
 
 __all__ = ["Flex"]
 
 _LEAST = 16  # the width of the smallest product on tensor cores
 _ROWS = 128  # rows of queries and heads that the decoding kernel finds place for in a block
+_KEPT = 2**18  # bytes of a block mask that is kept with a known call, up to 16,384 tokens
+
+Attend = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor | None]]
 
 
 class Flex(Backend):
@@ -39,7 +43,7 @@ class Flex(Backend):
     def __init__(self, *, compiles: bool = True) -> None:
         self.compiles = compiles
 
-    experimental = "on CUDA: it is right on an H100, but a call takes up to 0.4 ms longer than FlexAttention by hand"
+    experimental = "on CUDA: it was right on an H100, but its calls have not been timed there since they are cached"
     lacks = DERIVATIVES | SOFTMAX_OF_PRODUCTS | {"torch.func": "it does not run under torch.func"}
 
     def limits(self, problem: Problem) -> str | None:
@@ -47,33 +51,23 @@ class Flex(Backend):
         kind = _device_type(problem)
         if kind not in ("cuda", "cpu"):
             return f"it runs on CUDA and, forward only, on CPU, and the queries are on {problem.q.device}"
-        if kind == "cpu" and _learns(problem):
+        if kind == "cpu" and learns(problem.q, problem.k, problem.v, parts_of(problem)):
             return "FlexAttention has no backward on CPU"
         if not self.compiles:
-            return self._refuses_scores(problem)
+            needed, limit = self.bytes(problem), problem.max_bytes
+            sizes = f"{human_bytes(needed)}, more than the limit of {human_bytes(limit)}"
+            return f"uncompiled it holds all scores, {sizes}" if needed > limit else None
         if kind == "cuda" and util.find_spec("triton") is None:
             return "the package `triton` is not installed"
         if problem.q.dtype == torch.float64:
             return "its kernels take float32, float16 and bfloat16, and the queries are torch.float64"
-        if kind == "cpu" and problem.wants_lse:
-            return "on CPU it does not return the log-sum-exp"
-        if kind == "cpu" and problem.sink is not None:
-            return "on CPU it does not return the log-sum-exp, which a sink needs"
-        return None
-
-    def _refuses_scores(self, problem: Problem) -> str | None:
-        if self.bytes(problem) > problem.max_bytes:
-            return (
-                f"uncompiled it holds all scores, {human_bytes(self.bytes(problem))}, more than the limit of "
-                f"{human_bytes(problem.max_bytes)}"
-            )
+        if kind == "cpu" and _needs_lse(problem):
+            return f"on CPU it does not return the log-sum-exp{'' if problem.sink is None else ', which a sink needs'}"
         return None
 
     def bytes(self, problem: Problem) -> int:
         """The log-sum-exp of each row, or all scores where it is not compiled; all calls share a mask's tables."""
-        if not self.compiles:
-            return problem.weights_bytes
-        return problem.batch * problem.heads * problem.queries * 4
+        return problem.batch * problem.heads * problem.queries * 4 if self.compiles else problem.weights_bytes
 
     def cost(self, problem: Problem) -> float:
         """The pairs of the blocks that the mask leaves; it is chosen by name, so nothing is compared with this yet."""
@@ -82,6 +76,13 @@ class Flex(Backend):
     def leaves_graph(self, problem: Problem) -> bool:
         """Whether a value of the call is written in Python."""
         return unwritable(problem) is not None
+
+    def plain(self, problem: Problem) -> Callable[[Tensor, Tensor, Tensor], Tensor] | None:
+        """The compiled function with its block mask, unless that is large, and with a bias without tensors."""
+        blocks = blocks_for(problem)
+        if not self.compiles or blocks.nbytes > _KEPT:
+            return None
+        return partial(_output, self._function(problem, blocks))
 
     def __call__(self, problem: Problem) -> Answer:
         """Compute in the inputs' type, sums and softmax in float32, whatever autocast would have."""
@@ -92,34 +93,48 @@ class Flex(Backend):
 
     def attend(self, problem: Problem) -> tuple[Tensor, Sums | None]:
         """Compute the output, and the sums of the rows if the log-sum-exp is wanted."""
-        with torch.autocast(problem.q.device.type, enabled=False):
+        with without_autocast(problem.q.device):
             ready = problem.prepared()
-            output, lse = self._attend(problem)(
-                *(self._laid_out(x) for x in (ready.q, ready.k, ready.v)),
-                score_mod_of(ready),
-                block_mask_for(ready),
-                ready.scale,
-                with_lse=problem.wants_lse or problem.sink is not None,
-                options=_options(problem),
-            )
-            output = output[..., : problem.v.shape[-1]]
+            output, lse = self._function(ready, blocks_for(ready))(ready.q, ready.k, ready.v)
             sums = None if lse is None else Sums.of(lse)
             if problem.sink is not None:
                 assert sums is not None
                 output, sums = with_sink(output, sums, problem.sink)
         return output.to(problem.q.dtype), sums if problem.wants_lse else None
 
-    def _attend(self, problem: Problem) -> Attend:
-        return compiled(problem) if self.compiles else uncompiled()
+    def _function(self, problem: Problem, blocks: Blocks) -> Attend:
+        """A function of q, k and v of a prepared problem that returns its output, and the log-sum-exp if needed."""
+        attend = compiled(problem) if self.compiles else uncompiled()
+        # The kernel for decoding lays the rows of all heads of a group side by side in one block, if they fit.
+        rows = problem.queries * (problem.heads // problem.kv_heads)
+        options = {"FORCE_USE_FLEX_ATTENTION": True} if problem.queries < SHORT and rows > _ROWS else None
+        rest = score_mod_of(problem), blocks.block_mask, problem.scale, options, _needs_lse(problem)
+        least = _LEAST if self.compiles else 1
 
-    def _laid_out(self, x: Tensor) -> Tensor:
-        """Wide enough for a kernel, in rows of one piece, none of which is another's memory too."""
-        if self.compiles and x.shape[-1] < _LEAST:
-            x = pad(x, (0, _LEAST - x.shape[-1]))  # zeros change no product, and their columns are cut off
-        elif x.stride(-1) != 1 or 0 in x.stride():
-            x = x.contiguous()
-        # On CPU FlexAttention refuses what could get a gradient, even where none is asked for.
-        return x if torch.is_grad_enabled() else x.detach()
+        def function(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor | None]:
+            output, lse = attend(*(_laid_out(x, least) for x in (q, k, v)), *rest)
+            return output[..., : v.shape[-1]], lse
+
+        return function
+
+
+def _needs_lse(problem: Problem) -> bool:
+    return problem.wants_lse or problem.sink is not None
+
+
+def _laid_out(x: Tensor, least: int) -> Tensor:
+    """Wide enough for a kernel, in rows of one piece, none of which is another's memory too."""
+    if x.shape[-1] < least:
+        x = pad(x, (0, least - x.shape[-1]))  # zeros change no product, and their columns are cut off
+    elif x.stride(-1) != 1 or 0 in x.stride():
+        x = x.contiguous()
+    # On CPU FlexAttention refuses what could get a gradient, even where none is asked for.
+    return x if torch.is_grad_enabled() else x.detach()
+
+
+def _output(attend: Attend, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    with without_autocast(q.device):
+        return attend(q, k, v)[0].to(q.dtype)
 
 
 def _results(problem: Problem, _: Results | None, __: bool) -> Results:
@@ -137,14 +152,3 @@ def _device_type(problem: Problem) -> str:
     if kind == "meta":
         return "cuda" if torch.cuda.is_available() else "cpu"
     return kind
-
-
-def _learns(problem: Problem) -> bool:
-    parts = (problem.q, problem.k, problem.v, problem.score, problem.bias, problem.normalizer)
-    return torch.is_grad_enabled() and any(one.requires_grad for one in tensors(parts))
-
-
-def _options(problem: Problem) -> dict[str, Any] | None:
-    """The kernel for decoding lays the rows of all heads of a group side by side in one block, if they fit."""
-    rows = problem.queries * (problem.heads // problem.kv_heads)
-    return {"FORCE_USE_FLEX_ATTENTION": True} if problem.queries < SHORT and rows > _ROWS else None

@@ -1,28 +1,29 @@
-"""What FlexAttention is given: block masks, made once for all layers that share a mask, and softcap and bias."""
+"""What FlexAttention is told besides q, k and v: block masks, made once for all layers that share a mask, and what is
+done to scores.
+"""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from regard.masks import BoundMask
-from regard.masks.block_tables import BlockTables, block_tables, bytes_of_tables
+from regard.masks.block_tables import block_tables, bytes_of_tables
 from regard.masks.convert_blocks import mask_mod_of
 from regard.masks.plan_cache import PLANS
+from regard.positions import ALiBi, Bias, Relative, alibi_slopes
+from regard.positions.evaluated import evaluate
 from regard.problem import Problem
+from regard.problem_checks import learns
 from regard.values import flatten, tensors, unflatten
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
-from collections.abc import Callable
-from dataclasses import replace
 
-from torch import Tensor
-
-from regard.diagonals import distances
-from regard.positions import ALiBi, Bias, Relative, alibi_slopes
-
-__all__ = ["block_mask_for", "score_mod_of"]
+__all__ = ["Blocks", "blocks_for", "score_mod_of"]
 
 _BLOCKS = (128, 256, 512, 1024)  # rows and columns; larger ones where a table would have too many
 _SMALL, _MOST = 16 * 2**20, 256 * 2**20  # bytes of tables that may be as wide as there are blocks, and of any
@@ -30,65 +31,45 @@ _WHOLE = 2**30  # the size of block for which FlexAttention compares no lengths
 
 
 @dataclass(frozen=True, eq=False)
-class _Plan:
-    block: int
-    tables: BlockTables
-    whole: "BlockMask | None"  # with the rule in it, unless that would keep tensors alive
+class Blocks:
+    """A block mask, and the bytes of its tables and of what its rule reads."""
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the tables."""
-        return sum(one.nbytes for one in tensors(self.tables))
+    block_mask: "BlockMask"
+    nbytes: int
 
 
-def block_mask_for(problem: Problem) -> "BlockMask":
-    """The block mask of a problem on its device.
-
-    Tables are kept for the mask as it was given, as plans of blocks are (`masks.plan_cache`).
-    """
+def blocks_for(problem: Problem) -> Blocks:
+    """The block mask of a problem on its device, planned once for all calls that share the mask."""
     bound, device = problem.mask, problem.q.device
     if bound is None:
-        return _of_one_block(device)
-    found = PLANS.of(bound, ("flex", device), lambda: _plan(problem, bound, device))
-    if found.whole is not None:
-        return found.whole
-    if bound.given.identity() is None:  # it may be another in the next call
-        return _whole(bound, found.tables, found.block, device)
-    # On the mask itself, with whose tensors it goes.
-    own: dict[tuple[torch.device, int, int, int], BlockMask] = vars(bound.given).setdefault("_block_masks", {})
-    place = device, bound.q_len, bound.kv_len, bound.q_offset
-    if place not in own:
-        own[place] = _whole(bound, found.tables, found.block, device)
-    return own[place]
+        return _one_block(device)
+    return PLANS.of(bound, ("flex", device), lambda: _planned(problem, bound, device))
 
 
-def _of_one_block(device: torch.device) -> "BlockMask":
-    """The block mask that FlexAttention takes where it is given none: made here, because it makes it under vmap, which
-    fails within an operator that compiled code calls.
+@cache
+def _one_block(device: torch.device) -> Blocks:
+    """What FlexAttention takes where it is given no block mask: made here, because it makes it under vmap, which fails
+    within an operator that compiled code calls.
     """
     from torch.nn.attention.flex_attention import BlockMask, noop_mask
 
-    count = torch.ones(1, 1, 1, dtype=torch.int32, device=device)
-    index = torch.zeros(1, 1, 1, 1, dtype=torch.int32, device=device)
+    with torch.inference_mode(False):  # a later call may train with it
+        count = torch.ones(1, 1, 1, dtype=torch.int32, device=device)
+        index = torch.zeros(1, 1, 1, 1, dtype=torch.int32, device=device)
     by_rows, by_columns = (count, index, None, None), (count, index, None, None)
-    return BlockMask((1, 1), *by_rows, *by_columns, BLOCK_SIZE=(_WHOLE, _WHOLE), mask_mod=noop_mask)
+    return Blocks(BlockMask((1, 1), *by_rows, *by_columns, BLOCK_SIZE=(_WHOLE, _WHOLE), mask_mod=noop_mask), 8)
 
 
-def _plan(problem: Problem, bound: BoundMask, device: torch.device) -> _Plan:
+def _planned(problem: Problem, bound: BoundMask, device: torch.device) -> Blocks:
     for block in _BLOCKS:
-        found = problem.plan(block)
+        plan = problem.plan(block)
         # The compiled CPU kernel wants tables as wide as there are blocks; elsewhere one width suits all batches.
-        narrow = device.type != "cpu" and bytes_of_tables(found, narrow=False) > _SMALL
-        if bytes_of_tables(found, narrow=narrow) <= _MOST:
+        narrow = device.type != "cpu" and bytes_of_tables(plan, narrow=False) > _SMALL
+        if (nbytes := bytes_of_tables(plan, narrow=narrow)) <= _MOST:
             break
-    tables, identity = block_tables(found, narrow=narrow).to(device), bound.given.identity()
-    return _Plan(
-        block, tables, _whole(bound, tables, block, device) if identity is not None and not identity[0] else None
-    )
-
-
-def _whole(bound: BoundMask, tables: BlockTables, block: int, device: torch.device) -> "BlockMask":
-    return tables.block_mask((bound.q_len, bound.kv_len), block, mask_mod_of(bound, device))
+    tables = block_tables(plan, narrow=narrow).to(device)
+    block_mask = tables.block_mask((bound.q_len, bound.kv_len), block, mask_mod_of(bound, device))
+    return Blocks(block_mask, nbytes + sum(tensor.nbytes for tensor in tensors(bound.mask)))
 
 
 Added = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -115,32 +96,27 @@ def score_mod_of(problem: Problem) -> ScoreMod | None:
 
 def _added(bias: Bias, problem: Problem) -> Added:
     """The bias of single pairs, read from tensors or computed: a kernel makes none."""
-    learned = torch.is_grad_enabled() and any(one.requires_grad for one in tensors(bias))
+    start, device, learned = problem.q_offset, problem.q.device, learns(bias)
     wide = torch.promote_types(problem.q.dtype, torch.float32)
-    if isinstance(bias, ALiBi) and not learned:
-        slopes = alibi_slopes(bias.num_heads, problem.q.device) if bias.slopes is None else bias.slopes.detach()
-        return _asked(replace(bias, slopes=slopes.to(wide)), problem.q_offset)
-    if isinstance(bias, Relative):
+    if isinstance(bias, Relative) and (learned or not isinstance(bias, ALiBi)):
         # A number for each distance: little is computed for each pair, and gradients of fewer pairs meet in one place.
-        return _along_diagonals(bias.diagonals(distances(problem.i(), problem.j())).to(wide), problem.queries)
-    # Gradients of pairs are added up in the type of the tensor.
+        table = evaluate(bias, problem.queries, problem.keys, start, device)
+        values, last, per_head = table.values.to(wide), problem.queries - 1, table.leading[1] > 1
+
+        def along_diagonals(_: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+            return values[head if per_head else torch.zeros_like(head), last - query + key]
+
+        return along_diagonals
+    computed = isinstance(bias, ALiBi)
+    if isinstance(bias, ALiBi) and bias.slopes is None:
+        bias = replace(bias, slopes=alibi_slopes(bias.num_heads, device))
     leaves, form = flatten(bias)
-    leaves = [leaf.to(wide) if learned and leaf.is_floating_point() else leaf for leaf in leaves]
-    return _asked(unflatten(form, leaves), problem.q_offset)
+    if learned or computed:  # gradients of pairs are added up in the type of the tensor
+        leaves = [leaf.to(wide) if leaf.is_floating_point() else leaf for leaf in leaves]
+    pairs = unflatten(form, leaves)
 
+    def at_positions(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        number: Tensor = pairs(batch, head, query + start, key)
+        return number
 
-def _asked(bias: Bias, start: int) -> Added:
-    def added(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        return bias(batch, head, query + start, key)
-
-    return added
-
-
-def _along_diagonals(values: Tensor, queries: int) -> Added:
-    """Look up the diagonal on which a pair lies: they are ordered as in `regard.diagonals`."""
-    many = values.shape[0] > 1
-
-    def added(_: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        return values[head if many else torch.zeros_like(head), key - query + (queries - 1)]
-
-    return added
+    return at_positions
