@@ -1,11 +1,16 @@
 """explain() says which backend runs, why the others refused, and what it costs; nothing quadratic is ever silent."""
 
+from contextlib import nullcontext
+from functools import partial
+
 import pytest
 import torch
 
 import regard
 from oracles import Largest
 from regard import backends, masks, scores
+from regard.backends.base import Mode
+from regard.backends.selection import named
 from regard.errors import InputError
 from regard.normalizers import Softmax
 from regard.problem import Problem
@@ -168,14 +173,51 @@ def test_compiled_code_holds_whole_tensors_only_where_they_are_small():
     cases = [
         (512, {"mask": masks.Window(128)}, "sdpa"),
         (512, {"score": scores.ScaledDot(softcap=5.0)}, "reference"),
+        (512, {"mask": masks.RandomBlocks(2)}, "strips"),
         (5000, {"mask": masks.Window(128)}, "strips"),
         (5000, {"dropout": 0.1}, "strips"),
         (5000, {"mask": masks.Causal()}, "sdpa"),
         (5000, {"return_weights": True}, "reference"),
     ]
     for case in sweep(cases):
-        with case as (n, asked, name), pytest.MonkeyPatch.context() as monkeypatch:
+        with case as (n, asked, name):
             x = torch.zeros(1, 1, n, 8, device="meta")
-            problem = Problem.of(x, x, x, **asked)
-            monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-            assert backends.choose(problem).name == name
+            assert backends.choose(Problem.of(x, x, x, **asked), mode=Mode.COMPILED).name == name
+
+
+def test_compiled_code_refuses_in_the_words_of_eager_code():
+    problem = Problem.of(X, X, X, score=scores.ScaledDot(softcap=30.0))
+    for backend in ("sdpa", "native"):
+        mine = named()[backend].refuses(problem, Mode.EAGER)
+        assert mine == named()[backend].refuses(problem, Mode.COMPILED)
+    for mode in Mode:
+        with pytest.raises(InputError, match="the backend 'sdpa' cannot run this call: it has no softcap"):
+            backends.choose(problem, "sdpa", mode=mode)
+    drawn = Problem.of(X, X, X, mask=masks.RandomBlocks(2))
+    with pytest.raises(InputError, match="'reference' cannot run this call: compiled code cannot draw the blocks"):
+        backends.choose(drawn, "reference", mode=Mode.COMPILED)
+
+
+RULE = masks.MaskMod(lambda batch, head, i, j: (i + j) % 3 > 0)
+BREAK = "compiled code leaves its graph for it: {} is written in Python, and the operator of {} holds values of regard"
+
+
+def test_explain_says_where_a_compiler_has_to_break_its_graph_and_only_there():
+    """What it says is what `torch.compile` does, asked by fullgraph=True."""
+    long = torch.zeros(1, 1, 4100, 8)
+    cases = [
+        (X[:1, :1], {"mask": RULE}, None),
+        (X[:1, :1], {"mask": RULE, "backend": "strips"}, ("MaskMod", "strips")),
+        (long, {"mask": RULE}, ("MaskMod", "strips")),
+        (long, {"mask": masks.Window(9)}, None),
+        (X[:1, :1], {"mask": RULE & masks.RandomBlocks(2)}, ("MaskMod", "strips")),
+    ]
+    for case in sweep(cases):
+        with case as (x, asked, said):
+            lines = str(regard.explain(x, x, x, **asked)).splitlines()
+            breaks = [line for line in lines if "compiled code" in line]
+            assert breaks == ([] if said is None else [BREAK.format(*said) + " alone"])
+            torch._dynamo.reset()
+            call = torch.compile(partial(regard.attention, **asked), backend="eager", fullgraph=True)
+            with nullcontext() if said is None else pytest.raises(torch._dynamo.exc.Unsupported):
+                call(x, x, x)

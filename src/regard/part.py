@@ -46,6 +46,21 @@ class Part:
     whole: tuple[int, int]
     is_masked: bool = True
 
+    @classmethod
+    def everything(cls, batch: int, heads: int, queries: int, keys: int, q_offset: int) -> "Part":
+        """All rows and all keys of a call with these sizes."""
+        part: Part = object.__new__(cls)  # compilers fix the lengths in slices that a class is called with
+        for name, value in (
+            ("batch", slice(0, batch)),
+            ("heads", slice(0, heads)),
+            ("rows", slice(0, queries)),
+            ("spans", (slice(0, keys),)),
+            ("q_offset", q_offset),
+            ("whole", (batch, heads)),
+        ):
+            object.__setattr__(part, name, value)
+        return part
+
     @property
     def columns(self) -> int:
         """The number of keys."""

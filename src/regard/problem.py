@@ -192,8 +192,7 @@ class Problem:
     @property
     def everything(self) -> Part:
         """All rows and all keys, as one part."""
-        batch, heads, rows, keys = (slice(0, size) for size in (self.batch, self.heads, self.queries, self.keys))
-        return Part(batch, heads, rows, (keys,), self.q_offset, (self.batch, self.heads))
+        return Part.everything(self.batch, self.heads, self.queries, self.keys, self.q_offset)
 
     @property
     def leaves_keys_out(self) -> bool:

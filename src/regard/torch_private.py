@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 import torch
@@ -30,6 +31,8 @@ from torch._C._functorch import (
     peek_interpreter_stack,
 )
 from torch._C._nn import scaled_dot_product_attention
+from torch._library import opaque_object
+from torch._opaque_base import OpaqueBase
 from torch._ops import OpOverload, OpOverloadPacket
 from torch.overrides import _get_current_function_mode_stack as get_current_function_mode_stack
 from torch.overrides import _pop_mode as pop_mode
@@ -108,7 +111,32 @@ def learns_outside(tensor: torch.Tensor) -> bool:
     return False
 
 
+class Ambient(OpaqueBase):
+    """A context variable that compiled code may read, of a string: what was compiled for one value serves no other.
+
+    Compilers guard neither a `ContextVar` nor a `threading.local`; an opaque object is asked for what its guard is on
+    before each compiled call, in the thread and the context of that call.
+    """
+
+    def __init__(self, variable: ContextVar[str]) -> None:
+        self.variable = variable
+
+    def get(self) -> str:
+        """Return the value in this context."""
+        return self.variable.get()
+
+
+_register = getattr(opaque_object, "register_custom_class", None) or opaque_object.register_opaque_type
+_register(
+    Ambient,
+    typ="reference",
+    guard_fn=lambda ambient: [ambient.get()],
+    members={"get": opaque_object.MemberType.USE_REAL},
+)
+
+
 __all__ = [
+    "Ambient",
     "DisableTorchFunction",
     "OpOverload",
     "OpOverloadPacket",

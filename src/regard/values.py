@@ -106,7 +106,7 @@ def _unflatten(form: Form, rest: Iterator[Any], checked: tuple[type, ...]) -> An
     if not is_dataclass(kind):
         return parts[0]
     value: Any = object.__new__(made)
-    for name, part in zip(field_names(kind), parts, strict=True):
+    for name, part in zip(field_names(value), parts, strict=True):
         object.__setattr__(value, name, _unflatten(part, rest, checked))
     if issubclass(made, checked) and hasattr(value, "__post_init__"):
         value.__post_init__()

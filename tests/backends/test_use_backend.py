@@ -1,6 +1,8 @@
 """`regard.use_backend`: a backend for all calls of a block of code."""
 
+import asyncio
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -91,8 +93,90 @@ def test_a_removed_backend_is_named_as_such_with_what_takes_its_place(name, word
         pass
 
 
-def test_compiled_code_does_not_see_it():
+def compiled_call(**options):
+    """A compiled call, and what attends in each of its graphs."""
+    graphs = []
+
+    def keep(graph, _):
+        names = " ".join(str(node.target) for node in graph.graph.nodes)
+        known = {"regard.native": "native", "regard.strips": "strips", "scaled_dot_product": "sdpa"}
+        graphs.append(next((name for part, name in known.items() if part in names), "reference"))
+        return graph
+
+    torch._dynamo.reset()
+    call = torch.compile(lambda x: regard.attention(x, x, x, **options), backend=keep, fullgraph=True)
+    return call, graphs
+
+
+def is_that_of(output, x, backend, **options):
+    """Whether it has the bits of a backend and not those of others; `strips` has those of the formula here."""
+    return torch.equal(output, regard.attention(x, x, x, backend=backend, **options))
+
+
+def test_compiled_code_sees_it_in_every_order_and_is_compiled_once_for_each():
+    options = {"mask": masks.Window(5)}
+    x, (call, graphs) = drawn(), compiled_call(**options)
+    assert not is_that_of(regard.attention(x, x, x, backend="sdpa", **options), x, "reference", **options)
+    for _ in range(2):  # the second time all are compiled
+        assert is_that_of(call(x), x, "sdpa", **options)
+        with regard.use_backend("reference"):
+            assert is_that_of(call(x), x, "reference", **options)
+            with regard.use_backend("strips"):
+                assert is_that_of(call(x), x, "strips", **options)
+            with regard.use_backend("auto"):
+                assert is_that_of(call(x), x, "sdpa", **options)
+            with ThreadPoolExecutor(1) as other:
+                assert is_that_of(other.submit(call, x).result(), x, "sdpa", **options)
+            assert is_that_of(call(x), x, "reference", **options)
+    assert is_that_of(call(x), x, "sdpa", **options)
+    assert graphs == ["sdpa", "reference", "strips"]
+
+
+def test_compiled_code_sees_that_of_its_own_task_of_asyncio():
+    x, (call, graphs) = drawn(), compiled_call()
+    named = {name: regard.attention(x, x, x, backend=name) for name in ("reference", "sdpa")}
+    entered, left = asyncio.Event(), asyncio.Event()
+
+    async def inside():
+        with regard.use_backend("reference"):
+            entered.set()
+            await left.wait()
+            return call(x)
+
+    async def beside():
+        await entered.wait()
+        output = call(x)
+        left.set()
+        return output
+
+    async def both():
+        return await asyncio.gather(inside(), beside())
+
+    first, second = asyncio.run(both())
+    assert torch.equal(first, named["reference"])
+    assert torch.equal(second, named["sdpa"])
+    assert graphs == ["sdpa", "reference"]
+
+
+def test_compiled_code_that_opens_it_itself_takes_it_for_that_block_alone():
+    def call(x):
+        before = regard.attention(x, x, x)
+        with regard.use_backend("reference"):
+            within = regard.attention(x, x, x)
+        return before, within, regard.attention(x, x, x)
+
     x = drawn()
-    compiled = torch.compile(lambda one: regard.attention(one, one, one), fullgraph=True, backend="eager")
-    with regard.use_backend("reference"):
-        torch.testing.assert_close(compiled(x), regard.attention(x, x, x))
+    torch._dynamo.reset()
+    compiled = torch.compile(call, backend="eager")
+    for _ in range(2):
+        before, within, after = compiled(x)
+        assert is_that_of(before, x, "sdpa")
+        assert is_that_of(within, x, "reference")
+        assert is_that_of(after, x, "sdpa")
+
+
+def test_compiled_code_leaves_what_it_refuses_to_others():
+    x, (call, graphs) = drawn().double(), compiled_call()
+    with regard.use_backend("native"):
+        assert is_that_of(call(x), x, "sdpa")
+    assert graphs == ["sdpa"]

@@ -2,10 +2,12 @@
 
 import pytest
 import torch
+from torch import nn
 
 import regard
 from regard import masks, normalizers, positions, scores
 from regard.errors import InputError
+from regard.nn import ValueModule
 from sweeps import sweep
 from tiers import slow_but
 
@@ -116,3 +118,83 @@ def test_what_is_wrong_in_numbers_is_refused_in_compiled_code_too(name):
         call(x, given)
     with pytest.raises(RuntimeError, match=message):
         torch.compile(call, fullgraph=True, backend="eager")(x, given)
+
+
+LENGTHS = (20, 9, 33, 5, 16, 17, 40, 6, 21, 30)  # on both sides of the length in training
+OF_LENGTH = {
+    "dynamic ntk": positions.DynamicNTK(2.0, original_max_position_embeddings=16),
+    "longrope": positions.LongRoPE(2.0, (1.0,) * 4, (1.0, 2.0, 3.0, 4.0), original_max_position_embeddings=16),
+}
+
+
+class Turned(nn.Module):
+    """A call with a rotary embedding of the length: of all texts, or by their own positions."""
+
+    def __init__(self, scaling, is_by_text):
+        super().__init__()
+        self.rotary, self.is_by_text = positions.RoPE(WIDTH, scaling=scaling), is_by_text
+
+    def forward(self, x, ids):
+        rotary = self.rotary.at(ids) if self.is_by_text else self.rotary
+        return regard.attention(x, x, x, rotary=rotary, mask=masks.Causal())
+
+
+def text_of(n):
+    """Vectors, and positions of two texts, of which the second is padded on the left."""
+    return drawn(2, HEADS, n, WIDTH), (torch.arange(n) - torch.tensor([[0], [3]])).clamp(min=0)
+
+
+@pytest.mark.parametrize("is_by_text", [False, True], ids=["all texts", "each text"])
+@pytest.mark.parametrize("name", OF_LENGTH)
+def test_a_rotary_embedding_of_the_length_is_compiled_once_for_all_lengths(name, is_by_text):
+    module, graphs = Turned(OF_LENGTH[name], is_by_text), []
+    torch._dynamo.reset()
+    compiled = torch.compile(module, fullgraph=True, dynamic=True, backend=lambda graph, _: graphs.append(1) or graph)
+    for n in LENGTHS:
+        torch.testing.assert_close(compiled(*text_of(n)), module(*text_of(n)))
+    assert len(graphs) == 1
+    length = torch.export.Dim("n", min=2, max=4096)
+    program = torch.export.export(module, text_of(20), dynamic_shapes=({2: length}, {1: length})).module()
+    for n in (2, *LENGTHS):
+        torch.testing.assert_close(program(*text_of(n)), module(*text_of(n)))
+
+
+LEARNED = {
+    "t5": ((32, HEADS), lambda table: {"bias": positions.T5Bias(table, bidirectional=True)}),
+    "sink": ((HEADS,), lambda sink: {"normalizer": normalizers.Softmax(sink)}),
+    "shaw": ((7, WIDTH), lambda table: {"score": scores.Shaw(table)}),
+}
+
+
+class Holds(nn.Module):
+    """A call with values that have a parameter: in a module, in an attribute, or in a list."""
+
+    def __init__(self, options, place):
+        super().__init__()
+        (self.name, value), *_ = options.items()
+        self.place, self.attribute, self.items = place, None, []
+        if place == "module":
+            self.value = ValueModule(value)
+        elif place == "attribute":
+            self.attribute = value
+        else:
+            self.items.append(value)
+
+    def forward(self, x):
+        value = self.value() if self.place == "module" else self.items[0] if self.items else self.attribute
+        return regard.attention(x, x, x, **{self.name: value})
+
+
+@pytest.mark.parametrize("place", ["module", "attribute", "list"])
+def test_gradients_reach_what_a_compiled_module_holds(place):
+    """`fullgraph=True`: making a value of a `ValueModule` once broke the graph."""
+    for case in sweep(LEARNED):
+        with case as name:
+            shape, made = LEARNED[name]
+            parameter = nn.Parameter(drawn(*shape))
+            module, x = Holds(made(parameter), place), drawn(2, HEADS, N, WIDTH)
+            with regard.use_backend("reference"):
+                exact = torch.autograd.grad(module(x).square().sum(), parameter)
+            torch._dynamo.reset()
+            compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
+            torch.testing.assert_close(torch.autograd.grad(compiled(x).square().sum(), parameter), exact)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
+from enum import Enum
 from typing import ClassVar
 
 import torch
@@ -16,20 +17,40 @@ from regard.problem import Problem
 from regard.scores import ScaledDot, Score
 from regard.tensors import in_forward_mode
 from regard.torch_private import (
+    Ambient,
     TransformType,
     get_interpreter_stack,
     get_unwrapped,
     is_batchedtensor,
+    is_exporting,
     is_functorch_wrapped_tensor,
     peek_interpreter_stack,
 )
 from regard.values import tensors
 
 __all__ = [
-    "DERIVATIVES", "FEATURES", "LARGE", "PREFERRED", "SOFTMAX_OF_PRODUCTS", "Answer", "Backend", "preferred",
+    "DERIVATIVES", "FEATURES", "LARGE", "PREFERRED", "SOFTMAX_OF_PRODUCTS", "TRACED", "Answer", "Backend", "Mode",
+    "preferred",
 ]  # fmt: skip
 
 PREFERRED: ContextVar[str] = ContextVar("preferred", default="auto")
+_PREFERRED = Ambient(PREFERRED)
+
+
+class Mode(Enum):
+    """Where a call is made, which decides what can be asked about it."""
+
+    EAGER = "eager"
+    COMPILED = "compiled"  # planning cannot be traced
+    EXPORTED = "exported"  # for any length, on any machine: no comparison of sizes may become a guard
+
+    @classmethod
+    def now(cls) -> "Mode":
+        """Return the mode of the code that runs."""
+        if not torch.compiler.is_compiling():
+            return cls.EAGER
+        return cls.EXPORTED if is_exporting() else cls.COMPILED
+
 
 # What a call may need of a backend: a word for the sentence of one that lacks it, or whether it is needed.
 FEATURES: Mapping[str, Callable[[Problem], str | bool]] = {
@@ -44,7 +65,7 @@ FEATURES: Mapping[str, Callable[[Problem], str | bool]] = {
     "weight_factor": lambda call: call.weight_factor is not None,
     "dropout": lambda call: call.dropout is not None,
     "mapped mask": lambda call: call.mask is not None and any(map(_is_mapped, tensors(call.mask.mask))),
-    "drawn mask": lambda call: torch.compiler.is_compiling() and call.mask is not None and draws_blocks(call.mask.mask),
+    "drawn mask": lambda call: call.mask is not None and draws_blocks(call.mask.mask),
     "gradients": lambda call: torch.is_grad_enabled() and any(x.requires_grad for x in (call.q, call.k, call.v)),
     "forward mode": lambda call: _has_tangents(call),
     "second derivative": lambda _: _is_nested(),
@@ -61,6 +82,8 @@ DERIVATIVES = {
     "forward mode": "it has no forward-mode derivative (jvp, jacfwd, hessian)",
     "second derivative": "it has no second derivative inside torch.func",
 }
+# What backends lack in graphs whose calls are PyTorch's own operations there, and no operator.
+TRACED = {"drawn mask": "compiled code cannot draw the blocks of RandomBlocks, which an operator can"}
 # What backends lack that know no more than masked, biased and capped products, and their softmax.
 SOFTMAX_OF_PRODUCTS = {
     "weights": "it never holds all weights",
@@ -113,18 +136,22 @@ class Backend:
     """One way to compute a problem, exact or not at all.
 
     What it cannot do it declares: `lacks` has a sentence for each of `FEATURES` that it refuses, in the order in which
-    they are said. `experimental` says on which hardware it is not yet as fast or as well tried as it should be.
+    they are said, and `lacks_in_graphs` those that it refuses in compiled and exported code besides. `experimental`
+    says on which hardware it is not yet as fast or as well tried as it should be.
     """
 
     name: ClassVar[str]
     lacks: ClassVar[Mapping[str, str]] = DERIVATIVES
+    lacks_in_graphs: ClassVar[Mapping[str, str]] = {}
     experimental: ClassVar[str] = ""
 
-    def refuses(self, problem: Problem) -> str | None:
-        """Say why this backend cannot compute the problem exactly, or None if it can."""
-        for feature, sentence in self.lacks.items():
-            if needed := FEATURES[feature](problem):
-                return sentence.format(needed)
+    def refuses(self, problem: Problem, mode: Mode | None = None) -> str | None:
+        """Say why this backend cannot compute the problem exactly, or None if it can; by default where this runs."""
+        in_graph = (Mode.now() if mode is None else mode) is not Mode.EAGER
+        for lacks in (self.lacks, self.lacks_in_graphs) if in_graph else (self.lacks,):
+            for feature, sentence in lacks.items():
+                if needed := FEATURES[feature](problem):
+                    return sentence.format(needed)
         return self.limits(problem)
 
     def limits(self, problem: Problem) -> str | None:
@@ -171,8 +198,8 @@ class Backend:
 
 
 def preferred() -> str:
-    """The backend that is preferred here (see `use_backend`), or "auto"."""
-    return "auto" if torch.compiler.is_compiling() else PREFERRED.get()
+    """The backend that is preferred here (see `use_backend`), or "auto"; other code is compiled for each."""
+    return _PREFERRED.get()
 
 
 LARGE = 2.0**10  # beyond it float32 rounds a log-sum-exp by more than 2⁻¹⁵, and every weight of the row with it

@@ -5,16 +5,13 @@ from typing import ClassVar
 
 import torch
 
-from regard.backends.base import Answer, Backend
+from regard.backends.base import TRACED, Answer, Backend
 from regard.backends.formula import formula
 from regard.part import repeated
 from regard.problem import Problem, held_by
 from regard.tensors import human_bytes, without_autocast
 
-__all__ = ["TRACED", "Reference"]
-
-# What backends lack that are PyTorch's own operations in a graph.
-TRACED = {"drawn mask": "compiled code cannot draw the blocks of RandomBlocks, which an operator can"}
+__all__ = ["Reference"]
 
 
 class Reference(Backend):
@@ -26,7 +23,8 @@ class Reference(Backend):
 
     name = "reference"
 
-    lacks: ClassVar[Mapping[str, str]] = TRACED
+    lacks: ClassVar[Mapping[str, str]] = {}
+    lacks_in_graphs = TRACED
 
     def limits(self, problem: Problem) -> str | None:
         """Only what would not fit into `max_bytes`."""

@@ -12,8 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard.backends.attend import as_first_derivatives
-from regard.backends.base import DERIVATIVES, LARGE, Answer, Backend
-from regard.backends.reference import TRACED
+from regard.backends.base import DERIVATIVES, LARGE, TRACED, Answer, Backend
 from regard.diagonals import distances
 from regard.masks import Causal, Dense
 from regard.part import Part
@@ -33,20 +32,17 @@ class Sdpa(Backend):
 
     name = "sdpa"
 
-    lacks = (
-        DERIVATIVES
-        | TRACED
-        | {
-            "weights": "fused kernels do not return weights",
-            "log-sum-exp": "it does not return the log-sum-exp",
-            "score": "it knows the dot product alone, not {}",
-            "softcap": "it has no softcap",
-            "normalizer": "it has no {}, only the softmax",
-            "sink": "it has no sink logit",
-            "weight_factor": "it has no factor on the weights",
-            "dropout": "its dropout cannot be repeated from a seed, and leaves the fused kernel on CPU",
-        }
-    )
+    lacks = DERIVATIVES | {
+        "weights": "fused kernels do not return weights",
+        "log-sum-exp": "it does not return the log-sum-exp",
+        "score": "it knows the dot product alone, not {}",
+        "softcap": "it has no softcap",
+        "normalizer": "it has no {}, only the softmax",
+        "sink": "it has no sink logit",
+        "weight_factor": "it has no factor on the weights",
+        "dropout": "its dropout cannot be repeated from a seed, and leaves the fused kernel on CPU",
+    }
+    lacks_in_graphs = TRACED
 
     def limits(self, problem: Problem) -> str | None:
         """What would need an n × n tensor beyond `max_bytes`, and gradients that it lacks or has wrong."""

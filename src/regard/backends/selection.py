@@ -1,14 +1,12 @@
 """The backends that there are, the choice of one for a call, and why it is taken."""
 
 import html
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import Enum
 
-import torch
-
-from regard.backends.base import FEATURES, PREFERRED, Backend
+from regard.backends.base import FEATURES, PREFERRED, Backend, Mode
+from regard.backends.call_form import unwritable
 from regard.backends.flex import Flex
 from regard.backends.native import Native, choice
 from regard.backends.reference import Reference
@@ -17,7 +15,7 @@ from regard.backends.strips import Strips
 from regard.errors import InputError
 from regard.problem import Problem
 from regard.tensors import human_bytes
-from regard.torch_private import is_exporting, statically_known_true
+from regard.torch_private import statically_known_true
 
 __all__ = [
     "BACKENDS",
@@ -51,21 +49,6 @@ _REMOVED = {
 _WHOLE = 2**24  # pairs of which compiled code holds tensors rather than have strips planned in an operator
 
 
-class Mode(Enum):
-    """Where a call is made, which decides what can be asked about it."""
-
-    EAGER = "eager"
-    COMPILED = "compiled"  # planning cannot be traced
-    EXPORTED = "exported"  # for any length, on any machine: no comparison of sizes may become a guard
-
-    @classmethod
-    def now(cls) -> "Mode":
-        """Return the mode of the code that runs."""
-        if not torch.compiler.is_compiling():
-            return cls.EAGER
-        return cls.EXPORTED if is_exporting() else cls.COMPILED
-
-
 def named() -> dict[str, Backend]:
     """Every backend by its name."""
     return _NAMED
@@ -83,26 +66,43 @@ def check_name(backend: object) -> None:
         )
 
 
-def choose(problem: Problem, backend: str = "auto", prefers: str = "auto") -> Backend:
+def choose(problem: Problem, backend: str = "auto", prefers: str = "auto", mode: Mode | None = None) -> Backend:
     """Take the named backend, or the preferred one, or the one that costs least; raise with every reason if none
     is left. Where there is no pair, the formula gives zeros or the empty result, whatever the backend.
+
+    `mode` is where the call is made, by default where this runs. In a graph nothing can be planned: there, the first
+    one is taken that does not refuse.
     """
     check_name(backend)
+    mode = Mode.now() if mode is None else mode
+    chosen = _chosen(problem, backend, prefers, mode)
+    if chosen is not None:
+        return chosen
+    if backend != "auto":
+        reason = _NAMED[backend].refuses(problem, mode)
+        raise InputError(f'the backend {backend!r} cannot run this call: {reason}; backend="auto" takes one that can')
+    reasons = "; ".join(f"{one.name}: {one.refuses(problem, mode)}" for one in BACKENDS if one.suits(problem))
+    raise InputError(f"no backend can run this call ({reasons}): raise `max_bytes` or shorten it")
+
+
+def _chosen(problem: Problem, backend: str, prefers: str, mode: Mode) -> Backend | None:
     if problem.is_empty:
         return _FORMULA
     if backend != "auto":
-        if (reason := _NAMED[backend].refuses(problem)) is not None:
-            raise InputError(
-                f'the backend {backend!r} cannot run this call: {reason}; backend="auto" takes one that can'
-            )
-        return _NAMED[backend]
-    if prefers != "auto" and _NAMED[prefers].refuses(problem) is None:
-        return _NAMED[prefers]
-    chosen = _cheapest(problem) if (mode := Mode.now()) is Mode.EAGER else _for_graphs(problem, mode)
-    if chosen is None:
-        reasons = "; ".join(f"{one.name}: {one.refuses(problem)}" for one in BACKENDS if one.suits(problem))
-        raise InputError(f"no backend can run this call ({reasons}): raise `max_bytes` or shorten it")
-    return chosen
+        return _first((_NAMED[backend],), problem, mode)
+    if prefers != "auto" and (preferred := _first((_NAMED[prefers],), problem, mode)) is not None:
+        return preferred
+    if mode is Mode.EAGER:
+        return _cheapest(problem)
+    order = _compiled_order(problem) if mode is Mode.COMPILED else _exported_order(problem)
+    return _first([one for one in order if one.suits(problem)], problem, mode)
+
+
+def _first(order: Sequence[Backend], problem: Problem, mode: Mode) -> Backend | None:
+    for backend in order:
+        if backend.refuses(problem, mode) is None:
+            return backend
+    return None
 
 
 def _cheapest(problem: Problem) -> Backend | None:
@@ -127,27 +127,29 @@ def is_chosen_by_sizes(problem: Problem, backend: Backend) -> bool:
     return all(cost < one.least_cost(problem) for one in BACKENDS if one is not backend and one.suits(problem))
 
 
-def _for_graphs(problem: Problem, mode: Mode) -> Backend | None:
-    """Return what a graph takes, in which no plan can be made: kernels that were measured to be faster, else whole
-    tensors where they are small, and strips, which an operator plans, where they are not.
-
-    The kernels of this machine are not exported; and what compares symbolic lengths, so that the comparison becomes a
-    guard of the program, is not asked where a backend that compares none will do.
+def _compiled_order(problem: Problem) -> tuple[Backend, ...]:
+    """Kernels that were measured to be faster, then whole tensors where they are small, and where they are not, strips,
+    which an operator plans.
     """
-    suiting = [one for one in BACKENDS if (mode is Mode.COMPILED or one is not _NATIVE) and one.suits(problem)]
-    pairs = problem.batch * problem.heads * problem.queries * problem.keys
-    if mode is Mode.EXPORTED and not statically_known_true(pairs <= _WHOLE):
-        for backend in suiting:
-            needs = 0 if backend is _STRIPS else backend.bytes(problem)
-            if type(needs) is int and needs == 0 and backend.refuses(problem) is None:
-                return backend
-    ready = [one for one in suiting if one.refuses(problem) is None]
-    if _NATIVE in ready:
-        return _NATIVE
-    whole = [backend for backend in ready if backend is not _STRIPS]
-    if whole and (pairs <= _WHOLE or _STRIPS not in ready or whole[0].bytes(problem) == 0):
-        return whole[0]
-    return _STRIPS if _STRIPS in ready else None
+    if _pairs(problem) <= _WHOLE:
+        return _NATIVE, _FUSED, _FORMULA, _STRIPS
+    if _FUSED.bytes(problem) == 0:
+        return _NATIVE, _FUSED, _STRIPS, _FORMULA
+    return _NATIVE, _STRIPS, _FUSED, _FORMULA
+
+
+def _exported_order(problem: Problem) -> tuple[Backend, ...]:
+    """As in compiled code, without the kernels of this machine; and what compares symbolic lengths, so that the
+    comparison becomes a guard of the program, comes after what compares none.
+    """
+    if statically_known_true(_pairs(problem) <= _WHOLE):
+        return _FUSED, _FORMULA, _STRIPS
+    needs = _FUSED.bytes(problem)
+    return (_FUSED, _STRIPS, _FORMULA) if type(needs) is int and needs == 0 else (_STRIPS, _FUSED, _FORMULA)
+
+
+def _pairs(problem: Problem) -> int:
+    return problem.batch * problem.heads * problem.queries * problem.keys
 
 
 @dataclass(frozen=True)
@@ -192,8 +194,8 @@ def use_backend(backend: str) -> Iterator[None]:
     """Have attention() take a backend for each call inside that it does not refuse; other calls go as ever.
 
     For models, whose calls cannot be told one by one. Calls that name a backend keep to it. The preference is that of
-    this thread (or task of asyncio), so it must not stay open over a generator's `yield`. Compiled code does not see
-    it.
+    this thread (or task of asyncio), so it must not stay open over a generator's `yield`. Compiled code sees it too: it
+    is compiled once for each backend that is preferred around its calls.
 
     Args:
         backend: The name of one, as `regard doctor` lists them, or "auto" for none.
@@ -222,10 +224,10 @@ def explain(problem: Problem, backend: str = "auto", prefers: str = "auto") -> E
         return Explanation(_FORMULA.name, (), (), flops=0, bytes=0, share=0.0, asked=backend)
     mode, reasons = Mode.now(), {}
     if backend == "auto" != prefers:
-        reasons[prefers] = _NAMED[prefers].refuses(problem)
+        reasons[prefers] = _NAMED[prefers].refuses(problem, mode)
         backend = prefers if reasons[prefers] is None else backend
     considered = [one for one in BACKENDS if one.suits(problem)] if backend == "auto" else [_NAMED[backend]]
-    reasons |= {one.name: one.refuses(problem) for one in considered}
+    reasons |= {one.name: one.refuses(problem, mode) for one in considered}
     # What was measured for some calls alone has nothing to say of others.
     refusals = [
         (name, why)
@@ -233,14 +235,10 @@ def explain(problem: Problem, backend: str = "auto", prefers: str = "auto") -> E
         if why and not (backend == "auto" and name in _MEASURED and name != prefers)
     ]
     ready = [one for one in _NAMED.values() if one.name in reasons and reasons[one.name] is None]
-    chosen = None
-    if ready:
-        chosen = min(ready, key=lambda one: one.cost(problem))
-        if mode is not Mode.EAGER and backend == "auto":
-            chosen = _for_graphs(problem, mode)
-    said = _about_native(problem, chosen) if backend == "auto" else ()
+    chosen = _chosen(problem, backend, "auto", mode)
+    said = _about_native(problem, chosen, mode) if backend == "auto" else ()
     share = problem.plan().share
-    pairs = problem.batch * problem.heads * problem.queries * problem.keys
+    pairs = _pairs(problem)
     # No cost is compared with those of 0, of which all visible pairs are counted here.
     costs = {one: one.cost(problem) or pairs * share or 1.0 for one in ready}
     slower = [(one.name, costs[one] / costs[chosen]) for one in ready if chosen is not None and one is not chosen]
@@ -253,18 +251,29 @@ def explain(problem: Problem, backend: str = "auto", prefers: str = "auto") -> E
         chosen.bytes(problem) if chosen else 0,
         share,
         backend,
-        reasons=said,
+        reasons=(*said, *_about_graphs(problem, backend)),
+    )
+
+
+def _about_graphs(problem: Problem, backend: str) -> tuple[str, ...]:
+    """Say where a compiler has to break its graph."""
+    compiled = _chosen(problem, backend, "auto", Mode.COMPILED)
+    if compiled is None or not compiled.leaves_graph(problem):
+        return ()
+    return (
+        f"compiled code leaves its graph for it: {unwritable(problem)} is written in Python, and the operator of "
+        f"{compiled.name} holds values of regard alone",
     )
 
 
 _MEASURED = ("native",)
 
 
-def _about_native(problem: Problem, chosen: Backend | None) -> tuple[str, ...]:
+def _about_native(problem: Problem, chosen: Backend | None, mode: Mode) -> tuple[str, ...]:
     """Say why `auto` takes native kernels, or what hinders those that would be faster."""
     if chosen is _NATIVE:
         return (f"{_NATIVE.name}: {choice.reason_for(problem)}",)
-    if torch.compiler.is_compiling() or any(FEATURES[what](problem) for what in (*_NATIVE.lacks, *_NATIVE.not_for)):
+    if mode is not Mode.EAGER or any(FEATURES[what](problem) for what in (*_NATIVE.lacks, *_NATIVE.not_for)):
         return ()
     reason = choice.hindrance(problem)
     return (f"{_NATIVE.name} not taken: {reason}",) if reason else ()

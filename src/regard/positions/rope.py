@@ -291,8 +291,8 @@ def _check_section(section: object, pairs: int) -> tuple[int, ...]:
 
 def _lengths_of_texts(position_ids: Int[Tensor, "batch keys"]) -> Int[Tensor, "batch keys"]:
     """The last position + 1 of the text that each position is in; one that is not above the last begins a text."""
-    begins = torch.ones_like(position_ids, dtype=torch.bool)
-    begins[:, 1:] = position_ids[:, 1:] <= position_ids[:, :-1]
+    is_first = torch.arange(position_ids.shape[1], device=position_ids.device) == 0
+    begins = is_first | (position_ids <= position_ids.roll(1, 1))
     text = begins.long().cumsum(1) - 1
     last = torch.zeros_like(position_ids).scatter_reduce(1, text, position_ids, "amax")
     return last.gather(1, text) + 1

@@ -52,7 +52,10 @@ class LengthScaling(Scaling):
 
     def _tokens(self, length: Int[Tensor, "*batch"] | int, frequencies: Tensor) -> Int[Tensor, "*batch"]:
         """The length that counts, on the device of the frequencies."""
-        return torch.as_tensor(length if self.length is None else self.length, device=frequencies.device)
+        tokens = length if self.length is None else self.length
+        if isinstance(tokens, Tensor):
+            return tokens.to(frequencies.device)
+        return torch.full((), tokens, dtype=torch.int64, device=frequencies.device)  # also of a compiler's symbol
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,10 @@ class Native(Backend):
 
     def suits(self, problem: Problem) -> bool:
         """Whether there are kernels, and they were measured to be faster."""
-        if problem.keys < choice.LEAST_KEYS or any(FEATURES[what](problem) for what in self.not_for):
+        # Sizes first, as every call comes here; but a length that a compiler compares makes a guard.
+        if not torch.compiler.is_compiling() and problem.keys < choice.LEAST_KEYS:
+            return False
+        if any(FEATURES[what](problem) for what in self.not_for):
             return False
         return library.refuses() is None and choice.takes(problem)
 
