@@ -14,6 +14,7 @@ from torch import Tensor
 
 from regard.checks import check_count
 from regard.errors import InputError
+from regard.torch_private import is_exporting
 
 __all__ = ["Cache", "CrossAttentionCache", "Entry", "KVCache", "length_after_crop"]
 
@@ -45,7 +46,7 @@ class KVCache:
 
     Under torch.no_grad the buffers have spare room and double when it is used up, so adding a token does not copy the
     whole text. Keys and values before the window, and those that `crop` removes, are overwritten. If gradients are
-    enabled, each call makes new tensors.
+    enabled, and in exported programs, each call makes new tensors.
 
     With `sinks` the first positions of the text are kept beside the window (StreamingLLM: Xiao et al. 2024,
     arXiv:2309.17453), for an attention with the mask `Causal() & (Window(window) | Sinks(sinks))`: outputs are those of
@@ -104,7 +105,7 @@ class KVCache:
         self._check(k, v)
         self._drop()
         kept = self._end - self._start
-        if torch.is_grad_enabled():  # what a gradient may need must not be written over
+        if _is_kept_by_others():
             old = self._kept()
             if old is not None:
                 k, v = (torch.cat([past, now], -2) for past, now in zip(old, (k, v), strict=True))
@@ -128,11 +129,11 @@ class KVCache:
         kept = self._kept()
         if kept is None:
             return
-        if torch.is_grad_enabled():
+        if _is_kept_by_others():
             self._set(*(tensor.index_select(0, rows) for tensor in kept), owned=False)
             return
         length = kept[0].shape[-2]
-        buffers = [x.new_empty(len(rows), *x.shape[1:-2], length + _ROOM, x.shape[-1]) for x in kept]
+        buffers = [x.new_empty(rows.shape[0], *x.shape[1:-2], length + _ROOM, x.shape[-1]) for x in kept]
         for buffer, past in zip(buffers, kept, strict=True):
             torch.index_select(past.detach(), 0, rows, out=buffer[..., :length, :])
         self._set(*buffers, owned=True, kept=length)
@@ -216,7 +217,7 @@ class KVCache:
         self.dropped += more
         if not self.sinks:
             self._start += more
-        elif torch.is_grad_enabled() or not self._is_writable():
+        elif _is_kept_by_others() or not self._is_writable():
             keys, values = (torch.cat([x[..., : self.sinks, :], x[..., self.sinks + more :, :]], -2) for x in kept)
             self._set(keys, values, owned=False)
         else:  # the sinks move up to the window, over what is dropped
@@ -333,9 +334,9 @@ class Cache:
         Raises:
             InputError: The cache is another batch's.
         """
-        if self.attention_mask is not None and len(self.attention_mask) != batch:
+        if self.attention_mask is not None and self.attention_mask.shape[0] != batch:
             raise InputError(
-                f"the cache holds {len(self.attention_mask)} texts, and {batch} are continued: cache.reorder(rows) "
+                f"the cache holds {self.attention_mask.shape[0]} texts, and {batch} are continued: cache.reorder(rows) "
                 "chooses from them"
             )
         if mask is None and self.attention_mask is None:
@@ -395,6 +396,13 @@ def length_after_crop(length: int, current: int) -> int:
     if current + length < 0:
         raise InputError(f"`length` of crop must be at least −{current}, as many positions as there are, got {length}")
     return min(length, current) if length > 0 else current + length
+
+
+def _is_kept_by_others() -> bool:
+    """Whether what was read must not be written over: a gradient may need it, and a program's inputs are its caller's,
+    whose lengths are no number by which room could be measured.
+    """
+    return torch.is_grad_enabled() or is_exporting()
 
 
 def _may_be_written(buffer: Tensor) -> bool:

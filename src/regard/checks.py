@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from regard.errors import InputError
+from regard.torch_private import holds
 
 __all__ = [
     "are_integers",
@@ -26,9 +27,9 @@ __all__ = [
 def check_count(name: str, value: object, least: int, what: str = "", most: int | None = 2**31) -> int:
     """Give `value` back if it is an integer from `least` to `most`; `what` tells what it counts."""
     must = f"`{name}` {what}{' and ' if what else ''}must be an integer"
-    if isinstance(value, bool) or not isinstance(value, int | torch.SymInt) or value < least:  # SymInt: while exporting
+    if isinstance(value, bool) or not isinstance(value, int | torch.SymInt) or holds(value < least):
         raise InputError(f"{must} of at least {least}, got {value!r}")
-    if most is not None and value > most:
+    if most is not None and holds(value > most):
         raise InputError(f"{must} of at most {most:,}, got {value:,}")
     return value  # type: ignore[return-value]  # a SymInt is one in all but type
 

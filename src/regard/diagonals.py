@@ -9,6 +9,9 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn import functional
+
+from regard.torch_private import is_exporting
 
 __all__ = ["distances", "skew", "spread", "sum_diagonals", "unskew"]
 
@@ -55,11 +58,14 @@ def skew(values: Float[Tensor, "*leading rows diagonals"]) -> Float[Tensor, "*le
             [3., 4.]])
     """
     rows, diagonals = values.shape[-2:]
-    if rows == 1:
+    width = diagonals - 1
+    if is_exporting():  # a program is for one row too, of which a row that is one shorter would lack the last column
+        values, width = functional.pad(values, (0, 1)), diagonals
+    elif rows == 1:
         return values
-    # Row r begins at r · diagonals + rows − 1 − r: with rows one shorter, all begin in the same column.
-    flat = values.flatten(-2).narrow(-1, rows - 1, rows * (diagonals - 1))
-    matrix: Tensor = flat.unflatten(-1, (rows, diagonals - 1))[..., : diagonals - rows + 1]
+    # Row r begins at r · (width + 1) + rows − 1 − r: with rows one shorter, all begin in the same column.
+    flat = values.flatten(-2).narrow(-1, rows - 1, rows * width)
+    matrix: Tensor = flat.unflatten(-1, (rows, width))[..., : diagonals - rows + 1]
     return matrix
 
 
@@ -71,9 +77,13 @@ def unskew(matrix: Float[Tensor, "*leading rows columns"]) -> Float[Tensor, "*le
             [3., 4., 0.]])
     """
     rows, columns = matrix.shape[-2:]
+    diagonals = rows + columns - 1
+    if is_exporting():  # as in `skew`, and without writing into a part of a tensor
+        flat = functional.pad(matrix, (0, rows - 1)).flatten(-2)
+        padded: Tensor = functional.pad(flat, (rows - 1, 1)).unflatten(-1, (rows, diagonals + 1))[..., :diagonals]
+        return padded
     if rows == 1:
         return matrix
-    diagonals = rows + columns - 1
     values = matrix.new_zeros(*matrix.shape[:-2], rows * diagonals)
     inner = values.narrow(-1, rows - 1, rows * (diagonals - 1)).unflatten(-1, (rows, diagonals - 1))
     inner[..., :columns] = matrix

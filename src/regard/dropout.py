@@ -12,6 +12,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from regard.errors import InputError
+from regard.torch_private import is_onnx_export
 
 __all__ = ["Dropout"]
 
@@ -30,6 +31,11 @@ class Dropout:
             raise InputError(f"`dropout` is a probability from 0 to less than 1, got {p!r}")
         if p == 0:
             return None
+        if is_onnx_export():
+            raise InputError(
+                "`dropout` draws by integer arithmetic that ONNX lacks: export the module after module.eval(), or pass "
+                "dropout=0.0"
+            )
         if generator is not None and not isinstance(generator, torch.Generator):
             raise InputError(f"`generator` must be a torch.Generator, got {type(generator).__name__}")
         where = device if generator is None else generator.device
@@ -50,7 +56,7 @@ class Dropout:
         """Hash sequences, heads and queries to int32 (batch, heads, *items, rows)."""
         device = self.seed.device
         b, h = (torch.arange(part.start, part.stop, device=device) for part in (batch, heads))
-        heads_of = ((b[:, None] << 16) + h).reshape(len(b), len(h), *(1,) * rows.ndim)
+        heads_of = ((b[:, None] << 16) + h).reshape(b.shape[0], h.shape[0], *(1,) * rows.ndim)
         return _mixed((heads_of << 28) + rows.to(device) + self.seed)
 
     def column_bits(self, columns: Int[Tensor, "*#items columns"]) -> Int[Tensor, "*#items columns"]:

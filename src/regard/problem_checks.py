@@ -16,7 +16,7 @@ from regard.positions import Bias, DenseBias, Rotary
 from regard.positions.base import with_leading
 from regard.scores import Score
 from regard.tensors import AUTOCAST_TYPES, has_numbers, is_autocast
-from regard.torch_private import is_batchedtensor
+from regard.torch_private import holds, is_batchedtensor
 from regard.values import tensors
 
 __all__ = [
@@ -179,7 +179,7 @@ def bind(mask: Mask | BoundMask | Tensor, call: Sizes, *, learned: bool) -> Boun
 
 def _check_meaning(mask: Tensor, call: Sizes) -> None:
     """Refuse a boolean tensor of two dimensions that may as well be flags of tokens: it would hide other pairs."""
-    if mask.dtype != torch.bool or mask.ndim != 2 or not 1 < mask.shape[0] == call.batch:
+    if mask.dtype != torch.bool or mask.ndim != 2 or mask.shape[0] == 1 or not holds(mask.shape[0] == call.batch):
         return
     raise InputError(
         f"a boolean mask of shape {tuple(mask.shape)} may be (queries, keys) or, as q has a batch of {call.batch}, "
@@ -247,7 +247,7 @@ def check_bias(name: str, bias: Bias | Tensor | None, call: Sizes, q_offset: int
         if one.device != call.device:
             raise InputError(f"`{name}` must be on the device of q ({call.device}), got {one.device}")
     if not call.is_empty:
-        i, j = (torch.tensor([position], device=call.device) for position in (q_offset, 0))
+        i, j = (torch.arange(1, device=call.device) + position for position in (q_offset, 0))
         bias = with_leading(bias, call.batch, call.heads, i, j)
     if any(1 != size != want for size, want in zip(bias.leading, (call.batch, call.heads), strict=True)):
         raise InputError(

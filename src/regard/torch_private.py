@@ -1,6 +1,7 @@
 """The private names of PyTorch that regard uses, in one place: what to compare when PyTorch is updated."""
 
 import contextlib
+import sys
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any, TypeVar
@@ -84,11 +85,16 @@ def outside_transforms() -> contextlib.AbstractContextManager[Any]:
     return temporarily_clear_interpreter_stack()
 
 
-def statically_known_true(condition: Any) -> bool:
-    """Return whether a condition on symbolic sizes holds for all of them, without a guard."""
-    from torch.fx.experimental.symbolic_shapes import statically_known_true as known
+def holds(condition: Any) -> bool:
+    """Return whether a condition on sizes holds; where a program is exported, for all sizes that are left free.
 
-    return bool(known(condition))
+    There a comparison would become a guard, and the program would refuse other sizes than those of its example.
+    """
+    if not is_exporting():
+        return bool(condition)
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    return bool(statically_known_true(condition))
 
 
 def learns_outside(tensor: torch.Tensor) -> bool:
@@ -155,10 +161,12 @@ __all__ = [
     "get_dispatch_mode",
     "get_interpreter_stack",
     "get_unwrapped",
+    "holds",
     "include_dispatch_key",
     "is_batchedtensor",
     "is_exporting",
     "is_functorch_wrapped_tensor",
+    "is_onnx_export",
     "is_torch_function_disabled",
     "is_torch_function_mode_enabled",
     "is_tracing",
@@ -172,7 +180,6 @@ __all__ = [
     "push_mode",
     "scaled_dot_product_attention",
     "set_eval_frame",
-    "statically_known_true",
     "transformer_encoder_layer_fwd",
 ]
 
@@ -189,3 +196,9 @@ def assume_constant_result(function: _Function) -> _Function:
 def is_exporting() -> bool:
     """Whether the call is part of an export: PyTorch 2.11 answers yes for all compiled code."""
     return torch.compiler.is_exporting()
+
+
+@assume_constant_result
+def is_onnx_export() -> bool:
+    """Whether the call is part of an export to ONNX, whose module PyTorch imports when somebody asks for it."""
+    return "torch.onnx" in sys.modules and torch.onnx.is_in_onnx_export()

@@ -24,12 +24,14 @@ from regard.torch_private import (
     is_batchedtensor,
     is_exporting,
     is_functorch_wrapped_tensor,
+    is_onnx_export,
     peek_interpreter_stack,
 )
 from regard.values import tensors
 
 __all__ = [
-    "DERIVATIVES", "FEATURES", "LARGE", "PREFERRED", "SOFTMAX_OF_PRODUCTS", "TRACED", "Answer", "Backend", "Mode",
+    "DERIVATIVES", "FEATURES", "LARGE", "OPERATORS", "PREFERRED", "SOFTMAX_OF_PRODUCTS", "TRACED", "Answer", "Backend",
+    "Mode",
     "preferred",
 ]  # fmt: skip
 
@@ -42,7 +44,7 @@ class Mode(Enum):
 
     EAGER = "eager"
     COMPILED = "compiled"  # planning cannot be traced
-    EXPORTED = "exported"  # for any length, on any machine: no comparison of sizes may become a guard
+    EXPORTED = "exported"  # for any length and machine, and for other runtimes than PyTorch
 
     @classmethod
     def now(cls) -> "Mode":
@@ -71,6 +73,7 @@ FEATURES: Mapping[str, Callable[[Problem], str | bool]] = {
     "second derivative": lambda _: _is_nested(),
     "torch.func": lambda _: not torch.compiler.is_compiling() and peek_interpreter_stack() is not None,
     "compiling": lambda _: torch.compiler.is_compiling(),
+    "ONNX": lambda _: is_onnx_export(),
     "autocast": lambda call: torch.is_autocast_enabled(call.q.device.type),
     "device but cpu": lambda call: call.q.device.type != "cpu" and str(call.q.device),
     "device with memory but cpu": lambda call: call.q.device.type not in ("cpu", "meta") and str(call.q.device),
@@ -84,6 +87,8 @@ DERIVATIVES = {
 }
 # What backends lack in graphs whose calls are PyTorch's own operations there, and no operator.
 TRACED = {"drawn mask": "compiled code cannot draw the blocks of RandomBlocks, which an operator can"}
+# What backends lack that put an operator of their own into graphs.
+OPERATORS = {"ONNX": "ONNX has no operator for it"}
 # What backends lack that know no more than masked, biased and capped products, and their softmax.
 SOFTMAX_OF_PRODUCTS = {
     "weights": "it never holds all weights",

@@ -10,6 +10,7 @@ from regard.backends.formula import formula
 from regard.part import repeated
 from regard.problem import Problem, held_by
 from regard.tensors import human_bytes, without_autocast
+from regard.torch_private import holds
 
 __all__ = ["Reference"]
 
@@ -28,7 +29,7 @@ class Reference(Backend):
 
     def limits(self, problem: Problem) -> str | None:
         """Only what would not fit into `max_bytes`."""
-        if self.bytes(problem) > problem.max_bytes:
+        if holds(self.bytes(problem) > problem.max_bytes):
             return (
                 f"it holds all weights, {human_bytes(self.bytes(problem))} of them, more than the limit of "
                 f"{human_bytes(problem.max_bytes)}"

@@ -19,7 +19,7 @@ from regard.part import Part
 from regard.positions import DenseBias, Relative
 from regard.problem import Problem
 from regard.tensors import are_in_memory, autocast_dtype, human_bytes, without_autocast
-from regard.torch_private import get_interpreter_stack, learns_outside, peek_interpreter_stack
+from regard.torch_private import get_interpreter_stack, holds, is_exporting, learns_outside, peek_interpreter_stack
 from regard.values import tensors
 
 __all__ = ["Sdpa"]
@@ -48,7 +48,9 @@ class Sdpa(Backend):
         """What would need an n × n tensor beyond `max_bytes`, and gradients that it lacks or has wrong."""
         if any(map(learns_outside, tensors(problem.bias))):
             return "its kernel has no gradient of a bias that torch.func.vmap maps over"
-        if self.bytes(problem) > problem.max_bytes:
+        if problem.scale < 0 and is_exporting():
+            return f"its translation to ONNX takes the square root of the scale, which is {problem.scale}"
+        if holds(self.bytes(problem) > problem.max_bytes):
             what = (
                 "a learned bias keeps all weights,"
                 if _learns_bias(problem)
@@ -132,6 +134,9 @@ class Sdpa(Backend):
                 enable_gqa=grouped,
             )
             output = _without_blind(kernel, blind, q, k, v)
+        if is_exporting() and any(tensor.requires_grad for tensor in tensors(problem.bias)):
+            # Whether it learns decides how PyTorch lays the output out, and a program is traced again where it may not.
+            output = output.clone(memory_format=torch.contiguous_format)
         return Answer(output[..., :value_width].to(output.dtype if bias is None else narrow))
 
 
@@ -277,11 +282,12 @@ def _in_types_for(
 ) -> tuple[torch.dtype, Tensor, tuple[Tensor, Tensor, Tensor]]:
     """The type of the output, and the tensors in types in which the bias is not rounded, by autocast neither.
 
-    The CPU's kernel adds a float32 bias to the scores of narrower queries; others take one type for all.
+    The CPU's kernel adds a float32 bias to the scores of narrower queries; others take one type for all, and
+    where a program will run is not known.
     """
     narrow = autocast_dtype(q)
     bias = bias if bias.dtype == narrow else bias.to(torch.promote_types(narrow, torch.float32))
-    of_queries = narrow if q.device.type == "cpu" else bias.dtype
+    of_queries = narrow if q.device.type == "cpu" and not is_exporting() else bias.dtype
     return narrow, bias, (q.to(of_queries), k.to(of_queries), v.to(of_queries))
 
 
@@ -336,7 +342,7 @@ def _is_plain_causal(problem: Problem) -> bool:
     bound = problem.mask
     if problem.scale <= 0:
         return False  # the kernel hides by a score that such a scale turns into the largest, or NaN
-    return bound is not None and type(bound.mask) is Causal and bound.q_offset == bound.mask.shift
+    return bound is not None and type(bound.mask) is Causal and holds(bound.q_offset == bound.mask.shift)
 
 
 def _mark(gradients: tuple[Tensor | None, ...], _: Any) -> tuple[Tensor | None, ...] | None:

@@ -15,7 +15,7 @@ from regard.backends.strips import Strips
 from regard.errors import InputError
 from regard.problem import Problem
 from regard.tensors import human_bytes
-from regard.torch_private import statically_known_true
+from regard.torch_private import is_onnx_export
 
 __all__ = [
     "BACKENDS",
@@ -81,6 +81,11 @@ def choose(problem: Problem, backend: str = "auto", prefers: str = "auto", mode:
     if backend != "auto":
         reason = _NAMED[backend].refuses(problem, mode)
         raise InputError(f'the backend {backend!r} cannot run this call: {reason}; backend="auto" takes one that can')
+    if is_onnx_export() and _FORMULA.limits(problem) is None:
+        raise InputError(
+            f"ONNX cannot express this call: {_FORMULA.refuses(problem, mode)}; torch.export.export can, and ONNX can "
+            "hold the pairs of one length, masks.Dense(mask.bind(q_len, kv_len).dense())"
+        )
     reasons = "; ".join(f"{one.name}: {one.refuses(problem, mode)}" for one in BACKENDS if one.suits(problem))
     raise InputError(f"no backend can run this call ({reasons}): raise `max_bytes` or shorten it")
 
@@ -139,13 +144,15 @@ def _compiled_order(problem: Problem) -> tuple[Backend, ...]:
 
 
 def _exported_order(problem: Problem) -> tuple[Backend, ...]:
-    """As in compiled code, without the kernels of this machine; and what compares symbolic lengths, so that the
-    comparison becomes a guard of the program, comes after what compares none.
+    """PyTorch's own operators, which every runtime knows, and which hold whole tensors for any length.
+
+    Strips compute what these cannot draw, and what needs more than `max_bytes` whatever the lengths that are left free:
+    where such a program is loaded, regard has to be imported. ONNX has no operator for them, and no sums in float32 in
+    the fused kernel of narrower queries.
     """
-    if statically_known_true(_pairs(problem) <= _WHOLE):
+    if not is_onnx_export():
         return _FUSED, _FORMULA, _STRIPS
-    needs = _FUSED.bytes(problem)
-    return (_FUSED, _STRIPS, _FORMULA) if type(needs) is int and needs == 0 else (_STRIPS, _FUSED, _FORMULA)
+    return (_FUSED, _FORMULA) if problem.q.element_size() >= 4 else (_FORMULA,)
 
 
 def _pairs(problem: Problem) -> int:

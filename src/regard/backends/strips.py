@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from regard.backends.attend import Gradients, Results, answer, attend
-from regard.backends.base import DERIVATIVES, Answer, Backend
+from regard.backends.base import DERIVATIVES, OPERATORS, Answer, Backend
 from regard.backends.call_form import unwritable
 from regard.backends.formula import formula
 from regard.backends.operators import Operator
@@ -43,11 +43,15 @@ class Strips(Backend):
     """
 
     name = "strips"
-    lacks = DERIVATIVES | {
-        "weights": "it never holds all weights",
-        "torch.func": "it does not run inside torch.func",
-        "mapped mask": "it cannot plan for a mask that torch.func.vmap maps over",
-    }
+    lacks = (
+        DERIVATIVES
+        | OPERATORS
+        | {
+            "weights": "it never holds all weights",
+            "torch.func": "it does not run inside torch.func",
+            "mapped mask": "it cannot plan for a mask that torch.func.vmap maps over",
+        }
+    )
 
     def bytes(self, problem: Problem) -> int:
         """Working copies of q, k, v and output, and the strips."""

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from regard.errors import InputError
 from regard.masks.rectangles import EMPTY, FULL, Rectangles, edges
+from regard.torch_private import is_tracing
 from regard.values import Form, copied, field_names, flatten, is_fixed, names, tensors
 
 __all__ = ["And", "BoundMask", "Mask", "Not", "Or", "check_blocks", "check_kind", "refuse_to_combine"]
@@ -179,9 +180,12 @@ class Mask:
 
     def bind(self, q_len: int, kv_len: int, q_offset: int | None = None) -> "BoundMask":
         """Place `q_len` rows from position `q_offset` on, by default the last ones, and `kv_len` columns."""
-        for name, number in (("q_len", q_len), ("kv_len", kv_len), ("q_offset", q_offset or 0)):
+        for name, number in (("q_len", q_len), ("kv_len", kv_len), ("q_offset", 0 if q_offset is None else q_offset)):
             if isinstance(number, bool) or not isinstance(number, int | torch.SymInt):
-                raise InputError(f"`{name}` counts positions and must be an integer, got {number!r}")
+                traced = "; torch.jit.trace makes tensors of sizes: export by torch.export.export or with dynamo=True"
+                raise InputError(
+                    f"`{name}` counts positions and must be an integer, got {number!r}{traced * is_tracing()}"
+                )
         start = kv_len - q_len if q_offset is None else q_offset
         return BoundMask(self.resolve(q_len, kv_len, start), q_len, kv_len, start, given=self)
 

@@ -166,8 +166,8 @@ def cover(bound: BoundMask | None, queries: int, keys: int, block: int) -> Cover
         everything = Runs(nothing, rows, nothing, width, np.ones(len(rows), np.bool_))
         return Cover(block, queries, keys, (1, 1), everything)
     if not (queries and keys):
-        nothing = np.zeros(0, np.int64)
-        return Cover(block, queries, keys, bound.mask.leading, Runs(*[nothing] * 4, np.zeros(0, np.bool_)))
+        none = np.zeros(0, np.int64)
+        return Cover(block, queries, keys, bound.mask.leading, Runs(none, none, none, none, none.astype(np.bool_)))
     if bound.mask.relative and bound.mask.leading == (1, 1):
         return Cover(block, queries, keys, (1, 1), _diagonal_runs(bound, block))
     return Cover(block, queries, keys, bound.mask.leading, _refined(bound, block))

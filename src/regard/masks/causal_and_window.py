@@ -14,6 +14,7 @@ from torch import Tensor
 from regard.errors import InputError
 from regard.masks.base import And, Mask
 from regard.masks.rectangles import Rectangles
+from regard.torch_private import holds
 
 __all__ = ["Band", "Causal", "Window", "band_of"]
 
@@ -97,15 +98,16 @@ class Window(Mask):
         if (size is None) == (left is None and right is None):
             raise InputError("`Window` takes either a size or `left=` and `right=`, for example Window(512)")
         for name, value in (("size", size), ("left", left), ("right", right)):
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int | torch.SymInt)):
                 raise InputError(f"`{name}` counts keys and must be an integer, got {value!r}")
-            if value is not None and value > 2**31:
+            if value is not None and holds(value > 2**31):
                 raise InputError(f"`{name}` counts keys and must be at most {2**31:,}, got {value:,}")
-        if size is not None and size < 1:
+        if size is not None and holds(size < 1):
             raise InputError(f"`size` counts the query itself and must be at least 1, got {size}")
-        object.__setattr__(self, "left", size - 1 if size is not None else left or 0)
-        object.__setattr__(self, "right", right or 0)
-        if self.left < 0 or self.right < 0:
+        before = 0 if left is None else left
+        object.__setattr__(self, "left", before if size is None else size - 1)
+        object.__setattr__(self, "right", 0 if right is None else right)
+        if holds(self.left < 0) or holds(self.right < 0):
             raise InputError(f"`left` and `right` must be 0 or more, got {self.left} and {self.right}")
 
     def __call__(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
@@ -162,4 +164,4 @@ def band_of(mask: Mask) -> Band | None:
 def _lesser(one: int | None, other: int | None) -> int | None:
     if one is None or other is None:
         return other if one is None else one
-    return min(one, other)
+    return min(one, other) if type(one) is type(other) is int else torch.sym_min(one, other)  # symbols of compilers

@@ -13,6 +13,7 @@ from regard.errors import InputError
 from regard.masks.base import Mask
 from regard.masks.padding_and_global import covered, entry, prefix_counts
 from regard.masks.rectangles import EMPTY, PARTIAL, Rectangles
+from regard.torch_private import is_exporting
 
 __all__ = ["Document", "Ranges", "places_in_documents", "ranges"]
 
@@ -84,7 +85,7 @@ class Document(Mask):
             if ids is not None and (ids.ndim not in (1, 2) or not are_integers(ids)):
                 got = f"{ids.dtype} of shape {tuple(ids.shape)}"
                 raise InputError(f"`{name}` must be an integer tensor, (n,) or (batch, n), got {got}")
-        batch, queries = len(self._of_keys), len(self._of_queries)
+        batch, queries = self._of_keys.shape[0], self._of_queries.shape[0]  # `len` would fix them in a program
         if 1 != batch != queries != 1:
             raise InputError(f"`query_ids` must be for the same batch as `ids` ({batch}), got {queries}")
         super().__post_init__()
@@ -110,6 +111,7 @@ class Document(Mask):
                 [0, 1, 1, 0, 0],
                 [0, 0, 0, 1, 1]], dtype=torch.int32)
         """
+        _check_not_exported("lengths")
         for name, given in (("lengths", lengths), ("query_lengths", query_lengths)):
             if given is not None or name == "lengths":
                 check_tensor(name, given, "an integer tensor (documents,)")
@@ -137,6 +139,7 @@ class Document(Mask):
         >>> Document.from_cu_seqlens(torch.tensor([0, 2, 3])).ids
         tensor([0, 0, 1])
         """
+        _check_not_exported("cu_seqlens_k")
         for name, given in (("cu_seqlens_k", cu_seqlens_k), ("cu_seqlens_q", cu_seqlens_q)):
             if given is not None or name == "cu_seqlens_k":
                 check_tensor(name, given, "an integer tensor (documents + 1,)")
@@ -177,7 +180,8 @@ class Document(Mask):
     @property
     def leading(self) -> tuple[int, int]:
         """One packing a sequence, or one for all."""
-        return max(len(self._of_keys), len(self._of_queries)), 1
+        batch = self._of_keys.shape[0]
+        return self._of_queries.shape[0] if batch == 1 else batch, 1
 
     def resolve(self, q_len: int, kv_len: int, q_offset: int) -> Mask:
         """Remember where the queries start; check that every key, and every query, has an id."""
@@ -189,6 +193,14 @@ class Document(Mask):
             given = self._of_queries.shape[1]
             raise InputError(f"`query_ids` must have one id for each of {q_len} queries, got {given}")
         return self.with_place(q_offset=q_offset)
+
+
+def _check_not_exported(name: str) -> None:
+    if is_exporting():
+        raise InputError(
+            f"`{name}` are read as numbers when the mask is made, and an exported program has none: pass the document "
+            "of each position, masks.Document(ids)"
+        )
 
 
 def _ids(lengths: Int[Tensor, " documents"]) -> Int[Tensor, " positions"]:
@@ -237,7 +249,7 @@ class Inside(Mask):
         """Both are in the same document, inside of which the mask lets see."""
         keys = self.documents.ids
         queries = keys if self.documents.query_ids is None else self.documents.query_ids
-        row = (i - self.start).clamp(0, len(queries) - 1)
+        row = (i - self.start).clamp(0, queries.shape[0] - 1)
         one = torch.zeros_like(batch)  # the same in every sequence
         of_row, of_key = entry(queries[None], one, row), entry(keys[None], one, j)
         rows, columns = (one[None] for one in self._shifts)

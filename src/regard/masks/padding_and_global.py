@@ -223,7 +223,7 @@ def entry(
     table: Shaped[Tensor, "sequences positions"], batch: Int[Tensor, "*#pairs"], position: Int[Tensor, "*#pairs"]
 ) -> Shaped[Tensor, "*#pairs"]:
     """Look up each pair's position in its sequence's row; one row serves every sequence, an empty one gives zeros."""
-    table = table.to(position.device) if table.shape[1] else position.new_zeros(len(table), 1).to(table.dtype)
+    table = table.to(position.device) if table.shape[1] else position.new_zeros(table.shape[0], 1).to(table.dtype)
     return table[batch if table.shape[0] > 1 else torch.zeros_like(batch), position]
 
 

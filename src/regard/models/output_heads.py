@@ -177,7 +177,7 @@ def pool(
     first = pooling == "first"
     at = (attention_mask if first else attention_mask.flip(1)).int().argmax(1)
     at = at if first else attention_mask.shape[1] - 1 - at
-    return states[torch.arange(len(states), device=states.device), at]
+    return states[torch.arange(states.shape[0], device=states.device), at]
 
 
 class _Vocabulary(nn.Module):

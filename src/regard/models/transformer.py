@@ -268,9 +268,9 @@ class Transformer(GenerationMixin, PretrainedMixin):
         self, ids: Tensor, memory: Tensor, mask: Tensor | None, own: Tensor | None, cache: Cache | None, hidden: bool
     ) -> tuple[Tensor, tuple[Tensor, ...] | None, Tensor | None]:
         assert self.decoder is not None
-        if len(ids) != len(memory):
+        if ids.shape[0] != memory.shape[0]:  # `len` would fix it in an exported program
             raise InputError(
-                f"`decoder_input_ids` must have as many texts as the source, got {len(ids)} and {len(memory)}"
+                f"`decoder_input_ids` must have as many texts as the source, got {ids.shape[0]} and {memory.shape[0]}"
             )
         embedding = self.embedding if self.decoder_embedding is None else self.decoder_embedding
         given: dict[str, Any] = {"memory": memory, "encoder_attention_mask": mask, "cache": cache}

@@ -137,7 +137,7 @@ class AttentionDecoderCell(nn.Module):
         check_width("x", x, self.input_size, "input_size")
         if isinstance(memory, Tensor):
             memory = self.prepare(memory)
-        state = self.start(x.new_zeros(len(x), self.hidden_size)) if state is None else state
+        state = self.start(x.new_zeros(x.shape[0], self.hidden_size)) if state is None else state
         lstm = isinstance(self.cell, nn.LSTMCell)
         if (lstm and state.cell_state is None) or (self.combine is not None and state.attentional_hidden is None):
             raise InputError("`state` lacks a part that this cell needs: begin with cell.start(hidden_state)")

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from regard.masks.base import And, Not, Or
 from regard.normalizers import Normalizer, Sigmoid
 from regard.positions import Bias, DynamicNTK, RoPE, Rotary
 from regard.scores import Additive, Bilinear, Concat, Cosine, ScaledDot, Score
+from regard.torch_private import holds
 
 __all__ = ["bias_of_kept_keys", "check_parts", "needed", "turning"]
 
@@ -66,16 +67,20 @@ def turning(
             )
         positioned, here = rotary.at(position_ids), torch.arange(queries, device=x.device)
         return lambda one: positioned.rotate(one, here)
-    shared = _angles.__wrapped__ if torch.compiler.is_compiling() else _angles
+    shared = _angles if torch.compiler.is_compiling() else _kept_angles
     cos, sin = shared(rotary, cache.length, queries, x.device, x.dtype)
     return lambda one: rotary.turn(one, cos, sin)
 
 
-@lru_cache(maxsize=4)
 def _angles(rotary: RoPE, start: int, queries: int, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    return rotary.doubled(*rotary.angles(torch.arange(start, start + queries, device=device), dtype))
+
+
+@lru_cache(maxsize=4)
+def _kept_angles(*place: Any) -> tuple[Tensor, Tensor]:
     """Angles that all layers of a model share: computed once for a token, not once a layer."""
     with torch.inference_mode(False), torch.no_grad():  # they may outlive the mode in which they are made
-        return rotary.doubled(*rotary.angles(torch.arange(start, start + queries, device=device), dtype))
+        return _angles(*place)
 
 
 def needed(mask: Mask | None, queries: int, cache: Entry) -> Mask | None:
@@ -88,12 +93,12 @@ def needed(mask: Mask | None, queries: int, cache: Entry) -> Mask | None:
     window = cache.window if isinstance(cache, KVCache) else None
     if window is None:
         whole = isinstance(mask, Causal) and mask.align == "end" and isinstance(cache, KVCache)
-        return None if whole and queries == 1 else mask
+        return None if whole and holds(queries == 1) else mask
     assert isinstance(cache, KVCache)
     visible = _Visible(kept=True, dropped=True) if mask is None else _visible(mask, window, cache.sinks)
     if visible.dropped or visible.from_beginning or visible.sinks_sometimes:
         _refuse(mask, visible, window, cache.sinks)
-    return None if visible.kept and queries == 1 else mask
+    return None if visible.kept and holds(queries == 1) else mask
 
 
 def _refuse(mask: Mask | None, visible: "_Visible", window: int, sinks: int) -> NoReturn:

@@ -13,6 +13,7 @@ from regard.errors import InputError
 from regard.masks import BoundMask, Dense, Mask, Padding, from_attention_mask
 from regard.nn.per_sample import check_repeatable, is_repeated
 from regard.nn.standard_names import FORWARD, INIT
+from regard.torch_private import holds
 
 __all__ = [
     "both",
@@ -81,7 +82,7 @@ def mask_of(mask: Mask | BoundMask | Tensor | None, batch: int = 1) -> Mask | Bo
             "masks.Padding(mask) if it is (batch, keys), mask.bool() if it is (queries, keys), mask[:, "
             "None] if it is (batch, queries, keys); floats that are added to the scores are `attn_bias=`"
         )
-    if 1 < mask.shape[0] == batch:
+    if mask.shape[0] != 1 and holds(mask.shape[0] == batch):
         raise InputError(
             f"a boolean mask of shape {tuple(mask.shape)} may be (queries, keys) or, as the batch is {batch}, (batch, "
             "keys): write mask[None, None] for a matrix, masks.Padding(mask) for flags of tokens"

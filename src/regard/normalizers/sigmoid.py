@@ -54,7 +54,8 @@ class Sigmoid(Normalizer):
         """Weights; there is no log-sum-exp."""
         keys = scores.shape[-1]
         if self.shift is None and torch.compiler.is_compiling():
-            shift: Tensor | float = -torch.full((), keys, dtype=torch.float64, device=scores.device).log()
+            count = torch.ones((), dtype=torch.int64, device=scores.device) * keys  # as a number it would be fixed
+            shift: Tensor | float = -count.double().log()
         else:
             shift = self.shift_for(keys)
         weights = torch.sigmoid(scores + shift)

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from regard.backends.attend import Results, with_sink
-from regard.backends.base import DERIVATIVES, SOFTMAX_OF_PRODUCTS, Answer, Backend
+from regard.backends.base import DERIVATIVES, OPERATORS, SOFTMAX_OF_PRODUCTS, Answer, Backend
 from regard.backends.call_form import unwritable
 from regard.backends.flex.block_masks import Blocks, blocks_for, score_mod_of
 from regard.backends.flex.compiled import SHORT, compiled, uncompiled
@@ -44,7 +44,7 @@ class Flex(Backend):
         self.compiles = compiles
 
     experimental = "on CUDA: it was right on an H100, but its calls have not been timed there since they are cached"
-    lacks = DERIVATIVES | SOFTMAX_OF_PRODUCTS | {"torch.func": "it does not run under torch.func"}
+    lacks = DERIVATIVES | OPERATORS | SOFTMAX_OF_PRODUCTS | {"torch.func": "it does not run under torch.func"}
 
     def limits(self, problem: Problem) -> str | None:
         """What the kernel does not compute on this device."""

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from regard.backends import strips
 from regard.backends.attend import Gradients, Results, answer, as_first_derivatives, attend, with_sink
-from regard.backends.base import DERIVATIVES, FEATURES, SOFTMAX_OF_PRODUCTS, Answer, Backend
+from regard.backends.base import DERIVATIVES, FEATURES, OPERATORS, SOFTMAX_OF_PRODUCTS, Answer, Backend
 from regard.backends.call_form import unwritable
 from regard.backends.native import choice, library
 from regard.backends.native.mask_tables import bytes_of_tables
@@ -41,6 +41,7 @@ class Native(Backend):
 
     lacks = (
         DERIVATIVES
+        | OPERATORS
         | {
             "torch.func": "it does not run inside torch.func",
             "device with memory but cpu": "it runs on CPU, and the queries are on {}",  # "meta" asks about this machine

@@ -168,7 +168,9 @@ class RecurrentSeq2Seq(GenerationMixin, PretrainedMixin):
                 'attention="bahdanau"'
             )
         state = self.encode(input_ids, attention_mask=attention_mask)
-        _check_ids("decoder_input_ids", decoder_input_ids, self.config.tgt_vocab_size, "tgt_vocab_size", len(input_ids))
+        _check_ids(
+            "decoder_input_ids", decoder_input_ids, self.config.tgt_vocab_size, "tgt_vocab_size", input_ids.shape[0]
+        )
         states, _, seen = self.decoder(self.dropout(self.embedding(decoder_input_ids)), state)
         return RecurrentOutput(self.logits(states), states, seen if return_weights else None)
 
@@ -182,7 +184,7 @@ class RecurrentSeq2Seq(GenerationMixin, PretrainedMixin):
         encoded = self.encoder(ids, mask)
         hidden, cells = self.bridge(encoded)
         context = encoded.hidden_state[:, -1].flatten(1) if self.config.feed_context else None
-        steps = ids.new_zeros(len(ids))
+        steps = ids.new_zeros(ids.shape[0])
         return self.decoder.prepare(
             RecurrentState(hidden, steps, cells, None, context, encoded.last_hidden_state, None, mask)
         )
@@ -251,8 +253,8 @@ def _check_ids(name: str, ids: Tensor, vocabulary: int, counted: str, rows: int 
             f"`{name}` must be token ids (batch, length) of at least one token, got {ids.dtype} of shape "
             f"{tuple(ids.shape)}: write ids[None].long() for a single text"
         )
-    if rows is not None and len(ids) != rows:
-        raise InputError(f"`{name}` must have a row for each of {rows} texts, got {len(ids)}: pair them one to one")
+    if rows is not None and ids.shape[0] != rows:
+        raise InputError(f"`{name}` must have a row for each of {rows} texts, got {ids.shape[0]}: pair them one to one")
     low, high = (int(one) for one in ids.aminmax())
     if low < 0 or high >= vocabulary:
         raise InputError(
