@@ -95,7 +95,7 @@ def test_a_long_window_is_left_to_strips():
 
 WINDOW_OVER_RANKS = """\
 strips runs it
-685 GFLOP in the 0.97% of blocks of 128 × 128 that hold a visible pair, 16.0 MiB besides the output
+685 GFLOP in the 0.97% of blocks of 128 × 128 that hold a visible pair, 1.0 GiB besides the output
 65,536 tokens over 4 ranks, 16,384 each; rows are computed where they are
 the mask leaves 0.97% of the pairs, in blocks; the busiest rank has 1.00 × the mean work
 1 of 3 rounds send keys
@@ -124,12 +124,15 @@ def test_explain_over_ranks_moves_causal_rows_to_the_mirror_rank():
 def test_explain_over_ranks_refuses_what_they_cannot_compute():
     cases = [
         ({"ranks": 0}, "`ranks` is the number of processes .* at least 1, got 0"),
+        ({"ranks": 2, "mask": masks.Causal(), "q": [[0.0]]}, "`q` must be a tensor"),
         ({"ranks": 2, "backend": "sdpa"}, '`backend` must be "auto" or "strips" over several ranks'),
         ({"ranks": 2, "mask": torch.ones(3, 3, dtype=torch.bool)}, "the mask must be 256 queries"),
     ]
     for case in sweep(cases):
         with case as (asked, words), pytest.raises(InputError, match=words):
-            regard.explain(X, X, X, **asked)
+            regard.explain(**{"q": X, "k": X, "v": X, **asked})
+    nothing = X[:, :, :0]
+    assert "sends 0 B" in str(regard.explain(nothing, nothing, nothing, mask=masks.Causal(), ranks=2))
     refused = str(regard.explain(X, X, X, ranks=2, return_weights=True))
     assert refused == "strips cannot run it\nstrips refused: over several ranks, no rank has all weights of a row"
 

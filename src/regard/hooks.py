@@ -1,7 +1,7 @@
 """The one hook of the core: what computes calls whose sequences lie over the ranks of a process group.
 
-The package gives it `regard.parallel` when it is imported, which is loaded with the first such call. So nothing in the
-core knows how tensors are sharded, and nothing is imported that nobody needs.
+The package gives it `regard.parallel` when it is imported, and the first such call loads that. So nothing in the core
+knows how tensors are sharded.
 """
 
 from collections.abc import Callable

@@ -12,7 +12,7 @@ from regard import masks
 from regard.capture.statistics import PerQuery, Rollout
 from regard.errors import InputError, ObservationError
 from regard.models.output_heads import SequenceClassification
-from regard.normalizers import Normalizer
+from regard.normalizers import Normalizer, Softmax
 from regard.parallel import ShardedKVCache
 from sweeps import sweep
 
@@ -218,6 +218,76 @@ def test_a_tap_refuses_a_sharded_sequence(mesh):
     tap = regard.tap(model, heads=[(0, 0)])
     with pytest.raises(ObservationError, match=words), regard.sequence_parallel(model, mesh["sequence"]), tap:
         model(ids)
+
+
+def test_second_derivatives_are_refused_also_of_what_is_linear(mesh):
+    words = "attention over several ranks has no second derivative: compute it in one process"
+    for case in sweep([torch.sum, lambda x: (x**2).sum()]):
+        with case as loss:
+            q, k, v = (x.requires_grad_() for x in _shards(mesh, None, 2))
+            (gradient,) = torch.autograd.grad(loss(regard.attention(q, k, v)), q, create_graph=True)
+            with pytest.raises(InputError, match=words):
+                gradient.square().sum().backward()
+
+
+def test_only_shard_and_replicate_are_taken(mesh):
+    from torch.distributed.tensor import DTensor, Replicate
+    from torch.distributed.tensor.placement_types import _StridedShard
+
+    # As `flatten` makes it of heads that are sharded.
+    x = DTensor.from_local(torch.randn(8, 6, 4), mesh, [Replicate(), _StridedShard(0, split_factor=2)])
+    with pytest.raises(InputError, match="must be Shard or Replicate on each axis of the mesh"):
+        regard.attention(x, x, x)
+
+
+def test_what_has_no_known_order_does_not_go_with_a_mask_of_shard_sequence(mesh):
+    _, whole, _ = _shards(mesh["sequence"], None)
+    k, v = (regard.shard_sequence(torch.randn(1, 2, 6, 4), mesh["sequence"], masks.Causal(), dim=2) for _ in range(2))
+    with pytest.raises(InputError, match="`k` must be sharded by shard_sequence too"):
+        regard.attention(k.tensor, whole, v.tensor, mask=k.mask)
+    assert regard.attention(whole, k.tensor, v.tensor, mask=k.mask).shape == whole.shape
+    with pytest.raises(InputError, match="`q` must be sharded by shard_sequence too"):
+        regard.attention(whole.requires_grad_(), k.tensor, v.tensor, mask=k.mask)
+
+
+def test_a_sink_that_takes_nothing_has_no_gradient_of_rows_that_see_nothing(mesh):
+    q, k, v = _shards(mesh, None, 2)
+    sink, mask = torch.tensor([-torch.inf, 0.5], requires_grad=True), masks.Dense(torch.arange(6)[:, None] > 0)
+    regard.attention(q, k, v, mask=mask, normalizer=Softmax(sink)).sum().backward()
+    (alone,) = torch.autograd.grad(
+        regard.attention(
+            *(x.full_tensor() for x in (q, k, v)), mask=mask, normalizer=Softmax(sink), backend="strips"
+        ).sum(),
+        sink,
+    )
+    assert torch.equal(alone, sink.grad) or torch.allclose(alone, sink.grad, rtol=1e-5)
+
+
+def test_a_cache_takes_no_option_that_it_would_ignore(mesh):
+    cache = ShardedKVCache(mesh["sequence"])
+    cache.update(torch.randn(1, 2, 5, 4), torch.randn(1, 2, 5, 4))
+    with torch.no_grad(), pytest.raises(TypeError, match="unexpected keyword argument 'return_lse'"):
+        cache.attend(torch.randn(1, 2, 1, 4), return_lse=True)
+
+
+def test_a_mask_that_is_bound_elsewhere_is_refused_inside_sequence_parallel(mesh):
+    class Attends(nn.Module):
+        def __init__(self, mask):
+            super().__init__()
+            self.mask = mask
+
+        def forward(self, inputs_embeds):
+            x = inputs_embeds[:, None]
+            return regard.attention(x, x, x, mask=self.mask)
+
+    x, usual, other = torch.randn(1, 6, 4), masks.Causal().bind(6, 6), masks.Causal().bind(6, 6, 3)
+    with regard.sequence_parallel(model := Attends(usual), mesh["sequence"]):
+        assert model(inputs_embeds=x).shape == (1, 1, 6, 4)
+    with (
+        pytest.raises(InputError, match="a mask that is bound to the place 3: give it unbound"),
+        regard.sequence_parallel(model := Attends(other), mesh["sequence"]),
+    ):
+        model(inputs_embeds=x)
 
 
 def test_explain_shows_the_plan(mesh):

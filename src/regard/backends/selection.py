@@ -13,6 +13,7 @@ from regard.backends.reference import Reference
 from regard.backends.sdpa import Sdpa
 from regard.backends.strips import Strips
 from regard.errors import InputError
+from regard.masks.block_plan import BLOCK
 from regard.problem import Problem
 from regard.tensors import human_bytes
 from regard.torch_private import is_onnx_export
@@ -171,6 +172,7 @@ class Explanation:
     share: float
     asked: str = "auto"
     sharding: tuple[str, ...] = ()  # what the ranks of a sharded sequence do, in lines
+    block: int = BLOCK  # rows and columns of a block
     reasons: tuple[str, ...] = ()  # why `auto` takes a shortcut, or does not, in lines
 
     def __str__(self) -> str:
@@ -180,8 +182,8 @@ class Explanation:
         lines += [f"{name} could, with about {times:.1f} × the work" for name, times in self.slower]
         if self.backend:
             lines.append(
-                f"{self.flops / 1e9:.3g} GFLOP in the {_percent(self.share)} of blocks of 128 × 128 that hold a "
-                f"visible pair, {human_bytes(self.bytes)} besides the output"
+                f"{self.flops / 1e9:.3g} GFLOP in the {_percent(self.share)} of blocks of {self.block} × {self.block} "
+                f"that hold a visible pair, {human_bytes(self.bytes)} besides the output"
             )
         return "\n".join([*lines, *self.sharding])
 

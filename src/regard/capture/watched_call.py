@@ -89,7 +89,7 @@ class WatchedCall:
         every, project, find = self.heads, self.project, self.find_projection
 
         def values(v: Tensor) -> Tensor:
-            if v.ndim != 4 or every % v.shape[1]:
+            if v.ndim != 4 or not v.shape[1] or every % v.shape[1]:
                 return v  # refused where it is needed
             return v[:, [head // (every // v.shape[1]) for head in chosen]]
 

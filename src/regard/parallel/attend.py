@@ -5,7 +5,6 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from regard.backends.attend import differentiably
 from regard.backends.base import Answer
@@ -32,7 +31,6 @@ class _OfRanks(Strips):
     lacks: ClassVar[dict[str, str]] = Strips.lacks | {
         "weights": "no rank has all weights of a row",
         "normalizer of whole rows": "it does not know how to merge {}",
-        "compiling": "it does not run in compiled code",
     }
 
 
@@ -136,6 +134,5 @@ class _Relayout(torch.autograd.Function):
         return redistribute(x, 2, source, target, exchange, tag)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: object, up: Tensor) -> tuple[Tensor | None, ...]:
-        return redistribute(up, 2, *ctx.way), None, None, None, None  # type: ignore[attr-defined]
+        return _relaid(up, *ctx.way), None, None, None, None  # type: ignore[attr-defined]

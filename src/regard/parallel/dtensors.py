@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor
 
-from regard.backends import Explanation
+from regard.backends import Explanation, Strips
 from regard.checks import check_count
 from regard.errors import InputError
 from regard.hooks import are_sharded
@@ -20,7 +20,7 @@ from regard.parallel.shard_plan import TensorSizes
 from regard.parallel.sharded_call import ShardedCall
 from regard.positions import Rotary
 from regard.problem import Options, Problem
-from regard.problem_checks import four_dimensional
+from regard.problem_checks import four_dimensional, learns
 from regard.tensors import autocast_dtype
 from regard.values import flatten, unflatten
 
@@ -82,11 +82,14 @@ def explain(q: Tensor, k: Tensor, v: Tensor, options: Options, backend: str, ran
     """
     if ranks is None:
         return _explained(_read(q, k, v, options, backend)[1].call, backend)
+    if are_sharded(q, k, v) or any(isinstance(x, Tensor) and x.is_nested for x in (q, k, v)):
+        raise InputError(
+            "`ranks` is for whole tensors, which may be on the device meta: of DTensors leave it out, and of nested "
+            "tensors give the packed sequence with masks.Document"
+        )
     check_backend(backend, "over several ranks")
     check_count("ranks", ranks, 1, "is the number of processes that share the sequence")
-    if are_sharded(q, k, v):
-        raise InputError("`ranks` is for whole tensors, which may be on the device meta, got DTensors: leave it out")
-    whole = Problem.of(*(hollow_like(x, x.shape) for x in (q, k, v)), turn=False, **_with_whole_parts(options))
+    whole = Problem.of(q, k, v, turn=False, **_with_whole_parts(options))
     queries, keys = (contiguous(length, ranks) for length in (whole.queries, whole.keys))
     return _explained(ShardedCall(whole, whole.everything, queries, keys, Exchange.alone()), backend)
 
@@ -112,14 +115,22 @@ def _explained(call: ShardedCall, backend: str) -> Explanation:
     pairs_of_ranks = permutations(range(plan.ranks), 2)
     most = max((plan.keys_needed(rank, owner) for rank, owner in pairs_of_ranks), default=0)
     share = pairs / max(1, whole.queries * whole.keys)
+    rows, keys = max(plan.queries.sizes, default=0), max(plan.keys.sizes, default=0)
+    q, k, v = (
+        hollow_like(x.detach(), (sizes.batch, heads, length, x.shape[3]))
+        for x, heads, length in (
+            (whole.q, sizes.heads, rows), (whole.k, sizes.kv_heads, keys), (whole.v, sizes.kv_heads, keys),
+        )
+    )  # fmt: skip
+    needs = Strips().bytes(replace(whole, q=q, k=k, v=v)) + 2 * most * sizes.key_bytes
     lines = tuple(plan.summary(sizes))
-    return Explanation("strips", (), (), flops, 2 * most * sizes.key_bytes, share, backend, lines)
+    return Explanation("strips", (), (), flops, needs, share, backend, lines, block=plan.block)
 
 
 def _read(q: Tensor, k: Tensor, v: Tensor, options: Options, backend: str) -> tuple["ShardedTensors", Local]:
     """Check a call of DTensors: where they lie, and what this rank has of it."""
     check_backend(backend, "where q, k and v are DTensors (q.full_tensor() is a whole tensor)")
-    given = ShardedTensors.of(q, k, v)
+    given = ShardedTensors.of(q, k, v, options)
     ordered: object = options["mask"]
     order = ordered.layout if isinstance(ordered, OrderedMask) else None
     options = _with_whole_parts({**options, "mask": ordered.mask} if isinstance(ordered, OrderedMask) else options)
@@ -137,7 +148,7 @@ class ShardedTensors:
     axis: int | None  # of the mesh, along which the sequence is sharded
 
     @classmethod
-    def of(cls, q: Tensor, k: Tensor, v: Tensor) -> "ShardedTensors":
+    def of(cls, q: Tensor, k: Tensor, v: Tensor, options: Options) -> "ShardedTensors":
         """Check three DTensors; raise an InputError that names the rule, the value and the way out."""
         from torch.distributed.tensor import DTensor
 
@@ -168,11 +179,18 @@ class ShardedTensors:
                     f"`{name}` must be sharded over sequences and heads as `q` is ({q.placements}), got "
                     f"{one.placements}: redistribute it"
                 )
-        learns = torch.is_grad_enabled() and any(one.requires_grad for one in (q, k, v))
-        if axis is not None:
-            k, v = _along(k, axis), _along(v, axis)
-            q = _along(q, axis) if learns or axes[0] is not None else q
-        return cls(q, k, v, axis)
+        if axis is None:
+            return cls(q, k, v, axis)
+        moves_q = axes[0] is None and learns(q, k, v, *options.values())
+        moved = [
+            name for name, one, moves in zip("qkv", axes, (moves_q, True, True), strict=True) if one is None and moves
+        ]
+        if moved and isinstance(options["mask"], OrderedMask):
+            raise InputError(
+                f"with a mask of shard_sequence, `{moved[0]}` must be sharded by shard_sequence too, got it whole on "
+                "every rank, in an order that is not known"
+            )
+        return cls(_along(q, axis) if moves_q else q, _along(k, axis), _along(v, axis), axis)
 
     @property
     def is_replicated(self) -> bool:
@@ -199,6 +217,12 @@ class ShardedTensors:
             layouts = [order, order]
         if self.is_replicated:
             layouts[0] = replicated(self.q.shape[-2], exchange.ranks)
+        for name, x, layout in (("q", q, layouts[0]), ("k", k, layouts[1]), ("v", v, layouts[1])):
+            if x.shape[2] != layout.sizes[exchange.rank]:
+                raise InputError(
+                    f"`{name}` must be cut as torch.chunk cuts, into {layout.sizes} tokens, got {x.shape[2]} on rank "
+                    f"{exchange.rank}: make it by distribute_tensor"
+                )
         by_heads = [mesh.size(axis) for axis, one in enumerate(self.q.placements) if one.is_shard(self.q.ndim - 3)]
         by_heads = by_heads if self.q.ndim > 3 else []
         _check_groups(whole, by_heads)
@@ -249,11 +273,13 @@ def whole_of(x: "DTensor") -> Tensor:
 
 
 def _check_placements(name: str, x: "DTensor") -> None:
+    from torch.distributed.tensor import Replicate, Shard
+
     places = {x.ndim - 2} | ({0} if x.ndim > 2 else set()) | ({x.ndim - 3} if x.ndim > 3 else set())
     for placement in x.placements:
-        if placement.is_partial():
+        if type(placement) not in (Shard, Replicate):
             raise InputError(
-                f"`{name}` must be Shard or Replicate on each axis of the mesh, got {placement}: reduce it"
+                f"`{name}` must be Shard or Replicate on each axis of the mesh, got {placement}: redistribute it"
             )
         if placement.is_shard() and placement.dim % x.ndim not in places:  # type: ignore[attr-defined]
             raise InputError(

@@ -47,7 +47,8 @@ class Rounds:
             gradients = _Gradients(self.call, self._whole(local), local, wanted[3:])
             found = gradients.of_rounds(output, Sums(*sums), up, up_total)  # type: ignore[arg-type]
         if torch.is_grad_enabled():
-            found = as_first_derivatives(found, self.name, up, words=_NO_SECOND)
+            given = up, local.q, local.k, local.v, *held_by(local)
+            found = as_first_derivatives(found, self.name, *given, words=_NO_SECOND)
         return found
 
     def partial(self, whole: Problem, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Sums]:
@@ -159,7 +160,8 @@ class _Gradients:
             return
         at = next(at for at, one in enumerate(held_by(self.whole)) if one is sink)
         if (share := self.shares[at]) is not None:
-            weight = (sink[heads, None] - sums.peak).exp() / sums.total
+            total = sums.total.masked_fill(sums.total == 0, 1.0)  # of a row that sees nothing, whose sink is −inf
+            weight = (sink[heads, None] - sums.peak).exp() / total
             share[heads].sub_((weight * delta).sum((0, 2)).to(share.dtype))
 
 

@@ -190,10 +190,14 @@ def call_over_shards(shards: SequenceShards, q: Tensor, k: Tensor, v: Tensor, op
         InputError: q and k do not have this rank's tokens.
     """
     layout, rank = shards.layout, shards.exchange.rank
-    if not q.shape[-2] == k.shape[-2] == layout.sizes[rank] or q.ndim < 3:
+    misfits = not q.shape[-2] == k.shape[-2] == layout.sizes[rank] or q.ndim < 3
+    if len(set(layout.sizes)) > 1:  # what fits one rank may not fit another, which would refuse alone
+        misfits = bool(shards.exchange.max_over(torch.tensor(float(misfits), device=q.device)))
+    if misfits:
         raise InputError(
             f"inside sequence_parallel, q and k must have this rank's {layout.sizes[rank]} tokens of {layout.length}, "
-            f"got q {tuple(q.shape)} and k {tuple(k.shape)}: use_cache=False, and no tokens beside those of the input"
+            f"got q {tuple(q.shape)} and k {tuple(k.shape)} on rank {rank}: use_cache=False, and no attention to other "
+            "tokens than those of the input"
         )
     hollow = (hollow_like(x, (*x.shape[:-2], layout.length, x.shape[-1])) for x in (q, k, v))
     whole = Problem.of(*hollow, turn=False, **{**options, "mask": _mask(shards, options["mask"])})
@@ -205,7 +209,13 @@ def call_over_shards(shards: SequenceShards, q: Tensor, k: Tensor, v: Tensor, op
 
 def _mask(shards: SequenceShards, mask: Any) -> Any:
     """The mask over the whole sequence."""
-    mask = mask.given if isinstance(mask, BoundMask) else mask
+    if isinstance(mask, BoundMask):
+        if mask.q_offset != mask.kv_len - mask.q_len:
+            raise InputError(
+                f"inside sequence_parallel the queries are the whole sequence, got a mask that is bound to the place "
+                f"{mask.q_offset}: give it unbound"
+            )
+        mask = mask.given
     if shards.padding is None:
         return mask
     mask = Dense(mask) if isinstance(mask, Tensor) else mask

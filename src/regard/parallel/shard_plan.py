@@ -6,7 +6,7 @@ not sent, and a round without any is left out.
 
 import math
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -124,14 +124,20 @@ class ShardPlan:
         ends = np.minimum((start + length) * self.block, self.keys.length)
         return row[order], (start * self.block)[order], ends[order]
 
-    @lru_cache  # noqa: B019  (lives as long as the plan, of which a few are kept)
+    @cached_property
+    def _known(self) -> dict[tuple[int, int], tuple[ShardRectangle, ...]]:
+        return {}
+
     def rectangles(self, rank: int, owner: int) -> tuple[ShardRectangle, ...]:
         """What a rank computes with the keys of an owner."""
+        if (known := self._known.get((rank, owner))) is not None:
+            return known
         found = []
         for at, rows in self._row_spans[rank]:
             for to, columns in self._column_spans[owner]:
                 if self.kinds[at, to] != EMPTY and len(seen := self._hull(rows, columns)):
                     found.append(ShardRectangle(rows, seen, bool(self.kinds[at, to] == FULL)))
+        self._known[rank, owner] = tuple(found)
         return tuple(found)
 
     def _hull(self, rows: range, columns: range) -> range:

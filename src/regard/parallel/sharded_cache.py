@@ -85,6 +85,9 @@ class ShardedKVCache:
         Raises:
             InputError: The cache is empty, gradients are wanted, or the options do not fit.
         """
+        for name in options:
+            if name not in InputOptions.__annotations__:
+                raise TypeError(f"attend() got an unexpected keyword argument {name!r}")
         held = self._kept.held
         if held is None:
             raise InputError("the cache is empty: call update(k, v) first")
