@@ -344,11 +344,10 @@ def may_be_refused(call: RankCall, sharding: Sharding) -> bool:
         != [len(part) * call.group for part in torch.arange(call.kv_heads).chunk(size)]
         for size in heads
     )
-    learns = call.ambient not in WITHOUT_GRADIENTS and call.learns == "p" and sharding.whole == "q"
     sizes = [len(part) for part in torch.arange(call.keys).chunk(sharding.ranks)]
     one_token = call.way == "sdpa" and call.mask == () and 1 in sizes and call.keys > 1
     not_a_value = call.way == "module" and call.padding != "" and not {"a tensor", *RAW}.isdisjoint(call.mask)
-    return grouped or len(heads) > 1 or learns or one_token or not_a_value
+    return grouped or len(heads) > 1 or one_token or not_a_value
 
 
 def described(call: RankCall) -> str:
@@ -944,8 +943,8 @@ def _cut(index: list[Any], call: RankCall, sharding: Sharding, leaf: str, whole:
 
 
 def _learns(call: RankCall) -> bool:
-    """Whether gradients of q, k or v are asked for."""
-    return call.ambient not in WITHOUT_GRADIENTS and not {*"qkv"}.isdisjoint(call.learns)
+    """Whether gradients are asked for."""
+    return call.ambient not in WITHOUT_GRADIENTS and call.learns != ""
 
 
 def _chunk(whole: slice, parts: int, at: int) -> slice:
