@@ -923,28 +923,24 @@ def _place(
     elif call.way == "ordered":
         index[2] = torch.from_numpy(mine["position_ids"]).long()
     elif call.way == "dtensors":
-        _cut(index, call, sharding, leaf, whole, rank)
+        learns = any(found.startswith("gradient of ") for found in mine)
+        _cut(index, sharding, leaf, whole, rank, cuts_output=learns and sharding.whole == "q")
     else:
         index[2] = _chunk(slice(0, call.keys), sharding.ranks, rank)
     return tuple(index)
 
 
-def _cut(index: list[Any], call: RankCall, sharding: Sharding, leaf: str, whole: Tensor, rank: int) -> None:
+def _cut(index: list[Any], sharding: Sharding, leaf: str, whole: Tensor, rank: int, *, cuts_output: bool) -> None:
     """Write the indices of what a rank has of a DTensor."""
     axes = sharding.of(leaf if leaf in ("q", "k", "v") else "q")
-    if leaf in ("output", "lse") and sharding.whole == "q" and _learns(call):
-        axes = sharding.axes  # which is cut then
+    if leaf in ("output", "lse") and cuts_output:
+        axes = sharding.axes
     ndim = whole.ndim + (leaf == "lse")
     for axis, size, at in zip(axes, sharding.mesh, sharding.coordinates(rank), strict=True):
         if axis != "nothing":
             dim = _dimension(ndim, axis)
             before = index[dim] if index[dim] != slice(None) else slice(0, whole.shape[dim])
             index[dim] = _chunk(before, size, at)
-
-
-def _learns(call: RankCall) -> bool:
-    """Whether gradients are asked for."""
-    return call.ambient not in WITHOUT_GRADIENTS and call.learns != ""
 
 
 def _chunk(whole: slice, parts: int, at: int) -> slice:
