@@ -136,6 +136,18 @@ def test_a_transformer_with_two_sequences_or_one_answer_a_text_is_refused(mesh, 
         pass
 
 
+def test_a_compiled_model_of_regard_is_refused(mesh):
+    sizes = {"vocab_size": 9, "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8, "decoder_layers": 1}
+    for case in sweep(["a wrapper", "in place"]):
+        with case as how:
+            model = regard.models.Transformer(regard.models.TransformerConfig(**sizes))
+            compiled = torch.compile(model) if how == "a wrapper" else model
+            model.compile() if how == "in place" else None
+            words = "`model` must not be compiled: .* pass the model as it was before"
+            with pytest.raises(InputError, match=words), regard.sequence_parallel(compiled, mesh["sequence"]):
+                pass
+
+
 class _Drops(nn.Module):
     """Dropout of one state a text."""
 

@@ -128,7 +128,13 @@ def shard_calls(model: nn.Module, exchange: Exchange) -> Iterator[SequenceShards
 
 
 def _check_model(model: nn.Module) -> None:
-    """Refuse a model of ours that computes along the sequence what is no attention of it to itself."""
+    """Refuse a model of ours that is compiled, or computes along the sequence what is no attention of it to itself."""
+    is_compiled = any(one._compiled_call_impl is not None or hasattr(one, "_orig_mod") for one in model.modules())
+    if is_compiled and any(type(one).__module__.startswith("regard.") for one in model.modules()):
+        raise InputError(
+            "`model` must not be compiled: compiled modules of regard do not know which tokens this rank has; pass the "
+            "model as it was before torch.compile"
+        )
     if not type(model).__module__.startswith("regard.models"):
         return
     config: Any = getattr(model, "config", None)
