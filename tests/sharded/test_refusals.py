@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+import torch._dynamo  # which warns where it is imported
 from torch import distributed as dist
 from torch import nn
 
