@@ -1,5 +1,7 @@
 """Watching sees the weights of every score, bias, normalizer and factor as regard.attention returns them."""
 
+from dataclasses import dataclass
+
 import torch
 from torch import nn
 
@@ -60,3 +62,25 @@ def test_what_is_watched_is_what_is_returned():
                 entropy = torch.special.entr(weights[0, head].double()).sum(-1)
                 watched = torch.as_tensor(seen.entropy(layer=0, head=head)).reshape(N)
                 torch.testing.assert_close(watched.double(), entropy, atol=2e-4, rtol=1e-4)
+
+
+@dataclass(frozen=True, eq=False)
+class Steep(positions.Bias):
+    """A bias of one's own, whose numbers bfloat16 would round."""
+
+    rate: torch.Tensor
+
+    def __call__(self, batch, head, i, j):
+        return -self.rate * (i - j).abs()
+
+
+def test_a_bias_of_ones_own_is_computed_in_float32_as_the_call_does():
+    q, k, v = (drawn(1, HEADS, 300, DIM, seed=seed).mul(DIM).bfloat16() for seed in range(3))
+    rate = torch.tensor(0.0133).bfloat16()
+    with regard.watch(model := Layer({"bias": Steep(rate)}), keep="weights") as seen:
+        model(q, k, v)
+    exact = [x.double() for x in (q, k, v)]
+    _, weights = regard.attention(*exact, bias=Steep(rate.double()), backend="reference", return_weights=True)
+    for head in range(HEADS):
+        seen_here = torch.as_tensor(seen.weights(layer=0, head=head)).reshape(300, 300)
+        torch.testing.assert_close(seen_here.double(), weights[0, head], atol=1e-5, rtol=0)  # bfloat16: 7e-4

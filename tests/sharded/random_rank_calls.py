@@ -232,6 +232,10 @@ def _in(*ways: str) -> Callable[[RankCall], bool]:
 # What one process refuses too, or what says nothing in its way to call, and what is taken instead.
 CHANGES: tuple[Change, ...] = (
     (lambda call: call.start is not None, lambda call: {"is_bound": True}),
+    (  # whose rate is itself rounded to the narrow type, so that its record differs
+        lambda call: call.bias == "relative of one's own" and call.bias_dtype not in ("float32", "float64"),
+        lambda _: {"watch": ""},
+    ),
     (
         _in("ordered", "module", "sdpa"),
         lambda call: {"queries": max(1, call.keys), "keys": max(1, call.keys), "start": None, "is_bound": False},
