@@ -19,7 +19,7 @@ from random_calls import DisagreementError
 from sweeps import sweep
 
 PATH = Path(__file__).parents[2] / "benchmarks" / "random_ranks.py"
-QUICK, SLOW = 40, 400
+QUICK, SLOW = 40, 120
 
 
 def compared(folder, ranks, first, count):
