@@ -16,7 +16,18 @@ from torch.utils import _pytree as pytree
 
 from regard.errors import InputError
 
-__all__ = ["exported", "free_sizes", "refusal"]
+__all__ = ["Calls", "exported", "free_sizes", "refusal"]
+
+
+class Calls(nn.Module):
+    """A function of tensors as a module."""
+
+    def __init__(self, call: Callable[..., Any], *modules: nn.Module) -> None:
+        super().__init__()
+        self.call, self.modules_ = call, nn.ModuleList(modules)
+
+    def forward(self, *inputs: Any) -> Any:
+        return self.call(*self.modules_, *inputs)
 
 
 def free_sizes(module: nn.Module, given: tuple[Any, ...], other: tuple[Any, ...]) -> dict[str, Any]:

@@ -8,23 +8,13 @@ import torch
 from torch import nn
 
 import regard
+from onnx_programs import Calls
 from regard import masks, normalizers, positions, scores
 from regard.cache import KVCache
 from regard.errors import InputError
 from regard.nn import MultiHeadAttention
 
 FREE = torch.export.Dim.DYNAMIC
-
-
-class Calls(nn.Module):
-    """A function of tensors as a module."""
-
-    def __init__(self, call, *modules):
-        super().__init__()
-        self.call, self.modules_ = call, nn.ModuleList(modules)
-
-    def forward(self, *inputs):
-        return self.call(*self.modules_, *inputs)
 
 
 def operators(program):

@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import regard
-from onnx_programs import exported, refusal
+from onnx_programs import Calls, exported, refusal
 from random_exports import outcome
 from random_modules import drawn
 from regard import masks, normalizers, positions, scores
@@ -61,17 +61,6 @@ def padded(batch, length):
     hidden = torch.arange(length) >= torch.randint(0, length + 1, (batch, 1))
     hidden[-1] = True
     return torch.randn(batch, length, 16), hidden
-
-
-class Calls(nn.Module):
-    """A function of tensors as a module."""
-
-    def __init__(self, call, *modules):
-        super().__init__()
-        self.call, self.modules_ = call, nn.ModuleList(modules)
-
-    def forward(self, *inputs):
-        return self.call(*self.modules_, *inputs)
 
 
 def test_an_encoder_of_pytorch_with_padding_computes_what_pytorch_does():
