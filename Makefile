@@ -184,7 +184,7 @@ $(STAMPS)/dev: $(STAMPS)/python pyproject.toml constraints.txt $(call moved,$(ST
 $(STAMPS)/native: $(KERNELS) | $(STAMPS)/all
 	$(compile)
 
-$(STAMPS)/models: src/regard/interpret/bundled/catalogue.py src/regard/render/fonts.py | $(STAMPS)/all
+$(STAMPS)/models: src/regard/hub/catalogue.py src/regard/render/fonts.py | $(STAMPS)/all
 	$(SAY) '3 of 3: getting three small real models and a font for Chinese figures (270 MB, a minute or so)'
 	@.venv/bin/regard models get >&2
 	@printf '%s' '$(CURDIR)' > $@

@@ -29,7 +29,7 @@ RESULTS, PAGE = ROOT / "benchmarks" / "results" / "architectures.json", ROOT / "
 SECONDS, BYTES = 60, 4 * 2**30
 TOLERANCE = 2e-5
 WARM = (
-    "regard.interpret.watch", "regard.capture.tile_from_captured_qk", "transformers.modeling_utils",
+    "regard.interpret.watch", "regard.observe.kept_tiles", "transformers.modeling_utils",
     "transformers.generation", "transformers.models.auto.modeling_auto", "transformers.models.llama.modeling_llama",
     "transformers.models.bert.modeling_bert", "transformers.models.mixtral.modeling_mixtral",
     "transformers.models.clip.modeling_clip", "transformers.models.vit.modeling_vit",

@@ -20,9 +20,9 @@ from torch import nn
 from torch.nn import functional
 
 import regard
-from regard.capture.matrix_pyramid import Matrix
-from regard.capture.resumable_atlas import AtlasParts
 from regard.masks import Causal, Window
+from regard.record.resumable_atlas import AtlasParts
+from regard.record.tiles import Matrix
 from regard.tensors import human_bytes
 
 MEMORY = 2 * 2**30  # at most, in all

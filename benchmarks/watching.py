@@ -25,11 +25,11 @@ from typing import Any
 import torch
 
 import regard
-from regard.capture.atlas import save_atlas
-from regard.capture.highlight import choose_focus
-from regard.capture.records import Record
 from regard.interpret.model_loading import load_model
 from regard.interpret.tokens_from_tokenizer import tokens_of
+from regard.record.atlas import save_atlas
+from regard.record.highlight import choose_focus
+from regard.record.records import Record
 from regard.render.page import write_page
 from regard.tensors import human_bytes
 from regard_bench.cases.inputs import real_tokens

@@ -14,10 +14,10 @@ import transformers
 from torch.nn.functional import cross_entropy
 
 import regard
-from regard.capture.records import Record
-from regard.capture.tokens import Token
 from regard.interpret.observation import Observation
 from regard.models.recurrent import RecurrentConfig, RecurrentSeq2Seq
+from regard.record.records import Record
+from regard.record.tokens import Token
 from regard.render.mpl_figure import write_figure
 
 IMAGES = Path(__file__).parent / "images"

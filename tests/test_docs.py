@@ -8,7 +8,7 @@ import runpy
 import pytest
 
 from documents import ROOT, first_cells, python_blocks
-from regard.interpret import bundled
+from regard import hub as bundled
 from sweeps import sweep
 
 PAGES = sorted(page.relative_to(ROOT).as_posix() for folder in (ROOT, ROOT / "docs") for page in folder.glob("*.md"))

@@ -125,7 +125,7 @@ def test_a_name_of_two_packages_is_refused_and_a_package_found_twice_is_one(inst
 
 
 def test_a_loader_gets_the_name_after_the_colon_and_must_return_a_model(installed):
-    with pytest.raises(InputError, match=r"the loader 'mine' must return regard.interpret.bundled.Loaded, got 'a:b'"):
+    with pytest.raises(InputError, match=r"the loader 'mine' must return regard.hub.Loaded, got 'a:b'"):
         regard.load_model("mine:a:b")
     with pytest.raises(
         InputError, match=r"needs the loader 'yours', and no installed package has it: loaders are mine"

@@ -14,7 +14,7 @@ import sys
 import regard
 assert "torch" not in sys.modules, "import regard alone needs no PyTorch"
 assert set(regard.__all__) <= set(dir(regard))
-assert regard.statistics.__name__ == "regard.capture.statistics", "known before anything has imported it"
+assert regard.statistics.__name__ == "regard.observe.statistics", "known before anything has imported it"
 for name in regard.__all__:
     getattr(regard, name)
 assert regard.attention.__module__ == "regard.functional"

@@ -99,7 +99,7 @@ def test_both_languages_have_the_same_cells_and_no_text_in_the_other(name):
 def test_it_runs_in_jupyter_and_says_what_it_shows(name, language, tmp_path):
     """Words to the letter, numbers to two hundredths of themselves or of one; up to where a test trains less."""
     if name == "what_does_this_model_look_at":
-        bundled = pytest.importorskip("regard.interpret.bundled")
+        bundled = pytest.importorskip("regard.hub")
         if not bundled.is_installed(MODELS[language]):
             pytest.skip(f"{MODELS[language]} is not installed: regard models get {MODELS[language]}")
     shown = written(name, language)

@@ -50,7 +50,7 @@ def names(extra, call, *args, **kwargs):
         raise AssertionError(f"{call.__qualname__} works without the extra {extra}")
 
 
-from regard.capture.highlight import choose_focus
+from regard.record.highlight import choose_focus
 from regard.render.figure import save_figure
 from regard.interpret.model_loading import load_model
 

@@ -38,7 +38,7 @@ def shown_output(code: str) -> list[str]:
 def test_python_prints_what_is_shown(name, number, tmp_path, monkeypatch, capsys):
     code = python_blocks(name)[number]
     if model := re.search(r'load_model\("(\w+)"\)', code):
-        bundled = pytest.importorskip("regard.interpret.bundled")
+        bundled = pytest.importorskip("regard.hub")
         pytest.importorskip("transformers")
         if not bundled.is_installed(model[1]):
             pytest.skip(f"{model[1]} is not installed: regard models get {model[1]}")
@@ -165,7 +165,7 @@ def test_figures_of_speed_are_among_those_of_the_page_of_speed(name):
 @pytest.mark.models
 @pytest.mark.parametrize("name", READMES)
 def test_a_long_text_to_look_at_fits_the_model(name):
-    bundled = pytest.importorskip("regard.interpret.bundled")
+    bundled = pytest.importorskip("regard.hub")
     if not bundled.is_installed("smollm2"):
         pytest.skip("smollm2 is not installed: regard models get smollm2")
     from tokenizers import Tokenizer

@@ -13,13 +13,11 @@ from regard.errors import (
     RankError,
     RegardError,
 )
-from regard.hooks import OVER_RANKS
+from regard.hooks import KEPT_WEIGHTS, OVER_RANKS
 
 if TYPE_CHECKING:
     from regard import masks, models, nn, normalizers, positions, scores
     from regard.backends import use_backend
-    from regard.capture import statistics
-    from regard.capture.records import Layer, Record
     from regard.functional import attention, explain
     from regard.heads import HeadSet
     from regard.interpret.ablate_heads import ablate_heads
@@ -35,8 +33,10 @@ if TYPE_CHECKING:
     from regard.interpret.watch import watch
     from regard.interpret.word_pairs import score_heads_for_pairs
     from regard.nn.summary import summary
+    from regard.observe import statistics
     from regard.parallel.sequence_parallel import sequence_parallel
     from regard.parallel.shard_sequence import shard_sequence
+    from regard.record.records import Layer, Record
 
     __version__: str
 
@@ -86,18 +86,19 @@ __all__ = [
 
 
 OVER_RANKS["DTensor"] = lambda: importlib.import_module("regard.parallel.dtensors")
+KEPT_WEIGHTS.append(lambda: importlib.import_module("regard.observe.kept_tiles"))
 
 # Where each name comes from: read when it is asked for, as PyTorch takes seconds, and `regard --help` does without it.
 _MODULES = {name: name for name in ("masks", "models", "nn", "normalizers", "positions", "scores")}
-_MODULES["statistics"] = "capture.statistics"
+_MODULES["statistics"] = "observe.statistics"
 _HOMES = {
     "attention": "functional",
     "explain": "functional",
     "use_backend": "backends",
     "summary": "nn",
     "HeadSet": "heads",
-    "Layer": "capture.records",
-    "Record": "capture.records",
+    "Layer": "record.records",
+    "Record": "record.records",
     "LookResult": "interpret.look",
     "Observation": "interpret.observation",
     "ablate_heads": "interpret.ablate_heads",

@@ -8,7 +8,7 @@ from typing import Any
 
 from regard.errors import InputError, MissingExtraError
 from regard.files import write_atomically
-from regard.interpret.bundled import BundledModelError
+from regard.hub import BundledModelError
 from regard_bench.machine_peak import PeakMeter
 from regard_bench.page import page
 from regard_bench.report import as_json, regressions, write_json

@@ -11,14 +11,14 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-from regard.capture.minimal_pair import HeadFlips
-from regard.capture.tokens import words_of
 from regard.errors import InputError
 from regard.heads.scores import head_number
+from regard.hub import Loaded
 from regard.interpret.ablate_heads import ablate_heads, head_outputs
-from regard.interpret.bundled import Loaded
 from regard.interpret.look import prepare
 from regard.interpret.word_pairs import occurrences, score_heads_for_pairs
+from regard.record.minimal_pair import HeadFlips
+from regard.record.tokens import words_of
 
 __all__ = ["Looks", "effect_on_completion", "effect_on_word", "looks"]
 

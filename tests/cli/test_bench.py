@@ -15,7 +15,7 @@ import regard
 import regard_bench.cases
 from regard.cli.app import app
 from regard.errors import MissingExtraError
-from regard.interpret.bundled import BundledModelError
+from regard.hub import BundledModelError
 from regard_bench.comparing import Pair, compare, compare_all
 from regard_bench.machine_peak import PeakMeter
 from regard_bench.rows import at_most

@@ -10,7 +10,7 @@ from rich.cells import cell_len
 from sweeps import sweep
 
 pytest.importorskip("transformers", reason="transformers is not installed (the extra `models`)")
-bundled = pytest.importorskip("regard.interpret.bundled")
+bundled = pytest.importorskip("regard.hub")
 
 TIRED = "The animal didn't cross the street because it was too tired."
 WIDE = "The animal didn't cross the street because it was too wide."

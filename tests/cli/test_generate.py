@@ -27,7 +27,7 @@ from sweeps import sweep
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers", reason="transformers is not installed (the extra `models`)")
 tokenizers = pytest.importorskip("tokenizers")
-bundled = pytest.importorskip("regard.interpret.bundled")
+bundled = pytest.importorskip("regard.hub")
 
 needs_models = [
     pytest.mark.models,

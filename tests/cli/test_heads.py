@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from sweeps import sweep
 
 pytest.importorskip("transformers", reason="transformers is not installed (the extra `models`)")
-bundled = pytest.importorskip("regard.interpret.bundled")
+bundled = pytest.importorskip("regard.hub")
 
 SENTENCE = "The animal didn't cross the street because it was too tired."
 

@@ -14,7 +14,7 @@ import regard
 from sweeps import sweep
 
 pytest.importorskip("transformers", reason="transformers is not installed (the extra `models`)")
-bundled = pytest.importorskip("regard.interpret.bundled")
+bundled = pytest.importorskip("regard.hub")
 
 SENTENCE = "The animal didn't cross the street because it was too tired"
 TIRED, WIDE = SENTENCE, SENTENCE.replace("tired", "wide")
@@ -323,7 +323,7 @@ def test_a_backend_that_cannot_fold_is_named_and_done_without(tmp_path: Path) ->
 
 
 def test_an_interrupted_atlas_is_gone_on_with(run, tmp_path: Path, monkeypatch) -> None:
-    from regard.capture.resumable_atlas import AtlasParts
+    from regard.record.resumable_atlas import AtlasParts
 
     out, put = tmp_path / "it.atlas", AtlasParts.__call__
 

@@ -10,12 +10,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from regard.capture.highlight import Focus, Look
-from regard.capture.tokens import Token, words_of
 from regard.cli import main
 from regard.cli.arguments import read_text
 from regard.cli.steps import quote, steps_command
 from regard.errors import InputError
+from regard.record.highlight import Focus, Look
+from regard.record.tokens import Token, words_of
 from sweeps import sweep
 
 

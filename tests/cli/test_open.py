@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from regard.capture.atlas import save_atlas
-from regard.capture.records import Layer, Record
+from regard.record.atlas import save_atlas
+from regard.record.records import Layer, Record
 from tiers import slow_but
 
 pytest.importorskip("starlette", reason="starlette is not installed (the extra `web`)")

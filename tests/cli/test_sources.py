@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from regard import hub as bundled
 from regard.heads.answer_sources import Sources
-from regard.interpret import bundled
 from sweeps import sweep
 
 FILES = {

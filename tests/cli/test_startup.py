@@ -57,7 +57,7 @@ except SystemExit as end:
 print(sorted({{"transformers", "torch._dynamo", "sympy", "matplotlib", "accelerate"}} & set(sys.modules)))
 
 import numpy as np
-from regard.capture.records import Layer, Record
+from regard.record.records import Layer, Record
 from regard.render.figure import heads_figure, heatmap_figure
 
 full, none = np.ones((1, 1, 2, 2), np.float32) / 2, np.ones((1, 1, 2), np.float32)
@@ -110,7 +110,7 @@ def test_a_mistyped_model_is_not_looked_for_on_the_network(refused):
 
 
 def test_what_is_no_slip_is_left_to_the_hub_and_to_folders(tmp_path, monkeypatch):
-    from regard.interpret.bundled.catalogue import refuse_mistyped
+    from regard.hub.catalogue import refuse_mistyped
 
     (tmp_path / "minlm").mkdir()
     monkeypatch.chdir(tmp_path)

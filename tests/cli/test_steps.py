@@ -7,10 +7,10 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from regard.capture.steps import CapturedHead
-from regard.capture.tokens import Token
 from regard.cli.steps import steps
 from regard.errors import InputError
+from regard.heads.steps import CapturedHead
+from regard.record.tokens import Token
 from sweeps import sweep
 
 app = typer.Typer()

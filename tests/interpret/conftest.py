@@ -36,7 +36,7 @@ def dense_weights(q: Tensor, k: Tensor, mask: Tensor | None, *, causal: bool, sc
 @pytest.fixture(scope="session")
 def load() -> Callable[[str], Any]:
     """Load a bundled model once for the process, or skip with a word; whoever changes it puts it back."""
-    from regard.interpret import bundled
+    from regard import hub as bundled
 
     loaded = functools.cache(bundled.load)
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from regard.interpret.bundled import BundledModelError
-from regard.interpret.bundled.load import cache_folder, converted
+from regard.hub import BundledModelError
+from regard.hub.load import cache_folder, converted
 from sweeps import sweep
 
 SOURCE = "ab" * 32

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from interpret.test_watch_chosen import IDS, made, watched
-from regard.capture.highlight import choose_focus
-from regard.capture.matrix_pyramid import Matrix
-from regard.capture.records import Record
-from regard.capture.tokens import Token
 from regard.errors import InputError, ObservationError
 from regard.heads.patterns import find_sinks, head_patterns
 from regard.interpret.export import export
+from regard.record.highlight import choose_focus
+from regard.record.records import Record
+from regard.record.tiles import Matrix
+from regard.record.tokens import Token
 from regard.render.figure import heatmap_figure
 from regard.render.figure_panels import head_mosaic
 from regard.render.labels import describe, size

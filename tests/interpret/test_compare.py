@@ -6,10 +6,10 @@ import math
 import numpy as np
 import pytest
 
-from regard.capture.records import Layer, Record
-from regard.capture.tokens import Token
 from regard.errors import InputError, ObservationError
 from regard.interpret.compare import compare_records, jensen_shannon
+from regard.record.records import Layer, Record
+from regard.record.tokens import Token
 from sweeps import sweep
 
 

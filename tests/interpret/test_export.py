@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 import regard
-from regard.capture import statistics
 from regard.errors import InputError, ObservationError
 from regard.interpret.observation import Observation
+from regard.observe import statistics
 from sweeps import sweep
 
 WORDS = ["=1+1", "貓", "a,b", 'say "x"', "two\nlines", "cat"]

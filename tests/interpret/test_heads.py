@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 import torch
 
-from regard.capture.tokens import Word
 from regard.errors import InputError
 from regard.heads.scores import MEASURES, RULES
-from regard.interpret.bundled import Loaded
+from regard.hub import Loaded
 from regard.interpret.head_loss import head_loss
 from regard.interpret.head_scores import Probe, default_texts, head_scores, repeated_tokens, text_scores, watched
 from regard.interpret.look import prepare
 from regard.interpret.word_pairs import occurrences, pair_of, score_heads_for_pairs
+from regard.record.tokens import Word
 from sweeps import sweep
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed (the extra `models`)")

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
+from regard import hub as bundled
 from regard.heads.scores import ranked
-from regard.interpret import bundled
 from regard.interpret.head_loss import head_loss
 from regard.interpret.head_scores import ENGLISH, Probe, head_scores, probe_scores, repeated_tokens
 from regard.interpret.word_pairs import score_heads_for_pairs

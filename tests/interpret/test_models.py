@@ -12,7 +12,7 @@ from regard.interpret import model_loading
 from regard.interpret.look import prepare
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed (the extra `models`)")
-bundled = pytest.importorskip("regard.interpret.bundled")
+bundled = pytest.importorskip("regard.hub")
 
 SIZES = {"n_embd": 32, "n_layer": 2, "n_head": 4, "vocab_size": 50, "bos_token_id": 1, "eos_token_id": 2}
 

@@ -11,11 +11,11 @@ import torch
 from torch import nn
 
 import regard
-from regard.capture.highlight import choose_focus
-from regard.capture.records import Record
 from regard.errors import InputError, ObservationError
 from regard.interpret.observation import Observation
 from regard.nn.summary import summary
+from regard.record.highlight import choose_focus
+from regard.record.records import Record
 from regard.render.notebook import card, forwards_html
 
 HEBREW = ["שלום", "<b>", "עולם", "and", "سلام", "Ada"]

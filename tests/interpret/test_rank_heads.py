@@ -6,8 +6,8 @@ import torch
 from torch.nn import functional
 
 import regard
-from regard.capture.tokens import Word
 from regard.interpret.observation import Observation
+from regard.record.tokens import Word
 
 N = 600  # above 512, maps are pooled
 

@@ -13,7 +13,7 @@ from regard.errors import InputError
 from sweeps import sweep
 
 pytest.importorskip("transformers", reason="transformers is not installed (the extra `models`)")
-bundled = pytest.importorskip("regard.interpret.bundled")
+bundled = pytest.importorskip("regard.hub")
 models = pytest.importorskip("regard.interpret.model_loading")
 
 pytestmark = [

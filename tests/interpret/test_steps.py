@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from regard.capture.steps import CapturedHead
-from regard.capture.tokens import Token
+from regard.heads.steps import CapturedHead
 from regard.interpret.head_vectors import head_steps
+from regard.record.tokens import Token
 
 
 def captured(count):

@@ -12,9 +12,9 @@ from tokenizers import Tokenizer, models
 from torch import Tensor, nn
 
 import regard
-from regard.capture.streams import Places
 from regard.errors import InputError, ObservationError
 from regard.interpret.observation import Observation
+from regard.observe.streams import Places
 from sweeps import sweep
 
 # The vision tower of Mllama calls its own layers so in transformers before 5.23.

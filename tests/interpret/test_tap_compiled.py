@@ -13,9 +13,9 @@ from torch.nn import functional
 
 import regard
 from regard import masks
-from regard.capture.intercept import exchanged_functions
-from regard.capture.tap_operators import TAP_ROWS
 from regard.errors import ObservationError
+from regard.observe.intercept import exchanged_functions
+from regard.observe.tap_operators import TAP_ROWS
 
 transformers = pytest.importorskip("transformers")
 

@@ -17,7 +17,7 @@ from torch.nn.modules import module as module_hooks
 from torch.overrides import _get_current_function_mode_stack
 
 import regard
-from regard.capture.intercept import exchanged_functions, watching_mode
+from regard.observe.intercept import exchanged_functions, watching_mode
 from sweeps import sweep
 
 transformers = pytest.importorskip("transformers")

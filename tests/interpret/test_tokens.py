@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from regard.capture.tokens import Token, words_of
 from regard.errors import InputError
 from regard.interpret.tokens_from_tokenizer import tokens_of, unknown_share
+from regard.record.tokens import Token, words_of
 from sweeps import sweep
 from tiers import slow_but
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import regard
-from regard.interpret.bundled import Loaded
+from regard.hub import Loaded
 from sweeps import sweep
 
 LONG = "The cat that the dog chased ran up the tree, and 貓 looked at def f(x): return x. " * 40

@@ -15,8 +15,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 import regard
-from regard.capture.statistics import Rollout
 from regard.errors import InputError, ObservationError
+from regard.observe.statistics import Rollout
 from sweeps import sweep
 
 D = 8

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 import regard
-from regard.capture import statistics
-from regard.capture.weight_rows import RowBlock
 from regard.errors import InputError, ObservationError
+from regard.observe import statistics
+from regard.observe.weight_rows import RowBlock
 from sweeps import sweep
 
 transformers = pytest.importorskip("transformers")

@@ -16,9 +16,9 @@ from torch.utils.checkpoint import checkpoint
 
 import regard
 from regard import masks
-from regard.capture.intercept import exchanged_functions
-from regard.capture.intercept.watch_operators import WATCH_CALL, reporting_to
 from regard.errors import ObservationError
+from regard.observe.intercept import exchanged_functions
+from regard.observe.intercept.watch_operators import WATCH_CALL, reporting_to
 
 WIDTH = 8
 STATISTICS = ["distance", "sink", "value_norm"]

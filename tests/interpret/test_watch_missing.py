@@ -10,11 +10,11 @@ import torch
 from rich.console import Console
 
 import regard
-from regard.capture.atlas import read_atlas
-from regard.capture.highlight import choose_focus
-from regard.capture.tokens import Token
 from regard.errors import ObservationError
 from regard.interpret.observation import Observation
+from regard.record.atlas import read_atlas
+from regard.record.highlight import choose_focus
+from regard.record.tokens import Token
 from regard.render.terminal import picture
 from regard.web.endpoints import books
 from regard.web.record_store import Shelf

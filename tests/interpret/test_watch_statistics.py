@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import regard
-from regard.capture.statistics import Mass, Rollout, ValueNorm
+from regard.observe.statistics import Mass, Rollout, ValueNorm
 from sweeps import sweep
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed (the extra `models`)")

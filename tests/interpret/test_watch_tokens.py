@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import regard
-from regard.capture.highlight import choose_focus
 from regard.heads.patterns import head_patterns
+from regard.record.highlight import choose_focus
 from sweeps import sweep
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed (the extra `models`)")

@@ -12,11 +12,11 @@ from torch.nn import functional
 import regard
 from regard import models
 from regard import nn as rnn
-from regard.capture import statistics
-from regard.capture.requested_statistics import NAMED
 from regard.models import RecurrentConfig, Transformer, TransformerConfig, output_heads
 from regard.models.decoding import Sampling
 from regard.nn import tutorials
+from regard.observe import statistics
+from regard.observe.requested_statistics import NAMED
 from sweeps import sweep
 
 E, H, N, P = 16, 2, 6, 0.4

@@ -10,8 +10,8 @@ import transformers as t
 import regard
 from corpus import MODELS, SMALL, T5, eager_weights, inputs, made, randomized
 from oracles import set_attention
-from regard.capture.intercept.torch_attention_calls import groups_of, unpack_groups
 from regard.errors import ObservationError
+from regard.observe.intercept.torch_attention_calls import groups_of, unpack_groups
 from sweeps import sweep
 
 # One of each kind; the others run in the slow tier.

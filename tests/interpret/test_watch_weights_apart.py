@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import regard
-from regard.capture import missing_attention as missing
+from regard.record import missing_attention as missing
 from sweeps import sweep
 
 B, H, N, D = 3, 2, 5, 4

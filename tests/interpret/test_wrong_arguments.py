@@ -71,7 +71,7 @@ WRONG_STREAMS = ["vision", 3, ("text",), ("image", "text", "x"), ["image"], {"a"
 def test_what_is_not_there_is_said_in_one_sentence(made: Callable[[], Observation], tmp_path: Path) -> None:
     torch.manual_seed(0)
     seen = made()
-    good = {"layer": 0, "stream": regard.capture.layers.stream_of(seen.layers[0])}
+    good = {"layer": 0, "stream": regard.record.layers.stream_of(seen.layers[0])}
     calls: dict[str, Callable[[dict[str, Any]], Any]] = {
         "weights": lambda given: seen.weights(**given),
         "heatmap": lambda given: seen.heatmap(**given),

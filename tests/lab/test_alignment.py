@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from regard.capture.tokens import Word
+from regard.record.tokens import Word
 from regard.render.word_alignment import Alignment
 from regard_lab import aligned_words, cat_and_mat
 from regard_lab.aligned_words import Reading, WordLook, looks_of

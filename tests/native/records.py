@@ -23,10 +23,10 @@ from regard import masks, positions, scores
 from regard.backends.native import library, threads
 from regard.backends.native.record import CALL, ROWS
 from regard.backends.native.sizes import BLOCK, LANES, STRIPS
-from regard.capture import compiled_pass
-from regard.capture.statistics import Extent, Top
-from regard.capture.weights_from_qk import CallFromQK
 from regard.normalizers import Sigmoid, Softmax
+from regard.observe import compiled_pass
+from regard.observe.statistics import Extent, Top
+from regard.observe.weights_from_qk import CallFromQK
 from regard.problem import Problem
 from regard_bench import machine_peak
 from regard_bench.shares import Resource

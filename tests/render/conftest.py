@@ -7,10 +7,10 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from regard.capture.highlight import Focus, Look
-from regard.capture.minimal_pair import MinimalPair, choose_pair
-from regard.capture.records import Layer, Record
-from regard.capture.tokens import Token, find_word, words_of
+from regard.record.highlight import Focus, Look
+from regard.record.minimal_pair import MinimalPair, choose_pair
+from regard.record.records import Layer, Record
+from regard.record.tokens import Token, find_word, words_of
 
 
 class Case(NamedTuple):

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from matplotlib.transforms import Bbox
 
-from regard.capture.records import Layer, Record
-from regard.capture.tokens import Token
 from regard.errors import InputError, ObservationError
+from regard.record.records import Layer, Record
+from regard.record.tokens import Token
 from regard.render.alignment_figure import alignment_figure
 from regard.render.mpl_figure import write_figure
 from regard.render.word_alignment import align

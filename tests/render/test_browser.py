@@ -12,10 +12,10 @@ import torch
 
 import regard
 from chromium import chromium, needs_chromium, rest, view, visit
-from regard.capture.highlight import Focus
-from regard.capture.tokens import Word
-from regard.capture.word_looks import Look
 from regard.nn import MultiHeadAttention
+from regard.record.highlight import Focus
+from regard.record.tokens import Word
+from regard.record.word_looks import Look
 from regard.render.page import write_page
 from render.conftest import Case, head_weights, make_layer
 

@@ -9,10 +9,10 @@ import matplotlib
 import numpy as np
 import pytest
 
-from regard.capture.records import Record
-from regard.capture.tokens import Token
 from regard.errors import InputError
 from regard.files import write_atomically
+from regard.record.records import Record
+from regard.record.tokens import Token
 from regard.render.figure import focus_figure, heads_figure, heatmap_figure, save_figure
 from regard.render.figure_panels import head_mosaic, ink
 from regard.render.sentence_figure import COLOURS

@@ -6,8 +6,8 @@ import re
 import numpy as np
 import pytest
 
-from regard.capture.records import Layer, Record
 from regard.heads.patterns import head_patterns
+from regard.record.records import Layer, Record
 from regard.render.labels import describe
 from sweeps import sweep
 

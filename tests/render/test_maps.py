@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.capture.matrix_pyramid import pooled
-from regard.capture.tokens import Token
+from regard.record.tiles import pooled
+from regard.record.tokens import Token
 from regard.render.heatmap_data import head_map
 from regard.render.labels import shown_words, visible
 from regard.render.line_breaking import excerpt

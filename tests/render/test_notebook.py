@@ -16,9 +16,9 @@ from torch import nn
 
 import regard
 from chromium import chromium, needs_chromium
-from regard.capture.highlight import choose_focus
-from regard.capture.records import Record
 from regard.interpret.observation import Observation
+from regard.record.highlight import choose_focus
+from regard.record.records import Record
 from regard.render.notebook import LARGEST, SHADES, forwards_html, record_html, shaded_png
 from sweeps import sweep
 

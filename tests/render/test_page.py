@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from regard.capture.records import Layer, Record
 from regard.errors import InputError
+from regard.record.records import Layer, Record
 from regard.render.page import page, write_page
 from sweeps import sweep
 

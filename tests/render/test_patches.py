@@ -6,8 +6,8 @@ import matplotlib
 import numpy as np
 import pytest
 
-from regard.capture.records import Layer, Record
 from regard.errors import InputError
+from regard.record.records import Layer, Record
 from regard.render.patches import PatchGrid, patch_figure, patch_weights
 from sweeps import sweep
 

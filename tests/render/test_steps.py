@@ -8,7 +8,7 @@ import numpy as np
 from rich.cells import cell_len
 from rich.console import Console
 
-from regard.capture.steps import work, work_from
+from regard.heads.steps import work, work_from
 from regard.render.matrix_text import clip, flow, matrix, number, vector
 from regard.render.steps import Steps
 from sweeps import sweep

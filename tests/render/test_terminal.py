@@ -9,8 +9,8 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from regard.capture.highlight import Focus, Look
 from regard.errors import InputError
+from regard.record.highlight import Focus, Look
 from regard.render.figure import focus_figure
 from regard.render.notebook import card
 from regard.render.page import page

@@ -7,7 +7,7 @@ import matplotlib
 import pytest
 
 from chromium import chromium, needs_chromium
-from regard.capture.records import Record
+from regard.record.records import Record
 from regard.render.figure import heatmap_figure
 from regard.render.labels import prompt_rows, says_written, size
 from regard.render.page import page, write_page

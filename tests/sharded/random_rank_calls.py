@@ -47,8 +47,8 @@ from random_calls import (
     Tensors,
 )
 from regard import masks, positions, scores
-from regard.capture.statistics import Columns, Mass, Rectangle, Rows
 from regard.errors import ObservationError
+from regard.observe.statistics import Columns, Mass, Rectangle, Rows
 from regard.parallel import ShardedKVCache
 
 __all__ = [

@@ -9,10 +9,10 @@ from torch import nn
 
 import regard
 from regard import masks
-from regard.capture.statistics import PerQuery, Rollout
 from regard.errors import InputError, ObservationError
 from regard.models.output_heads import SequenceClassification
 from regard.normalizers import Normalizer, Softmax
+from regard.observe.statistics import PerQuery, Rollout
 from regard.parallel import ShardedKVCache
 from sweeps import sweep
 

@@ -21,7 +21,7 @@ from watched_calls import AXES, CASES, FIELDS, ORDERS, REPLICATED
 
 import regard
 from oracles import dense
-from regard.capture.layers import Layer
+from regard.record.layers import Layer
 from sweeps import sweep
 
 on_few = pytest.mark.parametrize("computed", marked(WATCHED), indirect=True)

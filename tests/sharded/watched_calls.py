@@ -10,8 +10,8 @@ from torch import nn
 
 import regard
 from regard import masks, positions
-from regard.capture.statistics import Columns, Mass, Rectangle, Rows, ValueNorm
 from regard.normalizers import Sigmoid, Softmax
+from regard.observe.statistics import Columns, Mass, Rectangle, Rows, ValueNorm
 
 FIELDS = ("mean", "max", "top_keys", "top_weights", "entropy", "received")  # of every record
 STATISTICS = (

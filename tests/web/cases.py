@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from regard.capture.records import Layer, Record
-from regard.capture.tokens import Token
+from regard.record.records import Layer, Record
+from regard.record.tokens import Token
 
 pytest.importorskip("starlette", reason="starlette is not installed (the extra `web`)")
 web = pytest.importorskip("regard.web")

@@ -2,8 +2,8 @@
 
 import pytest
 
-from regard.capture.records import Record
-from regard.capture.tokens import Token
+from regard.record.records import Record
+from regard.record.tokens import Token
 from web.cases import HOSTILE, SINK, Case, attention, layer_of, words
 
 

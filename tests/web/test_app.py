@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from regard.capture.records import Record
 from regard.errors import InputError
+from regard.record.records import Record
 from sweeps import sweep
 from web.cases import HOSTILE, Client, blocks, serving, web
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from chromium import address, chromium, needs_chromium, rest, view
-from regard.capture.records import Record
-from regard.capture.tokens import Token
+from regard.record.records import Record
+from regard.record.tokens import Token
 from regard.render.page import client_text
 from web.cases import HOSTILE, SINK, attention, layer_of, serving, web
 
@@ -461,7 +461,7 @@ def test_an_error_of_the_server_is_told_in_the_page(opened, small) -> None:
 @pytest.mark.slow
 @pytest.mark.models
 def test_a_sentence_is_typed_and_seen(opened, small) -> None:
-    bundled = pytest.importorskip("regard.interpret.bundled")
+    bundled = pytest.importorskip("regard.hub")
     if not bundled.is_installed("minilm"):
         pytest.skip("the bundled models are missing: regard models get")
     import torch

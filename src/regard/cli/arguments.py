@@ -120,14 +120,14 @@ def check_threads(threads: int | None) -> None:
 
 def complete_model(incomplete: str) -> list[str]:
     """Complete the name of a bundled model."""
-    from regard.interpret.bundled.catalogue import BUNDLED
+    from regard.hub.catalogue import BUNDLED
 
     return [name for name in BUNDLED if name.startswith(incomplete)]
 
 
 def _known(context: typer.Context, given: Any) -> Any:
     """Refuse a name that is nowhere before PyTorch is imported."""
-    from regard.interpret.model_loading import is_offline
+    from regard.hub.names import is_offline
 
     if given is not None and not context.resilient_parsing:
         for name in (given,) if isinstance(given, str) else given:

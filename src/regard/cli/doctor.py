@@ -129,7 +129,7 @@ def _extensions() -> Table:
 
 
 def _models() -> Table:
-    from regard.interpret.bundled import BUNDLED, is_installed
+    from regard.hub import BUNDLED, is_installed
 
     table = Table("model", "", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for name in BUNDLED:

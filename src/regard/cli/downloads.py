@@ -26,8 +26,8 @@ def _models() -> None:
 @with_version
 def list_models() -> None:
     """Show the models and the font, what they are, whether they are installed, their licence and size."""
-    from regard.interpret.bundled import BUNDLED
-    from regard.render.fonts import FONT
+    from regard.hub import BUNDLED
+    from regard.hub.catalogue import FONT
 
     table = Table("name", "what it is", "installed", "licence", "size", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for one in (*BUNDLED.values(), FONT):
@@ -49,7 +49,7 @@ def get(
     ] = None,
 ) -> None:
     """Install what is missing of the models and the font: only their files, checked by their SHA-256."""
-    from regard.interpret.bundled import install
+    from regard.hub import install
 
     terminal = TextConsole(stderr=True)
     try:

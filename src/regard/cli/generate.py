@@ -153,7 +153,7 @@ def _load(name: str, threads: int | None, status: Status) -> tuple[Any, Any]:
     """Return the model, in our modules, and its tokenizer."""
     if not name.strip():
         raise InputError("`--model` must not be empty: take smollm2, a folder or an id of the hub")
-    from regard.interpret.bundled import BUNDLED
+    from regard.hub import BUNDLED
 
     if not Path(name).expanduser().is_dir() and name in BUNDLED and BUNDLED[name].kind == "encoder":
         raise _reads_only(name)
@@ -198,8 +198,8 @@ def _of_checkpoint(name: str) -> tuple[Any, Callable[[], Any]]:
 def _tokenizer(name: str) -> Any:
     import transformers
 
-    from regard.interpret.bundled import BUNDLED, folder
-    from regard.interpret.bundled.load import quiet
+    from regard.hub import BUNDLED, folder
+    from regard.hub.load import quiet
 
     own = Path(name).expanduser()
     where = str(own) if own.is_dir() else str(folder(name)) if name in BUNDLED else name

@@ -165,7 +165,7 @@ def _show(looked: Any, text: str, out: Path | None, screen: TextConsole, progres
     """Print the picture, or what was written and what could not be seen."""
     if looked.warning:
         progress.print(f"warning: {looked.warning}", soft_wrap=True)
-    from regard.capture.missing_attention import missing_lines
+    from regard.record.missing_attention import missing_lines
 
     if out is not None:
         progress.print(f"{looked.model}: {_what(looked, out)} → {out}", soft_wrap=True)

@@ -63,8 +63,8 @@ def open_atlas(
 
 def _records(path: Path) -> tuple[Any, ...]:
     """Return the records of an atlas, or of a file of queries and keys."""
-    from regard.capture.atlas import read_atlas
     from regard.interpret.qk_file import is_qk_file, read_qk_file
+    from regard.record.atlas import read_atlas
 
     return (read_qk_file(path),) if is_qk_file(path) else read_atlas(path)
 
@@ -72,9 +72,10 @@ def _records(path: Path) -> tuple[Any, ...]:
 def _web() -> ModuleType:
     """`regard.web`, whose packages an extra installs."""
     try:
-        return import_module("regard.web")
+        from regard import web as module
     except ImportError as missing:
         package = (missing.name or "").partition(".")[0]
         if package in ("starlette", "uvicorn", "anyio", "h11"):
             raise MissingExtraError(package, "web") from missing
         raise
+    return module

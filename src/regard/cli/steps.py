@@ -11,10 +11,10 @@ from regard.cli.console import TextConsole
 from regard.errors import InputError
 
 if TYPE_CHECKING:  # what needs NumPy is imported where it is used
-    from regard.capture.highlight import Focus
-    from regard.capture.records import Record
-    from regard.capture.steps import Worked
     from regard.cli.matrix_files import Inputs, Matrix, Projections
+    from regard.heads.steps import Worked
+    from regard.record.highlight import Focus
+    from regard.record.records import Record
     from regard.render.steps import Steps
 
 __all__ = ["example", "quote", "steps", "steps_command"]
@@ -65,7 +65,7 @@ def steps(
         raise InputError(
             "`--x`, `--w`, `--tokens` are for your own numbers: leave out TEXT, `--model`, `--layer`, `--head`"
         )
-    from regard.capture.tokens import Token, token_row
+    from regard.record.tokens import Token, token_row
     from regard.render.steps import Steps
 
     if real:
@@ -81,12 +81,12 @@ def example() -> "Worked":
     """Work out 我 爱 你, with one matrix for W_Q, W_K and W_V: Q = K = V = [[2, 0], [0, 3], [2, 2]].
 
     Pages that copy this example print the weights [.43 .14 .43], [.01 .71 .28] and [.05 .26 .69]. They are not the
-    softmax of these scores over √2, which is (tests/capture/test_steps.py has the arithmetic):
+    softmax of these scores over √2, which is (tests/heads/test_worked_steps.py has the arithmetic):
 
     >>> example().weights.round(2).tolist()
     [[0.49, 0.03, 0.49], [0.0, 0.89, 0.11], [0.05, 0.19, 0.77]]
     """
-    from regard.capture.steps import work
+    from regard.heads.steps import work
 
     x = [[1, 0, 1, 0], [0, 2, 0, 1], [1, 1, 1, 1]]
     one = [[1, 0], [0, 1], [1, 0], [0, 1]]
@@ -95,8 +95,8 @@ def example() -> "Worked":
 
 def _own(x: Path | None, w: Path | None, tokens: str | None) -> "Worked":
     """The reader's own numbers."""
-    from regard.capture.steps import work, work_from
     from regard.cli.matrix_files import read_inputs, read_projections
+    from regard.heads.steps import work, work_from
 
     given = None if x is None else read_inputs(x)
     if given is None or (w is None and given.key is None):
@@ -180,7 +180,7 @@ def steps_command(record: "Record", focus: "Focus", model: str, text: str) -> tu
 
 def _token_option(record: "Record", focus: "Focus") -> str | None:
     """The word where that says which token is meant, else the number of its first piece."""
-    from regard.capture.tokens import token_row
+    from regard.record.tokens import token_row
 
     if len(record.tokens) != 1:
         return None

@@ -11,7 +11,7 @@ from regard.cli.console import TextConsole
 from regard.errors import InputError
 
 if TYPE_CHECKING:
-    from regard.capture.records import Record
+    from regard.record.records import Record
 
 __all__ = ["translate"]
 

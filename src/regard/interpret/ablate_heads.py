@@ -10,11 +10,11 @@ from typing import Any, Literal, cast
 
 from torch import Tensor, nn
 
-from regard.capture.intercept.compiled_code import refuse_compiled
-from regard.capture.layers import Layer, Stream, find_layer, several_streams
-from regard.capture.selection import Heads, HeadsChosen
-from regard.capture.streams import Place, Places, name_streams
 from regard.errors import InputError, ObservationError
+from regard.observe.intercept.compiled_code import refuse_compiled
+from regard.observe.selection import Heads, HeadsChosen
+from regard.observe.streams import Place, Places, name_streams
+from regard.record.layers import Layer, Stream, find_layer, several_streams
 
 __all__ = ["HeadsOut", "Replacement", "ablate_heads", "by_layer", "head_outputs"]
 

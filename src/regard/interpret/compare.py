@@ -12,13 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from regard.capture.layers import several_streams
-from regard.capture.minimal_pair import MinimalPair, choose_pair
-from regard.capture.records import Record
 from regard.errors import InputError
 from regard.heads.change_loss_and_pairs import HeadChange
 from regard.heads.scores import RULES, HeadScores, PerHead
-from regard.interpret.bundled import Loaded
+from regard.hub import Loaded
 from regard.interpret.head_scores import (
     Probe,
     by_number,
@@ -31,6 +28,9 @@ from regard.interpret.head_scores import (
 )
 from regard.interpret.look import prepare
 from regard.interpret.model_loading import advice
+from regard.record.layers import several_streams
+from regard.record.minimal_pair import MinimalPair, choose_pair
+from regard.record.records import Record
 from regard.render.pair_page import pair_card
 
 __all__ = ["LookPair", "compare_looks", "compare_models", "compare_records", "compare_texts", "jensen_shannon"]
@@ -71,7 +71,7 @@ def compare_looks(
 
     A head *flips* if it gives more weight to one word in the first text and more weight to the other word in the second
     text. A head is counted only if it gives both words together at least 0.1 in each text. See
-    `regard.capture.head_flips`.
+    `regard.heads.head_flips`.
 
     Args:
         a: The first text.

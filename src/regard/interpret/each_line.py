@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from regard.capture.atlas import save_atlas
 from regard.files import write_atomically
 from regard.heads.scores import HeadScores, PerHead
 from regard.interpret.head_scores import Probe, probe_scores, read, text_rows, watched
 from regard.interpret.look import look, model_identity, prepare
 from regard.interpret.model_loading import advice, load_model
 from regard.interpret.text_queue import TextFolder
+from regard.record.atlas import save_atlas
 from regard.render.csv_and_npz_files import npz
 
 __all__ = ["LookLines", "ScoreLines", "join_scores"]

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from regard.capture.layers import Stream, at_index, head_at
-from regard.capture.records import Layer, Record
-from regard.capture.statistic_axes import PER_KEY
 from regard.errors import InputError, ObservationError
 from regard.files import write_atomically
+from regard.record.layers import Stream, at_index, head_at
+from regard.record.records import Layer, Record
+from regard.record.statistic_axes import PER_KEY
 from regard.render.alignment_figure import alignment_figure
 from regard.render.csv_and_npz_files import Table, matrix_table, npy, npz, table_csv, top_arrays, top_table
 from regard.render.figure import heads_figure, heatmap_figure, statistic_figure

@@ -17,7 +17,7 @@ from regard.heads.head_set import HeadSet, ReadoutScore
 from regard.heads.jobs import LOCAL_WINDOW, HeadJob, check_job
 from regard.heads.patterns import is_causal
 from regard.heads.scores import PerHead, head_number, ranked
-from regard.interpret.bundled import Loaded
+from regard.hub import Loaded
 from regard.interpret.head_examples import HeadExample, make_examples, read_examples
 from regard.interpret.head_measures import Features, layers_of_stream, measured, per_head
 from regard.interpret.head_scores import Probe, default_texts, probe_scores, text_scores, watched

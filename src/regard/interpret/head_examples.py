@@ -15,15 +15,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.capture.tokens import words_of
 from regard.errors import InputError
 from regard.files import printable, read_text
 from regard.heads.jobs import LOCAL_WINDOW
-from regard.interpret.bundled import Loaded
+from regard.hub import Loaded
 from regard.interpret.head_scores import Probe, plain_tokens, repeated_tokens, tokens_around
 from regard.interpret.look import prepare
 from regard.interpret.model_loading import positions
 from regard.interpret.word_pairs import occurrences
+from regard.record.tokens import words_of
 from regard.strict_json import parse_json
 
 __all__ = ["CANDIDATES", "HeadExample", "Keys", "call_of", "json_lines", "make_examples", "read_examples"]

@@ -11,8 +11,8 @@ from torch.nn import functional
 
 from regard.errors import InputError
 from regard.heads.change_loss_and_pairs import Loss, Lost
+from regard.hub import Loaded
 from regard.interpret.ablate_heads import Replacement, ablate_heads, by_layer, head_outputs
-from regard.interpret.bundled import Loaded
 from regard.interpret.head_scores import Probe, Repeated, default_texts, read, repeated_tokens
 from regard.interpret.look import Prepared, prepare
 

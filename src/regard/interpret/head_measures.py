@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from regard.capture.layers import stream_of
-from regard.capture.records import Layer, Record
 from regard.errors import ObservationError
 from regard.heads.scores import PerHead
-from regard.interpret.bundled import Loaded
+from regard.hub import Loaded
 from regard.interpret.head_examples import HeadExample
 from regard.interpret.look import Prepared
 from regard.interpret.watch import watch
+from regard.record.layers import stream_of
+from regard.record.records import Layer, Record
 
 __all__ = ["Features", "SeenHeads", "layers_of_stream", "masses_of", "measured", "per_head"]
 

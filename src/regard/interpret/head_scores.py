@@ -14,17 +14,17 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from regard.capture.records import Layer, Record
-from regard.capture.requested_statistics import Keep
-from regard.capture.statistics import Confidence, Distance, Mass, Sink, of_weights
-from regard.capture.statistics.base import Statistic
 from regard.errors import InputError, ObservationError
 from regard.heads.patterns import is_causal
 from regard.heads.scores import HeadScores, PerHead
-from regard.interpret.bundled import Loaded
+from regard.hub import Loaded
 from regard.interpret.look import Prepared, prepare
 from regard.interpret.model_loading import load_model, model_for, positions
 from regard.interpret.watch import watch
+from regard.observe.requested_statistics import Keep
+from regard.observe.statistics import Confidence, Distance, Mass, Sink, of_weights
+from regard.observe.statistics.base import Statistic
+from regard.record.records import Layer, Record
 
 __all__ = [
     "CHINESE",

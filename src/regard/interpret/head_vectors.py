@@ -5,16 +5,16 @@ from dataclasses import dataclass, field
 import numpy as np
 from torch import nn
 
-from regard.capture.intercept import Interception
-from regard.capture.recorder import Recorder
-from regard.capture.steps import CapturedHead, Worked, work_captured
-from regard.capture.tokens import TokenRow, token_row
-from regard.capture.watched_call import WatchedCall
-from regard.capture.weights_from_qk import CallFromQK
 from regard.errors import InputError, ObservationError
 from regard.functional import attention
+from regard.heads.steps import CapturedHead, Worked, work_captured
 from regard.interpret.look import look, prepare
 from regard.interpret.watch import read_attention
+from regard.observe.intercept import Interception
+from regard.observe.recorder import Recorder
+from regard.observe.watched_call import WatchedCall
+from regard.observe.weights_from_qk import CallFromQK
+from regard.record.tokens import TokenRow, token_row
 
 __all__ = ["HeadSteps", "capture_head", "choose", "head_steps"]
 

@@ -13,20 +13,20 @@ from typing import Any
 import torch
 
 from regard.backends import preferred
-from regard.capture.atlas import read_atlas
-from regard.capture.highlight import Focus, choose_focus
-from regard.capture.records import Layer, Record
-from regard.capture.requested_statistics import Keep
-from regard.capture.resumable_atlas import AtlasParts
-from regard.capture.selection import Heads, Keys, Queries
-from regard.capture.tokens import Token, is_word, token_row
 from regard.checks import check_unicode
 from regard.errors import InputError
-from regard.interpret.bundled import Loaded
+from regard.hub import Loaded
 from regard.interpret.model_loading import advice, load_model, model_for, positions
 from regard.interpret.tokens_from_tokenizer import text_between, tokens_of
 from regard.interpret.watch import watch
+from regard.observe.requested_statistics import Keep
+from regard.observe.selection import Heads, Keys, Queries
 from regard.problem import DEFAULT_MAX_BYTES
+from regard.record.atlas import read_atlas
+from regard.record.highlight import Focus, choose_focus
+from regard.record.records import Layer, Record
+from regard.record.resumable_atlas import AtlasParts
+from regard.record.tokens import Token, is_word, token_row
 from regard.render.notebook import record_html
 
 __all__ = ["LookResult", "Prepared", "look", "model_identity", "prepare"]

@@ -9,24 +9,22 @@ import os
 import re
 import unicodedata
 from collections.abc import Iterable
-from difflib import get_close_matches
-from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
+from regard import hub
 from regard.errors import InputError, MissingExtraError
-from regard.extensions import extension, extension_names
+from regard.extensions import extension
 from regard.files import read_text
-from regard.interpret import bundled
-from regard.interpret.bundled import BUNDLED, Loaded, ModelKind
-from regard.interpret.bundled.catalogue import refuse_mistyped
-from regard.interpret.bundled.load import quiet
+from regard.hub import BUNDLED, Loaded, ModelKind
+from regard.hub.load import quiet
+from regard.hub.names import WITH_LOADER, check_loader, is_offline
 from regard.interpret.tokens_from_tokenizer import unknown_share
+from regard.models.as_transformers import load_bundled, load_bundled_tokenizer
 
 __all__ = [
     "advice",
-    "is_offline",
     "is_trained",
     "load_model",
     "load_to_look_once",
@@ -34,78 +32,6 @@ __all__ = [
     "name_for",
     "positions",
 ]
-
-
-_WITH_LOADER = re.compile(r"([A-Za-z][\w-]+):(?!//)")  # loader:name; a letter and a colon is a drive of Windows
-_SECONDS = 3.0  # that the hub has for its answer
-_ALIKE = 0.6
-
-
-def is_offline(name: str, *, cache_dir: str | Path | None = None, token: str | bool | None = None) -> bool:
-    """Return whether a model's files must come from the cache, because the hub cannot be reached.
-
-    Args:
-        name: A folder, which needs no hub, one of the bundled models, `loader:name` of an extension, or an id of the
-            hub.
-        cache_dir, token: As in huggingface_hub.
-
-    Raises:
-        InputError: There is no such folder or loader, and the hub has no such model, or cannot be asked and the cache
-            has none.
-    """
-    if found := _WITH_LOADER.match(name):
-        _check_loader(name, found[1])
-        return False
-    if (
-        not name.strip()
-        or name in BUNDLED
-        or name.startswith((".", "/", "~"))
-        or os.path.isdir(Path(name).expanduser())
-    ):
-        return False
-    refuse_mistyped(name)
-    return _is_offline(name, None if cache_dir is None else str(cache_dir), token)
-
-
-@lru_cache(maxsize=64)
-def _is_offline(name: str, cache_dir: str | None, token: str | bool | None) -> bool:
-    try:
-        from huggingface_hub import HfApi, constants
-        from huggingface_hub.errors import HfHubHTTPError, HFValidationError, RepositoryNotFoundError
-    except ImportError:
-        return False  # what loads the model says what to install
-    cached = _cached(Path(cache_dir or constants.HF_HUB_CACHE))
-    try:
-        HfApi(token=token).model_info(name, timeout=_SECONDS)
-    except (RepositoryNotFoundError, HFValidationError) as problem:
-        raise InputError(
-            f"there is no folder {name!r}, and no such model on the hub (or it is private){_meant(name, cached)}"
-        ) from problem
-    except HfHubHTTPError:
-        return False  # the hub answers, and says more to who asks for a file
-    except Exception as problem:
-        # No connection: each version of huggingface_hub has its own library for that, with its own errors.
-        if name in cached:
-            return True
-        raise InputError(
-            f"there is no folder {name!r}, it is not in the cache of the hub, and the hub cannot be reached"
-            f"{_meant(name, cached)}"
-        ) from problem
-    return False
-
-
-def _cached(folder: Path) -> list[str]:
-    """Ids of the models that were fetched before."""
-    try:
-        return [one.name.removeprefix("models--").replace("--", "/") for one in folder.glob("models--*")]
-    except OSError:
-        return []
-
-
-def _meant(name: str, cached: list[str]) -> str:
-    known = [*BUNDLED, *cached]
-    near = get_close_matches(name, known, n=1, cutoff=_ALIKE)
-    return f": did you mean {near[0]!r}?" if near else f": bundled models are {', '.join(BUNDLED)}"
 
 
 # Output heads, which do not affect attention; a checkpoint of a base model lacks them.
@@ -128,8 +54,8 @@ def load_model(name: str, *, attn_implementation: str | None = None) -> Loaded:
         MissingExtraError: transformers is not installed.
     """
     if name in BUNDLED:
-        return bundled.load(name, attn_implementation=attn_implementation or "sdpa")
-    if found := _WITH_LOADER.match(name):
+        return hub.load(name, attn_implementation=attn_implementation or "sdpa")
+    if found := WITH_LOADER.match(name):
         return _from_extension(name, found[1], attn_implementation)
     if is_trained(Path(name).expanduser()):
         if attn_implementation is not None:
@@ -155,21 +81,13 @@ def load_model(name: str, *, attn_implementation: str | None = None) -> Loaded:
             raise InputError(f"cannot load the model {name!r}: {reason}") from problem
 
 
-def _check_loader(name: str, loader: str) -> None:
-    if loader not in (known := extension_names("regard.model_loaders")):
-        raise InputError(
-            f"`model` {name!r} needs the loader {loader!r}, and no installed package has it: loaders are "
-            f"{', '.join(known) or 'none'}; an id of the hub has no colon"
-        )
-
-
 def _from_extension(name: str, loader: str, attn_implementation: str | None) -> Loaded:
     """Load a model with the loader of another package, which returns a `Loaded`."""
-    _check_loader(name, loader)
+    check_loader(name, loader)
     load = extension("regard.model_loaders", loader)
     loaded = load(name[len(loader) + 1 :], attn_implementation=attn_implementation)
     if not isinstance(loaded, Loaded):
-        raise InputError(f"the loader {loader!r} must return regard.interpret.bundled.Loaded, got {loaded!r}")
+        raise InputError(f"the loader {loader!r} must return regard.hub.Loaded, got {loaded!r}")
     return loaded
 
 
@@ -233,7 +151,7 @@ def load_to_look_once(name: str | None, text: str) -> Loaded | str | None:
         MissingExtraError: The extra `models` is not installed.
     """
     chosen = name_for(text) if name is None and text.strip() else name
-    return cast("Loaded", _as_transformers().load_bundled(chosen)) if chosen in _OPENED_FAST else chosen
+    return load_bundled(chosen) if chosen in _OPENED_FAST else chosen
 
 
 def name_for(text: str) -> str:
@@ -242,15 +160,11 @@ def name_for(text: str) -> str:
     English vocabularies contain single letters of many scripts, so known pieces are not enough: the letters must be
     Latin, and the words of few pieces.
     """
-    tokenizer = _as_transformers().load_bundled_tokenizer("minilm")
+    tokenizer = load_bundled_tokenizer("minilm")
     latin = all(unicodedata.name(letter, "").startswith("LATIN") for letter in text if letter.isalpha())
     pieces = len(tokenizer(text, add_special_tokens=False)["input_ids"])
     reads = latin and pieces <= _PIECES * len(text.split()) and unknown_share(tokenizer, text) == 0
     return "minilm" if reads else "me5"
-
-
-def _as_transformers() -> Any:
-    return import_module("regard.models.as_transformers")  # which is above this folder
 
 
 def advice(loaded: Loaded, text: str) -> str | None:

@@ -5,15 +5,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from regard.capture.atlas import read_atlas, save_atlas
-from regard.capture.highlight import choose_focus
-from regard.capture.layers import Stream, at_index
-from regard.capture.missing_attention import Missing, sum_missing
-from regard.capture.records import Answers, Layer, Record
-from regard.capture.tokens import Token
 from regard.errors import ObservationError
 from regard.interpret.export import export
 from regard.interpret.vision_transformers import grid_of, image_of
+from regard.record.atlas import read_atlas, save_atlas
+from regard.record.highlight import choose_focus
+from regard.record.layers import Stream, at_index
+from regard.record.missing_attention import Missing, sum_missing
+from regard.record.records import Answers, Layer, Record
+from regard.record.tokens import Token
 from regard.render.alignment_figure import alignment_figure
 from regard.render.figure import heatmap_figure
 from regard.render.notebook import forwards_html, record_html

@@ -27,14 +27,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from regard.capture.atlas_compression import numbers_of
-from regard.capture.records import Record
 from regard.errors import InputError
 from regard.files import open_file, printable
 from regard.functional import attention
 from regard.interpret.watch import watch
 from regard.masks import Causal, Mask, Window
 from regard.normalizers import Softmax
+from regard.record.atlas_compression import numbers_of
+from regard.record.records import Record
 from regard.scores import ScaledDot
 from regard.strict_json import parse_json
 

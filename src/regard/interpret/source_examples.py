@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from regard.errors import InputError
-from regard.interpret.bundled import Loaded
+from regard.hub import Loaded
 from regard.interpret.head_examples import HeadExample, Keys, call_of, json_lines
 from regard.interpret.source_prompt import Prompt, encode, joined, prompt_of, read_tokens, token_ranges
 

@@ -6,7 +6,7 @@ from importlib import resources
 from regard.errors import InputError
 from regard.files import cache_folder
 from regard.heads.head_set import HeadSet
-from regard.interpret.bundled import Loaded
+from regard.hub import Loaded
 from regard.interpret.find_heads import find_heads, fingerprint
 
 __all__ = ["heads_for"]

@@ -14,8 +14,8 @@ import numpy.typing as npt
 from regard.errors import InputError, ObservationError
 from regard.heads.answer_sources import mean_by_reading
 from regard.heads.head_set import HeadSet, ReadoutScore
+from regard.hub import Loaded
 from regard.interpret.answer_log_probs import log_probs_of
-from regard.interpret.bundled import Loaded
 from regard.interpret.head_measures import masses_of
 from regard.interpret.source_examples import SourceExample
 from regard.interpret.source_prompt import joined

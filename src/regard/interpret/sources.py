@@ -13,8 +13,8 @@ from regard.checks import check_count, check_flag, check_unicode
 from regard.errors import InputError
 from regard.heads.answer_sources import Removal, Scores, SourcePart, Sources
 from regard.heads.head_set import HeadSet
+from regard.hub import Loaded
 from regard.interpret.answer_log_probs import device_of, log_probs_of
-from regard.interpret.bundled import Loaded
 from regard.interpret.find_heads import as_loaded
 from regard.interpret.model_loading import positions
 from regard.interpret.source_heads import heads_for

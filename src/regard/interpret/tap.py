@@ -8,19 +8,19 @@ from typing import Any, Self
 
 from torch import nn
 
-from regard.capture.attention_row import AttentionRow
-from regard.capture.intercept.compiled_code import refuse_compiled, refusing_compiled_code
-from regard.capture.intercept.tap_mode import TapMode
-from regard.capture.layers import Stream
-from regard.capture.selection import Heads, HeadsChosen, Keys, KeySpans, Queries, QueriesChosen
-from regard.capture.streams import reads_two_texts
-from regard.capture.tap_steps import TapSteps
 from regard.errors import InputError, ObservationError
 from regard.functional import attention
 from regard.interpret.tap_stream import Pairs, Token, generation, read_pairs
 from regard.interpret.unsupported import why_nothing
 from regard.interpret.watch import read_attention
+from regard.observe.attention_row import AttentionRow
+from regard.observe.intercept.compiled_code import refuse_compiled, refusing_compiled_code
+from regard.observe.intercept.tap_mode import TapMode
+from regard.observe.selection import Heads, HeadsChosen, Keys, KeySpans, Queries, QueriesChosen
+from regard.observe.streams import reads_two_texts
+from regard.observe.tap_steps import TapSteps
 from regard.problem import DEFAULT_MAX_BYTES
+from regard.record.layers import Stream
 from regard.tensors import check_max_bytes, human_bytes
 
 __all__ = ["Tap", "tap"]

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.capture.attention_row import AttentionRow
 from regard.errors import InputError, ObservationError
+from regard.observe.attention_row import AttentionRow
 
 __all__ = ["Pairs", "Token", "generation", "read_pairs"]
 

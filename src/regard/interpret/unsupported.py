@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from regard.capture.missing_attention import Missing, missing_lines
+from regard.record.missing_attention import Missing, missing_lines
 
 __all__ = ["why_incomplete", "why_nothing"]
 

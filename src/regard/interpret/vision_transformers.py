@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from regard.capture.layers import Stream
-from regard.capture.records import Layer, Record
-from regard.capture.tokens import Token
 from regard.errors import InputError
+from regard.record.layers import Stream
+from regard.record.records import Layer, Record
+from regard.record.tokens import Token
 from regard.render.patches import Image, PatchGrid
 
 __all__ = ["grid_of", "image_of", "patch_tokens"]

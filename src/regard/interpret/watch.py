@@ -7,18 +7,6 @@ from typing import Any, ParamSpec, cast
 
 from torch import Tensor, nn
 
-from regard.capture.intercept import Interception
-from regard.capture.intercept.compiled_code import refuse_compiled, refusing_compiled_code
-from regard.capture.intercept.interception import Reader
-from regard.capture.recorder import OnLayerEnd, Recorder
-from regard.capture.records import Record
-from regard.capture.requested_statistics import Asked, Keep
-from regard.capture.selection import Heads, Keys, Queries
-from regard.capture.statistics import KeySpanSums, Statistic
-from regard.capture.token_ids import GivenTokens, Heard, Named, Streams
-from regard.capture.tokens import Token
-from regard.capture.watched_call import WatchedCall
-from regard.capture.weights_from_qk import CallFromQK
 from regard.errors import InputError, ObservationError
 from regard.functional import attention
 from regard.hooks import are_sharded
@@ -27,10 +15,22 @@ from regard.interpret.tokens_from_tokenizer import tokens_of
 from regard.interpret.unsupported import why_incomplete, why_nothing
 from regard.interpret.vision_transformers import patch_tokens
 from regard.masks import BoundMask
+from regard.observe.intercept import Interception
+from regard.observe.intercept.compiled_code import refuse_compiled, refusing_compiled_code
+from regard.observe.intercept.interception import Reader
+from regard.observe.recorder import OnLayerEnd, Recorder
+from regard.observe.requested_statistics import Asked, Keep
+from regard.observe.selection import Heads, Keys, Queries
+from regard.observe.statistics import KeySpanSums, Statistic
+from regard.observe.token_ids import GivenTokens, Heard, Named, Streams
+from regard.observe.watched_call import WatchedCall
+from regard.observe.weights_from_qk import CallFromQK
 from regard.parallel.dtensors import read
 from regard.parallel.sequence_parallel import SequenceShards, attend_local, call_over_shards
 from regard.parallel.watched_shards import CallFromShards
 from regard.problem import DEFAULT_MAX_BYTES, Options, Problem, complete
+from regard.record.records import Record
+from regard.record.tokens import Token
 from regard.tensors import without_autocast
 
 __all__ = ["check_tokens", "given_tokens", "read_attention", "watch"]
@@ -170,13 +170,13 @@ def watch(
         keep: "maps" stores pooled heat maps (exact up to 512 tokens), the 8 strongest keys of each query, entropy, and
             the attention received by each key. "weights" also stores every weight. "qk" stores queries and keys
             instead, (heads + kv heads) · head_dim numbers per position, from which any rectangle of weights is computed
-            on demand by `seen.weights(...)` or regard.capture.matrix_pyramid.Matrix.
+            on demand by `seen.weights(...)` or regard.record.tiles.Matrix.
         tokenizer: A Hugging Face tokenizer, which names the positions by the `input_ids` of the call.
         tokens: The tokens, one for each position, for a batch of one; for several streams a dictionary of lists,
             `{"source": [...], "target": [...]}`. `seen.streams` has their names and lengths.
         statistics: Statistics to compute in the same pass, by name ("distance", "confidence", "sink", "self",
             "previous", "next", "first", "separators", "duplicate_token", "induction", "value_norm",
-            "gradient_x_attention", "importance") or as a value of regard.capture.statistics; `seen.statistic(name,
+            "gradient_x_attention", "importance") or as a value of regard.observe.statistics; `seen.statistic(name,
             layer=, head=)` returns them.
         layers: The layers to record, by the model's number (in every stream) or by name; by default all. The others
             are not in the record and cost almost nothing.

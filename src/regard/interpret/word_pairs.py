@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from regard.capture.records import Record
-from regard.capture.tokens import Word, words_of
 from regard.errors import InputError
 from regard.heads.change_loss_and_pairs import PairScores, WordPair
 from regard.heads.patterns import is_causal
-from regard.interpret.bundled import Loaded
+from regard.hub import Loaded
 from regard.interpret.head_scores import by_number, read
 from regard.interpret.look import prepare
 from regard.interpret.subwords import is_cjk
 from regard.interpret.watch import watch
+from regard.record.records import Record
+from regard.record.tokens import Word, words_of
 
 __all__ = ["occurrences", "pair_of", "score_heads_for_pairs"]
 

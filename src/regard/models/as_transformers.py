@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import MissingExtraError
-from regard.interpret.bundled import Loaded
-from regard.interpret.bundled.catalogue import bundled
-from regard.interpret.bundled.load import folder, tokenizer_folder
+from regard.hub import Loaded
+from regard.hub.catalogue import bundled
+from regard.hub.load import folder, tokenizer_folder
 from regard.models.pretrained_mixin import to_json
 from regard.models.recurrent import RecurrentConfig
 from regard.models.transformer import Transformer

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from regard.errors import InputError, MissingExtraError
-from regard.interpret.bundled import BUNDLED, folder
-from regard.interpret.model_loading import is_offline
+from regard.hub import BUNDLED, folder
+from regard.hub.names import is_offline
 from regard.models.output_heads import OutputHead
 from regard.models.standard_names import CONFIG
 from regard.nn.value_module import ComputedBuffers

@@ -8,10 +8,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from regard.cache import Cache
-from regard.capture.intercept import is_watching
 from regard.checks import check_flag
 from regard.errors import InputError
 from regard.models.inputs_outputs import token_mask
+from regard.observe.intercept import is_watching
 
 __all__ = ["Prompts", "TransformerContinuation", "batch_of", "check_start_token", "continue_texts"]
 

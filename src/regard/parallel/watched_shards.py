@@ -16,13 +16,13 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from regard.backends.formula import weigh
-from regard.capture.row_weights import plain_mode
-from regard.capture.watched_call import WatchedCall
-from regard.capture.weight_rows import BLOCK_ELEMENTS, RowBlock
-from regard.capture.weights_from_qk import HIDDEN, place_of, visible_pairs
 from regard.errors import ObservationError
 from regard.normalizers import Softmax
 from regard.normalizers.softmax import Sums
+from regard.observe.row_weights import plain_mode
+from regard.observe.watched_call import WatchedCall
+from regard.observe.weight_rows import BLOCK_ELEMENTS, RowBlock
+from regard.observe.weights_from_qk import HIDDEN, place_of, visible_pairs
 from regard.parallel.attend import lay_out
 from regard.parallel.dtensors import Local
 from regard.parallel.exchange import Exchange

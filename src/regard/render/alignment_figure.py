@@ -7,9 +7,9 @@ from unicodedata import east_asian_width
 
 import numpy as np
 
-from regard.capture.records import Layer, Record
-from regard.capture.tokens import Word
 from regard.errors import InputError
+from regard.record.records import Layer, Record
+from regard.record.tokens import Word
 from regard.render.figure_panels import ink
 from regard.render.labels import head_name, layer_name, visible
 from regard.render.mpl_figure import colour_bar, note, place, sheet, title

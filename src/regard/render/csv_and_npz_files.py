@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from regard.capture.layers import several_streams
-from regard.capture.records import Record
 from regard.errors import InputError
 from regard.files import write_atomically
 from regard.heads.change_loss_and_pairs import Lost
 from regard.heads.scores import PerHead, head_number
+from regard.record.layers import several_streams
+from regard.record.records import Record
 from regard.render.labels import key_labels, query_labels
 
 __all__ = [

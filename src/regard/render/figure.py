@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from regard.capture.highlight import Focus
-from regard.capture.layers import Stream, at_index, head_at
-from regard.capture.minimal_pair import MinimalPair
-from regard.capture.records import Layer, Record
 from regard.errors import InputError
 from regard.heads.change_loss_and_pairs import HeadChange
+from regard.record.highlight import Focus
+from regard.record.layers import Stream, at_index, head_at
+from regard.record.minimal_pair import MinimalPair
+from regard.record.records import Layer, Record
 from regard.render.figure_panels import NAMED, draw_heads, draw_heatmap, ink, label_room, label_size, panel_map
 from regard.render.labels import (
     all_heads,

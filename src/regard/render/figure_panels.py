@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from regard.capture.layers import several_streams
-from regard.capture.records import Layer, Record
-from regard.capture.tokens import Token
+from regard.record.layers import several_streams
+from regard.record.records import Layer, Record
+from regard.record.tokens import Token
 from regard.render.heatmap_data import HeadMap, head_map
 from regard.render.labels import key_labels, layer_name, prompt_rows, query_labels
 from regard.render.sentence_figure import COLOURS, Brush

@@ -14,22 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from regard.bundled_files import BundledFile
 from regard.errors import ObservationError
+from regard.hub.catalogue import FONT
 
-__all__ = ["FONT", "Fonts", "fonts_for"]
+__all__ = ["Fonts", "fonts_for"]
 
-FONT = BundledFile(
-    name="font",
-    description="Noto Sans SC: Chinese and Japanese in figures, where the system has no font for them",
-    licence="OFL-1.1",
-    package="zhplot",
-    version="1.0.0",
-    wheel_sha256="a5dccc5fc1116eafaa54d99c903ad74836e3ab9f5bdc45d27c29a97202268a2a",
-    wheel_bytes=6_311_725,
-    file="zhplot/fonts/NotoSansSC-Regular.ttf",
-    file_sha256="5cf8b2a0576d5680284ab03a7a8219499d59bbe981a79bb3dc0031f251c39736",
-)
 
 _BASE = "DejaVu Sans"  # shipped with matplotlib
 _NO_FONT = "Last Resort"  # also shipped with matplotlib: it has a box for every character

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from regard.capture.matrix_pyramid import pooled
-from regard.capture.records import Layer
+from regard.record.records import Layer
+from regard.record.tiles import pooled
 
 __all__ = ["HeadMap", "head_map"]
 

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from regard.capture.highlight import Focus
-from regard.capture.layers import head_at, several_streams, stream_of
-from regard.capture.records import Layer, Record
-from regard.capture.statistic_axes import PER_KEY
-from regard.capture.tokens import Token, Word, words_of
 from regard.errors import InputError
 from regard.heads.patterns import head_patterns
+from regard.record.highlight import Focus
+from regard.record.layers import head_at, several_streams, stream_of
+from regard.record.records import Layer, Record
+from regard.record.statistic_axes import PER_KEY
+from regard.record.tokens import Token, Word, words_of
 
 __all__ = [
     "all_heads",

@@ -5,7 +5,7 @@ Wide characters and ellipses are counted in cells.
 
 from collections.abc import Collection, Iterable, Sequence
 
-from regard.capture.tokens import Word
+from regard.record.tokens import Word
 from regard.render.arcs import LinePart
 
 __all__ = ["excerpt", "fit", "lay_out", "split_part"]

@@ -14,11 +14,11 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from regard.capture.highlight import Focus, Look, choose_focus
-from regard.capture.layers import has_words
-from regard.capture.missing_attention import missing_lines
-from regard.capture.records import Record
 from regard.errors import InputError, RegardError
+from regard.record.highlight import Focus, Look, choose_focus
+from regard.record.layers import has_words
+from regard.record.missing_attention import missing_lines
+from regard.record.records import Record
 from regard.render.heatmap_data import head_map
 from regard.render.labels import (
     all_heads,

@@ -4,10 +4,10 @@ import dataclasses
 import html
 from pathlib import Path
 
-from regard.capture.highlight import Focus
-from regard.capture.minimal_pair import MinimalPair, Moved
 from regard.files import write_atomically
 from regard.heads.change_loss_and_pairs import HeadChange
+from regard.record.highlight import Focus
+from regard.record.minimal_pair import MinimalPair, Moved
 from regard.render.labels import apart, head_name, source_name, visible
 from regard.render.notebook import card
 from regard.render.page import page

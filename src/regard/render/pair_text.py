@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from regard.capture.minimal_pair import CLEAR, Flip, MinimalPair, Moved
 from regard.errors import InputError, MissingExtraError
 from regard.heads.change_loss_and_pairs import HeadChange
 from regard.heads.scores import head_number, ranked
+from regard.record.minimal_pair import CLEAR, Flip, MinimalPair, Moved
 from regard.render.arcs import LOOK_STYLES, MARKS
 from regard.render.head_table_text import table_lines
 from regard.render.labels import check_focus, head_name, source_name, visible

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from regard.capture.layers import Stream, at_index, head_at
-from regard.capture.records import Layer, Record
 from regard.errors import InputError
+from regard.record.layers import Stream, at_index, head_at
+from regard.record.records import Layer, Record
 from regard.render.labels import head_name, layer_name, visible
 from regard.render.mpl_figure import colour_bar, note, place, sheet, title
 from regard.render.sentence_figure import COLOURS, Brush

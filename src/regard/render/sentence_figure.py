@@ -6,9 +6,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from regard.capture.highlight import Focus
-from regard.capture.records import Record
-from regard.capture.tokens import Word
+from regard.record.highlight import Focus
+from regard.record.records import Record
+from regard.record.tokens import Word
 from regard.render.fonts import Fonts
 from regard.render.labels import head_name, key_labels, query_labels, shown_words, source_name, visible
 from regard.render.line_breaking import excerpt

@@ -10,7 +10,7 @@ import numpy as np
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from regard.capture.steps import Floats, Worked
+from regard.heads.steps import Floats, Worked
 from regard.render.matrix_text import Block, clip, flow, matrix
 from regard.render.steps_scalars import FEW, Scalars, Section, scaling
 from regard.render.steps_text import Language, Wording, wording

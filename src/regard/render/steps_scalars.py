@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from rich.cells import cell_len
 
-from regard.capture.steps import Floats, Worked
+from regard.heads.steps import Floats, Worked
 from regard.render.matrix_text import choices, clip, factor, number, pad, pick, subscript, vector
 from regard.render.steps_text import Wording
 

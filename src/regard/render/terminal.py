@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from regard.capture.highlight import Focus, Look
-from regard.capture.missing_attention import missing_lines
-from regard.capture.records import Record
-from regard.capture.tokens import Token
 from regard.errors import InputError, MissingExtraError
+from regard.record.highlight import Focus, Look
+from regard.record.missing_attention import missing_lines
+from regard.record.records import Record
+from regard.record.tokens import Token
 from regard.render.arcs import LOOK_STYLES, MARKS, Arc, LinePart, draw_sentences
 from regard.render.heatmap_data import HeadMap, head_map
 from regard.render.labels import (

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import numpy.typing as npt
 
-from regard.capture.layers import at_index, find_layer, head_at
-from regard.capture.records import Layer, Record
-from regard.capture.tokens import Token, Word
 from regard.errors import InputError, MissingExtraError, ObservationError
+from regard.record.layers import at_index, find_layer, head_at
+from regard.record.records import Layer, Record
+from regard.record.tokens import Token, Word
 from regard.render.labels import key_labels, layer_name, query_labels, shown_words, visible
 from regard.render.terminal import share_bar
 

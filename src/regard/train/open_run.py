@@ -7,7 +7,7 @@ from typing import Any
 from regard.data import Tokenizer
 from regard.errors import InputError, MissingExtraError
 from regard.files import read_text
-from regard.interpret.bundled import Loaded
+from regard.hub import Loaded
 from regard.models.as_transformers import AsTransformers
 from regard.models.inputs_outputs import SpecialTokens
 from regard.strict_json import is_version

@@ -9,14 +9,14 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from regard.capture.records import Record
-from regard.capture.tokens import Token
 from regard.data import Tokenizer, to_script
 from regard.errors import InputError, MissingExtraError
 from regard.files import read_text
 from regard.interpret.watch import watch
 from regard.models import RecurrentSeq2Seq, Transformer
 from regard.models.decoding import BeamSearch, Decoding
+from regard.record.records import Record
+from regard.record.tokens import Token
 from regard.strict_json import is_version
 
 __all__ = ["TranslationScore", "Translator", "bleu_tokenizer", "saved_model", "translation_scores"]

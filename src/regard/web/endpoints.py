@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from regard.capture.matrix_pyramid import Pool
-from regard.capture.records import Layer
 from regard.errors import InputError
 from regard.heads.patterns import head_patterns
+from regard.record.records import Layer
+from regard.record.tiles import Pool
 from regard.render.page.record_data import record_json, sinks_json, statistics_json, thumbnails, tokens_json
 from regard.web.head_tiles import HeadTiles
 from regard.web.record_store import Shelf

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from regard.capture.matrix_pyramid import Matrix, Pool, pooled
-from regard.capture.records import Layer
 from regard.heads.patterns import find_sinks
+from regard.record.records import Layer
+from regard.record.tiles import Matrix, Pool, pooled
 
 __all__ = ["TILE", "HeadTiles"]
 

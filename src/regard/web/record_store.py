@@ -4,10 +4,10 @@ import threading
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from regard.capture.atlas_layer import StoredLayer
-from regard.capture.layers import at_index
-from regard.capture.records import Layer, Record
 from regard.errors import InputError
+from regard.record.atlas_layer import StoredLayer
+from regard.record.layers import at_index
+from regard.record.records import Layer, Record
 from regard.web.head_tiles import HeadTiles
 
 __all__ = ["Book", "Shelf"]

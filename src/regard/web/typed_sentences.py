@@ -4,8 +4,8 @@ import dataclasses
 import threading
 from typing import Any, Protocol
 
-from regard.capture.records import Record
 from regard.errors import InputError
+from regard.record.records import Record
 
 __all__ = ["LONGEST", "ModelReader", "Reader"]
 

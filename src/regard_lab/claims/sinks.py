@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard.errors import InputError
-from regard.interpret.bundled import Loaded
+from regard.hub import Loaded
 from regard.interpret.model_loading import load_model
 from regard.masks import Causal, Mask, Sinks, Window
 from regard_lab.charts import Bars, Line, Lines

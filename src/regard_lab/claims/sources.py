@@ -7,7 +7,7 @@ import numpy as np
 
 from regard.heads.answer_sources import Sources
 from regard.heads.head_set import HeadSet
-from regard.interpret.bundled import Loaded
+from regard.hub import Loaded
 from regard.interpret.model_loading import load_model
 from regard.interpret.source_examples import draw_question
 from regard.interpret.sources import sources

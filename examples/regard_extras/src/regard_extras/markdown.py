@@ -1,7 +1,7 @@
 """A renderer: the heads that a figure would show, as a table in Markdown."""
 
 from regard import Record
-from regard.capture.highlight import Focus
+from regard.record.highlight import Focus
 
 __all__ = ["render"]
 

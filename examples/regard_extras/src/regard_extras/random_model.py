@@ -4,7 +4,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoConfig, AutoModel, PreTrainedTokenizerFast
 
-from regard.interpret.bundled import Loaded
+from regard.hub import Loaded
 
 __all__ = ["load"]
 

@@ -8,7 +8,6 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 from torch.nn import functional
 
-from regard.capture.intercept import is_watching
 from regard.errors import InputError
 from regard.models.continuation import Prompts, batch_of, check_start_token
 from regard.models.generation import GenerationMixin
@@ -18,6 +17,7 @@ from regard.models.recurrent.config import RecurrentConfig
 from regard.models.recurrent.layers import Bridge, RecurrentEncoder, RecurrentState, decoder_of
 from regard.models.standard_names import FORWARD
 from regard.nn.checks import refuse_unknown
+from regard.observe.intercept import is_watching
 
 __all__ = [
     "RecurrentContinuation",

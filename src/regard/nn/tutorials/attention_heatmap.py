@@ -7,9 +7,9 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from regard.capture.layers import at_index
-from regard.capture.tokens import Token
 from regard.errors import InputError, MissingExtraError
+from regard.record.layers import at_index
+from regard.record.tokens import Token
 from regard.render.figure_panels import axis_names, ink, label_size
 from regard.render.fonts import fonts_for
 from regard.render.labels import visible

@@ -17,9 +17,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from regard.capture.highlight import Focus
-from regard.capture.records import Record
 from regard.files import write_atomically
+from regard.record.highlight import Focus
+from regard.record.records import Record
 from regard.render.labels import apart, check_focus, lede, visible
 from regard.render.page.record_data import Packed, inline_json, pack
 

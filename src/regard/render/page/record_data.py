@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from regard.capture.highlight import Focus
-from regard.capture.layers import several_streams, stream_of
-from regard.capture.matrix_pyramid import Matrix, pooled
-from regard.capture.missing_attention import missing_lines
-from regard.capture.records import Layer, Record
-from regard.capture.tokens import Token
 from regard.errors import InputError
 from regard.heads.patterns import find_sinks, head_patterns
+from regard.record.highlight import Focus
+from regard.record.layers import several_streams, stream_of
+from regard.record.missing_attention import missing_lines
+from regard.record.records import Layer, Record
+from regard.record.tiles import Matrix, pooled
+from regard.record.tokens import Token
 from regard.render.labels import key_labels, prompt_rows, query_labels, shown_words, statistic_means, visible
 
 __all__ = [

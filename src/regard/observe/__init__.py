@@ -1,0 +1,1 @@
+"""Calls of attention seen while a model runs: how they are intercepted, and how rows of weights become a record."""

@@ -1,0 +1,300 @@
+"""Read the calls of PyTorch's attention functions as problems; nothing is checked, since the model's call is as it is.
+
+Of multi-head attention, q and k are projected again from the arguments of PyTorch's function or kernel.
+"""
+
+import contextlib
+import inspect
+import math
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from regard.masks import Causal, Dense, Document
+from regard.observe.weights_from_qk import CallFromQK
+from regard.positions import DenseBias
+from regard.problem import Problem
+from regard.torch_private import scaled_dot_product_attention
+
+__all__ = [
+    "KERNEL",
+    "groups_of",
+    "padded",
+    "problem_of_sdpa",
+    "read_encoder_layer",
+    "read_functional",
+    "read_native",
+    "read_sdpa",
+    "sdpa_arguments",
+    "unpack_groups",
+]
+
+
+# The original function, even if it is replaced later (as by SageAttention, to call its own kernel).
+KERNEL = scaled_dot_product_attention
+
+_Attend = Tensor | Document | None  # PyTorch's mask, or the texts of a nested batch
+
+# The form in which a torch-function mode receives the kernel: its builtin has no signature.
+_SDPA = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
+
+
+def sdpa_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of PyTorch's kernel by name."""
+    return dict(zip(_SDPA, args, strict=False)) | kwargs
+
+
+def read_sdpa(module: nn.Module | None, arguments: dict[str, Any]) -> CallFromQK:
+    """Return a call of `F.scaled_dot_product_attention` as a watched call."""
+    q, k, v, mask = *(arguments[name] for name in ("query", "key", "value")), arguments.get("attn_mask")
+    texts = None
+    if q.is_nested:  # PyTorch has no mask for these
+        (q, of_queries), (k, of_keys), (v, _) = map(padded, (q, k, v))
+        texts = Document(of_keys, of_queries)
+    ndim = max(q.ndim, k.ndim, v.ndim, 4 if arguments.get("enable_gqa") else 2)  # without a batch, three are heads
+    q, k, v = (_narrowed(one[(None,) * (ndim - one.ndim)]) for one in (q, k, v))
+    mask = None if mask is None else _narrowed(mask)
+    kept = 3 if ndim > 3 else 2  # values may have a larger batch
+    q = q.expand(*torch.broadcast_shapes(q.shape[:-kept], v.shape[:-kept]), *q.shape[-kept:])
+    q, mask = unpack_groups(groups_of(module), q, k, mask)
+    seen = mask if texts is None else texts
+    problem = problem_of_sdpa(q, k, seen, is_causal=arguments.get("is_causal", False), scale=arguments.get("scale"))
+    return CallFromQK(problem, v=_values(problem, v.detach()))
+
+
+def _narrowed(one: Tensor) -> Tensor:
+    """Return a tensor in the type to which autocast casts it for the kernel."""
+    narrow = _autocast_type(one.device.type) if one.is_floating_point() and one.dtype != torch.float64 else None
+    return one.to(narrow or one.dtype)
+
+
+def padded(nested: Tensor) -> tuple[Tensor, Tensor]:
+    """Return a nested batch (batch, ..., length, width) padded, and its ids for `masks.Document`, −1 at padding."""
+    lengths = torch.tensor([one.shape[-2] for one in nested.unbind()], device=nested.device)
+    whole = torch.nested.to_padded_tensor(nested, 0.0)
+    return whole, -(torch.arange(whole.shape[-2], device=nested.device) >= lengths[:, None]).long()
+
+
+def _values(problem: Problem, v: Tensor) -> Tensor:
+    """Return the values with four dimensions, in the layout of the keys."""
+    if v.ndim == 3 and problem.heads == 1:
+        v = v[:, None]  # (batch, length, width)
+    v = v if v.ndim > 2 else v[None]
+    leading = v.shape[:-3] if v.ndim > 4 else (problem.batch,)
+    return v.expand(*leading, *v.shape[-3:]).reshape(math.prod(leading), *v.shape[-3:])
+
+
+def problem_of_sdpa(
+    q: Tensor, k: Tensor, attend: _Attend, *, is_causal: bool = False, scale: float | None = None
+) -> Problem:
+    """Convert q, k and a mask of PyTorch's (True or a finite number = visible) to a problem with four dimensions.
+
+    Weights do not depend on values, so the keys are used in their place.
+    """
+    q, k = q.detach(), k.detach()
+    leading = torch.broadcast_shapes(q.shape[:-3], k.shape[:-3]) if q.ndim > 3 else ()
+    if q.ndim == 3:
+        # Three dimensions are (batch, length, width): each batch entry has one head.
+        leading = torch.broadcast_shapes(q.shape[:1], k.shape[:1])
+        q, k = q[:, None], k[:, None]
+        attend = attend[:, None] if isinstance(attend, Tensor) and attend.ndim == 3 else attend
+    elif q.ndim == 2:
+        q, k = q[None], k[None]
+    heads = k.shape[-3] if q.shape[-3] == 1 else q.shape[-3]  # one head of queries is broadcast over those of keys
+    q = q.expand(*leading, heads, *q.shape[-2:]).reshape(math.prod(leading), heads, *q.shape[-2:])
+    k = k.expand(*leading, *k.shape[-3:]).reshape(math.prod(leading), *k.shape[-3:])
+    if isinstance(attend, Tensor):
+        attend = attend.detach()[(None,) * (max(4, len(leading) + 3) - attend.ndim)]
+        if attend.ndim > 4:
+            attend = attend.expand(*leading, *attend.shape[-3:]).reshape(math.prod(leading), *attend.shape[-3:])
+    mask, bias = _mask_and_bias(q, k, attend, is_causal)
+    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    queries, keys = q.shape[2], k.shape[2]
+    placed = None if bias is None else DenseBias(bias).resolve(queries, keys, keys - queries)
+    return Problem(q, k, k, scale=scale, mask=mask, bias=placed)
+
+
+def _mask_and_bias(q: Tensor, k: Tensor, attend: _Attend, is_causal: bool) -> tuple[Any, Tensor | None]:
+    queries, keys = q.shape[2], k.shape[2]
+    mask = Causal(align="start").bind(queries, keys) if is_causal else None
+    if attend is None:
+        return mask, None
+    if not isinstance(attend, Tensor) or attend.dtype == torch.bool:
+        dense = Dense(attend) if isinstance(attend, Tensor) else attend
+        return (dense if mask is None else dense & Causal(align="start")).bind(queries, keys), None
+    return mask, attend
+
+
+Groups = tuple[int, int | None]  # heads that share a key head, and key heads
+
+
+def groups_of(module: nn.Module | None) -> Groups:
+    """Return the groups of heads in a module of transformers."""
+    groups = getattr(module, "num_key_value_groups", 1)
+    return groups, _kv_heads(module, groups) if groups > 1 else None
+
+
+def unpack_groups(groups: Groups, q: Tensor, k: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Undo transformers' packing, which passes the heads of a group as queries where there is a single query."""
+    if groups[1] is None or q.ndim != 4 or (q.shape[1], q.shape[2], k.shape[1]) != (groups[1], *groups):
+        return q, mask
+    if mask is not None and mask.ndim == 4 and mask.shape[1] > 1:
+        mask = mask.reshape(mask.shape[0], -1, 1, mask.shape[-1])
+    return q.reshape(q.shape[0], -1, 1, q.shape[-1]), mask
+
+
+def _kv_heads(module: nn.Module | None, groups: int) -> int | None:
+    """Return the number of key heads; that of the configuration need not be the layer's."""
+    config = getattr(module, "config", None)
+    for name, shared in (("num_attention_heads", groups), ("num_key_value_heads", 1)):
+        try:
+            found = getattr(config, name, None)
+        except RuntimeError:  # transformers refuses a key of the whole model that each layer has its own of
+            found = getattr(getattr(config, "per_layer_config", {})[getattr(module, "layer_idx", 0)], name, None)
+        if isinstance(found, int):
+            return found // shared
+    return None
+
+
+_FUNCTIONAL = inspect.signature(functional.multi_head_attention_forward)
+
+# The kernels of the fast paths are builtins without a signature.
+_NATIVE = (
+    *("query", "key", "value", "embed_dim", "num_heads", "qkv_weight", "qkv_bias", "proj_weight", "proj_bias"),
+    *("mask", "need_weights", "average_attn_weights", "mask_type"),
+)
+_LAYER = (
+    *("src", "embed_dim", "num_heads", "qkv_weight", "qkv_bias", "proj_weight", "proj_bias", "use_gelu", "norm_first"),
+    *("eps", "norm_weight_1", "norm_bias_1", "norm_weight_2", "norm_bias_2", "ffn_weight_1", "ffn_bias_1"),
+    *("ffn_weight_2", "ffn_bias_2", "mask", "mask_type"),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class _Attention:
+    """The parameters of nn.MultiheadAttention that determine q, k and v."""
+
+    num_heads: int
+    in_proj_bias: Tensor | None
+    bias_k: Tensor | None = None
+    bias_v: Tensor | None = None
+    add_zero_attn: bool = False
+
+
+def read_functional(args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallFromQK:
+    """Return a call of `F.multi_head_attention_forward`, whose tensors are (length, batch, width)."""
+    bound = _FUNCTIONAL.bind(*args, **kwargs)
+    bound.apply_defaults()
+    given = dict(bound.arguments)
+    cross = given["query"] is not given["key"]
+    q, k, v = (_batch_first(given[name]) for name in ("query", "key", "value"))
+    if given["use_separate_proj_weight"]:
+        weights = (given["q_proj_weight"], given["k_proj_weight"], given["v_proj_weight"])
+    else:
+        weights = given["in_proj_weight"].chunk(3)
+    made = _Attention(**{field.name: given[field.name] for field in fields(_Attention)})
+    return _seen(made, (q, k, v), weights, given, cross=cross)
+
+
+def read_native(args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallFromQK:
+    """Return a call of the kernel of nn.MultiheadAttention's fast path, which is self-attention, as a watched call."""
+    return _of_kernel(dict(zip(_NATIVE, args, strict=False)) | kwargs, "query")
+
+
+def read_encoder_layer(args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallFromQK:
+    """Return a call of the kernel of nn.TransformerEncoderLayer's fast path, which computes the whole layer."""
+    given = dict(zip(_LAYER, args, strict=False)) | kwargs
+    if given["norm_first"]:
+        norm = given["norm_weight_1"], given["norm_bias_1"], given["eps"]
+        given["src"] = functional.layer_norm(given["src"], (given["embed_dim"],), *norm)
+    return _of_kernel(given, "src")
+
+
+def _of_kernel(given: dict[str, Any], name: str) -> CallFromQK:
+    """Return a kernel's call. Nonzero entries of its mask hide; its type is pairs (0), keys (1) or complete (2)."""
+    x, mask = given[name], given.get("mask")
+    masks: dict[str, Any] = {}
+    if x.is_nested:
+        x, ids = padded(x)
+        masks["texts"] = Document(ids)
+    elif mask is not None:
+        hidden = mask.bool()
+        masks = {"key_padding_mask": hidden} if given["mask_type"] == 1 else {"attn_mask": hidden}
+    made = _Attention(given["num_heads"], given["qkv_bias"])
+    return _seen(made, (x, x, x), given["qkv_weight"].chunk(3), masks, cross=False)
+
+
+def _batch_first(x: Tensor) -> Tensor:
+    return x.transpose(0, 1) if x.ndim == 3 else x[None]
+
+
+def _seen(
+    made: _Attention, inputs: tuple[Tensor, Tensor, Tensor], weights: Any, masks: dict[str, Any], *, cross: bool
+) -> CallFromQK:
+    """Project, split into heads, and merge the masks, in which True hides."""
+    biases = made.in_proj_bias.chunk(3) if made.in_proj_bias is not None else (None, None, None)
+    q = _heads(made, functional.linear(inputs[0], weights[0], biases[0]))
+    k = _heads(made, _appended(made, functional.linear(inputs[1], weights[1], biases[1]), made.bias_k))
+    attend = _attend(masks, batch=len(q), heads=made.num_heads, queries=q.shape[2], keys=k.shape[2])
+    problem = problem_of_sdpa(q, k, attend)
+
+    kind, narrow = q.device.type, _autocast_type(q.device.type)
+
+    def project() -> Tensor:
+        # Under the model's autocast, if enabled, since otherwise inputs and weights may differ in dtype.
+        with contextlib.nullcontext() if narrow is None else torch.autocast(kind, dtype=narrow):
+            return _heads(made, _appended(made, functional.linear(inputs[2], weights[2], biases[2]), made.bias_v))
+
+    return CallFromQK(problem, cross=cross, project=project)
+
+
+def _autocast_type(kind: str) -> torch.dtype | None:
+    casts = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+    return torch.get_autocast_dtype(kind) if casts else None
+
+
+def _heads(made: _Attention, x: Tensor) -> Tensor:
+    split: Tensor = x.unflatten(-1, (made.num_heads, -1))
+    return split.transpose(1, 2)
+
+
+def _appended(made: _Attention, x: Tensor, learned: Tensor | None) -> Tensor:
+    """Return keys or values with the learned one and the zero one appended, if the module has these."""
+    if learned is not None:
+        x = torch.cat([x, learned.transpose(0, 1).expand(len(x), -1, -1)], 1)
+    return torch.cat([x, x.new_zeros(len(x), 1, x.shape[-1])], 1) if made.add_zero_attn else x
+
+
+def _attend(given: dict[str, Any], *, batch: int, heads: int, queries: int, keys: int) -> _Attend:
+    """Return both masks as one mask for SDPA; the columns appended by bias_k and add_zero_attn are visible to all
+    queries.
+    """
+    if isinstance(texts := given.get("texts"), Document):
+        return texts
+    mask, padding = given.get("attn_mask"), given.get("key_padding_mask")
+    parts = []
+    if mask is not None:
+        parts.append(mask.view(batch, heads, queries, -1) if mask.ndim == 3 else mask[(None,) * (4 - mask.ndim)])
+    if padding is not None:
+        parts.append((padding if padding.ndim == 2 else padding[None])[:, None, None])
+    total: Tensor | None = None
+    for part in parts:
+        sees = False if part.dtype == torch.bool else 0.0
+        total = _add(total, functional.pad(part, (0, keys - part.shape[-1]), value=sees))
+    return ~total if total is not None and total.dtype == torch.bool else total
+
+
+def _add(total: Tensor | None, part: Tensor) -> Tensor:
+    """Combine two masks: booleans by or, others as numbers that are added to the scores."""
+    if total is None:
+        return part
+    if total.dtype == part.dtype == torch.bool:
+        return total | part
+    numbers = [
+        torch.zeros_like(x, dtype=torch.float32).masked_fill(x, -torch.inf) if x.dtype == torch.bool else x
+        for x in (total, part)
+    ]
+    return numbers[0] + numbers[1]

@@ -1,0 +1,293 @@
+"""Token ids: of each call of a model, by forward pass, and of the rows and columns of a call site."""
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor, nn
+
+from regard.errors import ObservationError
+from regard.observe.embedded_ids import EmbeddedIds
+from regard.observe.streams import Place, reads_two_texts
+from regard.observe.watched_call import Ids, WatchedCall
+from regard.record.records import Record
+from regard.record.tokens import Token
+
+__all__ = ["GivenTokens", "Heard", "Hearing", "Listener", "Named", "Streams"]
+
+
+class Listener(Protocol):
+    """The interface of an object with the token ids of the model's current input."""
+
+    whole: bool  # whether ids are those of the whole text instead of the running call
+
+    def streams(self) -> Mapping[str, Int[Tensor, "batch positions"]]:
+        """Return ids by stream: "text", or "source" and "target" of an encoder–decoder, or a tower."""
+        ...
+
+    def separators(self, ids: Int[Tensor, "..."]) -> Bool[Tensor, "..."] | None:
+        """Return which ids are separators, or None if the text of tokens is unknown."""
+        ...
+
+
+class Hearing:
+    """Joins the ids of one site's calls, if their number equals that of its positions."""
+
+    def __init__(self, place: Place, listener: Listener) -> None:
+        self._place, self._listener = place, listener
+        self._queries: Tensor | None = None
+        self._keys: Tensor | None = None
+        self._calls = 0
+
+    def is_of_others(self, *, cross: bool) -> bool:
+        """Return whether only tokens of other streams are known, such as those of a text for an image tower."""
+        known = self._listener.streams().keys()
+        if cross:
+            return bool(known) and known <= {"target", "text"}
+        other = self._place.tower not in (None, "text") or self._place.role == "encoder"
+        return bool(known) and other and not known & set(self._place.own_streams)
+
+    def hear(self, call: WatchedCall, queries: int, filled: int, *, cross: bool) -> Ids | None:
+        """Return the ids of all rows and columns, including the call that begins, or None if one is unknown."""
+        self._calls += 1
+        streams = self._listener.streams()
+        names = ("target", "text") if cross else self._place.own_streams
+        own = next((name for name in names if name in streams), None)
+        mine = None if own is None else streams[own]
+        end = queries if cross else filled
+        self._queries = self._joined(self._queries, mine, call, end)
+        if not cross:
+            self._keys = self._queries
+        elif self._calls == 1:
+            others = (streams[name] for name in sorted(streams, key=lambda name: name != "source") if name != own)
+            self._keys = next((ids for ids in others if ids.shape[1] == call.keys), None)
+        if self._queries is None or self._keys is None:
+            return None
+        rows = self._queries[:, end - queries :]
+        known = (one.expand(call.batch, -1) for one in (rows, self._keys) if len(one) in (1, call.batch))
+        pair = tuple(known)
+        return Ids(*pair, self._listener.separators) if len(pair) == 2 else None
+
+    def _joined(self, known: Tensor | None, heard: Tensor | None, call: WatchedCall, end: int) -> Tensor | None:
+        """Return ids up to position `end`: the known ones and a new one for each query of the call."""
+        if heard is None:
+            return None
+        if self._listener.whole:
+            return heard[:, :end] if heard.shape[1] >= end else None
+        if heard.shape[1] != call.queries or end - call.queries != (0 if known is None else known.shape[1]):
+            return None
+        return heard if known is None else torch.cat([known, heard], 1)
+
+
+Streams = dict[str, tuple[tuple[Token, ...], ...]]
+Named = Sequence[str] | Mapping[str, Sequence[str]]  # in the form of `tokens=`
+TokensOf = Callable[[Any, Sequence[int]], tuple[Token, ...]]  # the tokens of ids, by a tokenizer
+_Ids = dict[str, list[Tensor]]
+
+# Separators besides the end-of-sequence token: marks that end a sentence or a clause.
+_SEPARATORS = frozenset(".,;:!?…。，、；：！？")
+_SEPARATING = frozenset({"[SEP]", "</s>", "<sep>", "<|endoftext|>"})
+
+
+class Heard:
+    """A hook that records the token ids in the calls of a model.
+
+    The record of a call is known only after the call has run: then `index` returns the index of this record. The steps
+    of one generation belong to one record, and their ids are concatenated. `tokens_of` names ids by the tokenizer.
+    """
+
+    whole = False
+
+    def __init__(self, index: Callable[[], int], tokenizer: Any, tokens_of: TokensOf) -> None:
+        self._index = index
+        self._tokenizer, self._tokens_of = tokenizer, tokens_of
+        self._ids: dict[int, _Ids] = {}
+        self._pending: dict[str, Tensor] = {}
+        self._streams: dict[str, Tensor] = {}  # ids of the running call
+        self._embedded = EmbeddedIds()
+        self._is_in_call = False
+        self._looks = True  # whether this call's embeddings are seen: those of compiled code are not
+        self._mixed: set[int] = set()  # records whose model has embedded other texts too
+        self._unread: set[tuple[int, str]] = set()  # records and arguments whose ids were not embedded as given
+        self._encodes: bool | None = None  # whether the model has an encoder, and a decoder with other ids
+        self._of_other_input: set[str] = set()  # names of layers
+        self._turns: Counter[str] = Counter()  # calls of each module in the running call
+        self._own: set[int] = set()  # records whose model has embedded its own ids
+        self._was_read = False  # whether statistics have used ids
+        self._separates: dict[int, bool] = {}
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Record the ids of one call of the model."""
+        self._settle()
+        self._is_in_call = True
+        first = args[0] if args and isinstance(args[0], Tensor) and not args[0].is_floating_point() else None
+        for name in ("input_ids", "decoder_input_ids"):
+            ids = kwargs.get(name, first if name == "input_ids" else None)
+            if isinstance(ids, Tensor) and not ids.is_nested and ids.ndim == 2:
+                self._pending[name] = ids.detach().to("cpu", copy=True)  # a loop may fill one buffer again and again
+        self._streams = _by_stream(module, self._pending)
+        if self._encodes is None:
+            self._encodes = reads_two_texts(module)
+        self._turns = Counter()
+        self._embedded, self._looks = EmbeddedIds(set(getattr(self._tokenizer, "all_special_ids", ()))), True
+
+    @property
+    def is_in_call(self) -> bool:
+        """Whether a call of the model is running."""
+        return self._is_in_call
+
+    def look_away(self) -> None:
+        """Note that the embeddings of the running call are not seen, as in compiled code or of other ranks."""
+        self._looks = False
+
+    def look_up(self, ids: Tensor, table: Tensor) -> bool:
+        """Note which ids the running call embeds; return whether they are those that the model was called with."""
+        return self._embedded.add(self._streams, ids.detach().cpu(), table)
+
+    def note_input(self, name: str, *, is_other: bool) -> None:
+        """Note a call of a module, and whether its queries were made of other inputs than these ids, such as those of a
+        second tower.
+        """
+        if not self._streams:  # outside of calls no ids are known
+            return
+        self._turns[name] += 1
+        if is_other:
+            self._of_other_input.add(name if self._turns[name] == 1 else f"{name}#{self._turns[name]}")
+
+    def leave(self, module: nn.Module, args: Any, output: Any) -> None:
+        """Assign the ids of the call that has ended, and clear them, since calls outside of it have other inputs."""
+        self._settle()
+        self._streams, self._is_in_call = {}, False
+
+    def streams(self) -> Mapping[str, Tensor]:
+        """Return the ids of the running call, by stream."""
+        self._was_read = True
+        return self._streams
+
+    def separators(self, ids: Tensor) -> Tensor | None:
+        """Return the mask of end-of-sequence tokens and of tokens that consist only of a mark between sentences or
+        clauses.
+        """
+        if self._tokenizer is None:
+            return None
+        for one in set(ids.unique().tolist()) - self._separates.keys():
+            ends = one in (getattr(self._tokenizer, name, None) for name in ("sep_token_id", "eos_token_id"))
+            self._separates[one] = ends or _separates(self._tokens_of(self._tokenizer, [one])[0].text)
+        return torch.isin(
+            ids,
+            torch.tensor([one for one, does in self._separates.items() if does], dtype=torch.long, device=ids.device),
+        )
+
+    def _settle(self) -> None:
+        """Assign the ids of the finished call to its record."""
+        if self._pending:
+            index = self._index()
+            heard = self._ids.setdefault(index, {})
+            # An encoder–decoder reads two texts anyway.
+            self._mixed |= {index} if "text" in self._streams and self._embedded.are_mixed() else set()
+            self._own |= {index} if self._embedded.tables else set()
+            unread = self._streams.keys() - self._embedded.read if self._looks else set()
+            self._unread |= {(index, "decoder_input_ids" if name == "target" else "input_ids") for name in unread}
+            for name, ids in self._pending.items():
+                heard.setdefault(name, []).append(ids)
+            self._pending = {}
+
+    def tokens(self, index: int, record: Record) -> Streams:
+        """Return the tokens of one record, where their number equals that of its positions.
+
+        Raises:
+            ObservationError: A statistic has used ids of a call in which the model embeds several texts or other ids.
+        """
+        self._settle()
+        others = _streams_of_others(record, self._of_other_input) if index in self._own else set()
+        found: Streams = {}
+        for argument, steps in self._ids.get(index, {}).items():
+            if any(len(step) != len(steps[0]) for step in steps):
+                continue
+            ids = [[int(one) for step in steps for one in step[batch_index]] for batch_index in range(len(steps[0]))]
+            stream = _stream_of(argument, len(ids[0]), record, encodes=self._encodes is True)
+            if index in self._mixed or stream in others:
+                self._refuse_statistics(_MIXED)
+            elif (index, argument) in self._unread:
+                self._refuse_statistics(_UNREAD.format(argument))
+            elif (
+                self._tokenizer is not None
+                and stream is not None
+                and {one.batch for one in record.layers if stream in (one.query_tokens, one.key_tokens)} == {len(ids)}
+            ):
+                found[stream] = tuple(self._tokens_of(self._tokenizer, one) for one in ids)
+        return found
+
+    def _refuse_statistics(self, reason: str) -> None:
+        """Raise if statistics have used ids of a record whose layers may have other texts."""
+        if self._was_read:
+            raise ObservationError(reason)
+
+
+_MIXED = (
+    "the model reads something else of the length of its `input_ids` in the same call, and statistics of tokens do not "
+    "know which of the two a layer has: watch the part of the model that reads the text, or pass `tokens=`"
+)
+_UNREAD = (
+    "the model was not seen to embed its `{}` as they were given (by nn.Embedding, an index or a one-hot vector), so "
+    "statistics of tokens do not know which token a position has: watch the part of the model that reads the text, or "
+    "pass `tokens=`"
+)
+
+
+def _streams_of_others(record: Record, names: Collection[str]) -> set[str]:
+    """Return the streams of the layers with these names, unless the same module has another call in its stream: the
+    boxes of the words, as LiLT has them, are the words' positions.
+    """
+    own = {(one.name.partition("#")[0], one.query_tokens) for one in record.layers if one.name not in names}
+    others = (one for one in record.layers if one.name in names)
+    return {one.query_tokens for one in others if (one.name.partition("#")[0], one.query_tokens) not in own}
+
+
+class GivenTokens:
+    """Tokens named by the caller, numbered so that equal texts are equal tokens."""
+
+    whole = True
+
+    def __init__(self, tokens: Named) -> None:
+        named = tokens if isinstance(tokens, Mapping) else {"text": tokens}
+        numbers = {text: number for number, text in enumerate(dict.fromkeys(itertools.chain(*named.values())))}
+        self._ids = {
+            name: torch.tensor([[numbers[text] for text in texts]], device="cpu") for name, texts in named.items()
+        }
+        self._separating = torch.tensor([_separates(text) for text in numbers], device="cpu")
+
+    def streams(self) -> Mapping[str, Tensor]:
+        """Return the ids of the whole text of each stream."""
+        return self._ids
+
+    def separators(self, ids: Tensor) -> Tensor | None:
+        """Return the mask of separators."""
+        return self._separating[ids]
+
+
+def _separates(text: str) -> bool:
+    return text in _SEPARATING or (text != "" and set(text) <= _SEPARATORS)
+
+
+def _by_stream(module: nn.Module, ids: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Assign ids to streams; ids that an encoder–decoder makes for its decoder itself are not known."""
+    crossed = "decoder_input_ids" in ids or getattr(getattr(module, "config", None), "is_encoder_decoder", False)
+    names = {"input_ids": "source" if crossed else "text", "decoder_input_ids": "target"}
+    return {names[name]: one for name, one in ids.items()}
+
+
+def _stream_of(argument: str, count: int, record: Record, *, encodes: bool) -> str | None:
+    """Return the stream whose tokens an argument of the model holds, or None if their number differs from its
+    positions.
+    """
+    lengths = record.streams
+    if argument == "decoder_input_ids":
+        names = ["target"]
+    else:  # a decoder watched without its encoder calls its target ids so, and no layer encodes the source
+        encodes |= any(layer.kind == "self" and layer.query_tokens == "source" for layer in record.layers)
+        names = ["text", "source" if encodes else "target"]
+    return next((name for name in names if name in lengths and count == lengths[name]), None)

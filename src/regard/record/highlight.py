@@ -1,0 +1,130 @@
+"""Choose what a figure shows: a word, two heads that attend from it to different words, and one head's heat map.
+
+A pronoun with a large weight on a word is preferred, since readers first ask what it refers to. Otherwise the word
+with the two largest weights is chosen. `word_looks` determines which pairs of words count.
+"""
+
+from dataclasses import dataclass
+
+from regard.errors import InputError
+from regard.record.layers import Stream, head_at
+from regard.record.records import Record
+from regard.record.tokens import Word, is_word
+from regard.record.word_looks import REACHES, Look, Reach, WordLooks
+
+__all__ = ["Focus", "Look", "choose_focus"]
+
+
+@dataclass(frozen=True)
+class Focus:
+    """The chosen word (an index into `queries`) and the heads that attend from it; the map of the first one is drawn.
+
+    `queries` and `keys` are the words of the query and the key stream, which differ only in cross-attention. `part` is
+    the part of the chosen word that is meant, such as 它 in 因为它, or empty for the whole word. `note` is a remark on
+    the choice for the reader, mostly empty.
+    """
+
+    queries: tuple[Word, ...]
+    keys: tuple[Word, ...]
+    word: int
+    looks: tuple[Look, ...]
+    batch_index: int = 0
+    part: str = ""
+    note: str = ""
+
+
+def choose_focus(
+    record: Record,
+    *,
+    token: str | None = None,
+    layer: int | str | None = None,
+    head: int | None = None,
+    batch_index: int = 0,
+    stream: Stream | None = None,
+    among: frozenset[str] | None = None,
+    sources: frozenset[int] | None = None,
+) -> Focus:
+    """Choose the word and the two heads with the largest weights on two content words, within the given restrictions.
+
+    Args:
+        record: The record, with its tokens.
+        token: The query word; by default a pronoun with a large weight on a word, else the word with the two largest
+            weights.
+        layer: The layer of the first head, by its number or name; by default any.
+        head: The first head, in that layer; by default any.
+        batch_index: The sequence of the batch, counted from 0; negative numbers count from the end.
+        stream: The stream of the layers; by default that of cross-attention, if there is any, or of the first text.
+        among: Lower-case words; other key words are ignored.
+        sources: Indices of words; other query words are ignored.
+
+    Raises:
+        InputError: The word, layer, head or sequence does not exist, a head is given without its layer, or the text has
+            one word.
+        ObservationError: The record has no layer, or its tokens are unknown.
+    """
+    if head is not None and layer is None:
+        raise InputError(f"`head` {head} needs a `layer` too: heads are counted within their layer")
+    if token is not None and not isinstance(token, str):
+        raise InputError(f"`token` must be a word of the text, got {token!r}")
+    looks, lead = WordLooks.of(record, layer, batch_index, stream, among)
+    head = None if head is None else head_at(lead, head)
+    pinned = None if layer is None else (record.layers.index(lead), head)
+    found = None if token is None else looks.find(token)
+    for reach in REACHES:
+        readable = looks.readable(reach) if found is None else [found[0]]
+        rows = [row for row in readable if found or sources is None or row in sources]
+        pairs = dict(zip(rows, looks.pairs(rows, pinned, reach) if rows else [], strict=True))
+        pairs = {row: pair for row, pair in pairs.items() if pair}
+        if pairs:
+            break
+    else:
+        raise InputError(_nothing(looks, token))
+    sharp = {row: pair for row, pair in pairs.items() if any(map(looks.is_sharp, pair))}
+    row = _chosen(looks, pairs, sharp)
+    part = found[1] if found else (looks.pronoun(row) or "")
+    part = "" if part == looks.queries[row].text else part
+    feeble = not sharp and (pinned is None or pinned[1] is None)
+    notes = [_feeble(token, reach, in_layer=layer is not None)] if feeble else []
+    notes += [_within(part, looks.queries[row])] if part else []
+    return Focus(looks.queries, looks.keys, row, pairs[row], batch_index, part, " ".join(notes))
+
+
+def _chosen(looks: WordLooks, pairs: dict[int, tuple[Look, ...]], sharp: dict[int, tuple[Look, ...]]) -> int:
+    """Return the index of a pronoun if one has a large weight, else of the word with the largest weights."""
+    if not sharp:
+        return max(pairs, key=lambda row: max(look.weight for look in pairs[row]))
+    pronouns = [row for row in sharp if looks.pronoun(row) is not None]
+    return max(pronouns or sharp, key=lambda row: sum(look.weight for look in sharp[row]))
+
+
+_OTHERS: dict[Reach, str] = {
+    "apart": "a content word that is not beside it",
+    "beside": "another content word",
+    "words": "another word",
+    "signs": "another",
+}
+
+
+def _feeble(token: str | None, reach: Reach, *, in_layer: bool) -> str:
+    """Return the note if no weight is large."""
+    where = " in this layer" if in_layer else ""
+    if token is None:
+        return f"No word looks sharply at {_OTHERS[reach]}{where}: this is the sharpest such look there is."
+    return f"{token} does not look sharply at {_OTHERS[reach]}{where}: this is its sharpest such look."
+
+
+def _within(part: str, word: Word) -> str:
+    unit = "token" if len(word.pieces) == 1 else "word"
+    return f"{part} is a part of the {unit} {word.text}: the weights are those of the whole {unit}."
+
+
+def _nothing(looks: WordLooks, token: str | None) -> str:
+    """Return why no pair of words can be shown, and the way out."""
+    words = [word.text for word in looks.queries if not word.special and is_word(word.text)]
+    if looks.one_text and len(words) == 1:
+        return f"the text is one word, {words[0]}, and a picture is of a word that looks at another: write two or more"
+    if not words:
+        return "the text has no word that could look at another one: write two words or more"
+    if token is not None:
+        return f"{token!r} looks at no other word (in a causal model the first sees itself alone): name another word"
+    return "the text has no word that looks at another one: give it a few more words"

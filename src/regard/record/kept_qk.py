@@ -1,0 +1,73 @@
+"""Recorded queries and keys of one call site, and the other data needed to compute any rectangle of weights.
+
+    p_ij = exp(cap(scale · score(q_i, k_j)) + bias_ij − lse_i)   where mask_ij
+
+With the log-sum-exp of each row (including the sink), the cost of a tile is that of its own pairs instead of whole
+rows. The arrays are NumPy arrays, or memory-mapped from an atlas; torch is imported when the first rectangle is
+computed.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from regard.hooks import kept_weights
+
+__all__ = ["Kept", "Segment"]
+
+_PAIRS = 2**20  # pairs computed in one step
+
+
+@dataclass(frozen=True)
+class Segment:
+    """The rows of one call: `rows` rows beginning at row `first`; its own key 0 is column `shift` of the record.
+
+    `form` is JSON: scale, score, mask, bias, weight_factor, normalizer, and the position of the first query among the
+    keys.
+    """
+
+    first: int
+    rows: int
+    shift: int
+    keys: int
+    form: Mapping[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Kept:
+    """The recorded data of one call site.
+
+    `arrays` holds "q" (batch, heads, queries, width), "k" (batch, kv_heads, keys, key width), both as the score was
+    prepared and rotary embeddings applied; "lse" (batch, heads, queries), +inf for rows without weights; and the
+    arrays that forms name. `brain` says that q and k are the bits of bfloat16 numbers.
+    """
+
+    arrays: Mapping[str, npt.NDArray[Any]]
+    segments: tuple[Segment, ...]
+    brain: bool = False
+    _parts: dict[int, Any] = field(default_factory=dict, repr=False)  # decoded forms of the segments
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of q, k and the log-sum-exps."""
+        return sum(self.arrays[name].nbytes for name in ("q", "k", "lse"))
+
+    def tile(self, batch_index: int, head: int, rows: slice, columns: slice) -> npt.NDArray[Any]:
+        """Return every weight of a rectangle, in float64 for small rectangles or float64 inputs, else in float32."""
+        found: npt.NDArray[Any] = kept_weights().weights(self, batch_index, head, rows, columns)
+        return found
+
+    def bands(self, rows: slice, columns: slice, step: int) -> Iterator[slice]:
+        """Yield the rows of a rectangle in bands of a multiple of `step`, to limit the number of pairs per band."""
+        tall = max(1, _PAIRS // (columns.stop - columns.start) // step) * step
+        for top in range(rows.start, rows.stop, tall):
+            yield slice(top, min(top + tall, rows.stop))
+
+    def whole(self, batch_index: int, head: int, queries: int, keys: int) -> npt.NDArray[Any]:
+        """Return all weights of one head."""
+        columns = slice(0, keys)
+        bands = self.bands(slice(0, queries), columns, 1)
+        return np.concatenate([self.tile(batch_index, head, band, columns) for band in bands])

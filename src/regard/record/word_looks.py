@@ -1,0 +1,282 @@
+"""Find the largest weights from word to word, in every head, among the pairs of words that are worth showing.
+
+`reach` selects these pairs. A mean over heads shows mainly [CLS], and the head with the largest weight mostly attends
+to the previous token. Therefore content words that are not adjacent are preferred; if there are none, as in short
+texts, adjacent words count too, then function words, and finally symbols such as an emoji.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from regard.errors import ObservationError
+from regard.record.layers import Stream, at_index, in_stream, stream_of, with_words
+from regard.record.records import Layer, Record
+from regard.record.tokens import Word, content_words, is_sign, is_word, pronoun_in, token_row, words_of
+
+__all__ = ["REACHES", "Look", "Reach", "WordLooks"]
+
+Reach = Literal["apart", "beside", "words", "signs"]
+REACHES: tuple[Reach, ...] = ("apart", "beside", "words", "signs")  # the first one with a result is used
+
+_LONG = 512  # up to this number of words; for longer texts only the strongest keys of each query are used
+_CELLS = 2**22  # number of weights between words compared in one step
+_NEARLY = 0.75  # share of a pronoun's largest weight above which an earlier word is preferred
+_SHARP, _TIMES_EVEN = 0.1, 2.0
+
+
+@dataclass(frozen=True)
+class Look:
+    """One head with the chosen word and the word on which it has the largest weight."""
+
+    layer: int
+    head: int
+    target: int  # index into the words of the layer's key stream
+    weight: float
+
+
+@dataclass(frozen=True, eq=False)
+class _Strongest:
+    """The largest weight of each head (heads of all layers) in each row; `weights` are −1 if there is none."""
+
+    places: tuple[tuple[int, int], ...]  # layer and head
+    targets: npt.NDArray[np.intp]
+    weights: npt.NDArray[np.float64]
+
+    def look(self, place: int, row: int) -> Look:
+        """Return one of them as a Look."""
+        return Look(*self.places[place], int(self.targets[place, row]), float(self.weights[place, row]))
+
+
+@dataclass(frozen=True, eq=False)
+class WordLooks:
+    """The layers whose queries and keys are the same two streams of words, and these words."""
+
+    record: Record
+    layers: tuple[int, ...]
+    queries: tuple[Word, ...]
+    keys: tuple[Word, ...]
+    batch_index: int
+    among: frozenset[str] | None = None  # lower-case words; other key words are ignored
+
+    @classmethod
+    def of(
+        cls,
+        record: Record,
+        layer: int | str | None,
+        batch_index: int,
+        stream: Stream | None,
+        among: frozenset[str] | None = None,
+    ) -> "tuple[WordLooks, Layer]":
+        """Return the layers to choose from, and the layer given by the caller, or else the first of these.
+
+        If a model has cross-attention, its layers are used, because they show the alignment of two texts.
+        """
+        if not record.layers:
+            raise ObservationError("the record holds no attention layer, so there is nothing to choose from")
+        inside = in_stream(record.layers, stream) if stream is not None else record.layers
+        candidates = with_words(inside, record.tokens)
+        lead = next((one for one in candidates if one.kind == "cross"), None)
+        lead = lead or next((one for one in candidates if one.query_tokens == "text"), candidates[0])
+        if layer is not None:
+            chosen = record.layer(layer, None if isinstance(layer, str) else stream_of(lead))
+            lead = with_words([chosen], record.tokens)[0]
+        batch_index = at_index("batch_index", batch_index, lead.batch, "batch")
+        streams = lead.query_tokens, lead.key_tokens
+        sides = *streams, lead.queries, lead.keys
+        same = tuple(
+            i for i, one in enumerate(record.layers)
+            if (one.query_tokens, one.key_tokens, one.queries, one.keys) == sides
+        )  # fmt: skip
+        queries, keys = (words_of(record.stream(name, batch_index)) for name in streams)
+        return cls(record, same, queries, keys, batch_index, among), lead
+
+    @property
+    def one_text(self) -> bool:
+        """Whether queries and keys are the same words."""
+        return self.queries == self.keys
+
+    def find(self, token: str) -> tuple[int, str]:
+        """Return the requested word, and if the request is a part of a word, that part."""
+        name = self.record.layers[self.layers[0]].query_tokens
+        row = token_row(self.record.stream(name, self.batch_index), token).row
+        index = next(index for index, word in enumerate(self.queries) if row in word.pieces)
+        word, part = self.queries[index].text, token.strip()
+        at = word.casefold().find(part.casefold())
+        return index, word[at : at + len(part)] if at >= 0 and len(part) < len(word) else ""
+
+    def pronoun(self, row: int) -> str | None:
+        """Return the pronoun that a word is or contains, or None."""
+        return pronoun_in(self.queries[row].text)
+
+    def is_sharp(self, look: Look) -> bool:
+        """Return whether a weight is at least a tenth, and twice the weight under uniform attention."""
+        even = len(self.keys[look.target].pieces) / self.record.layers[look.layer].keys
+        return look.weight >= max(_SHARP, _TIMES_EVEN * even)
+
+    def readable(self, reach: Reach = "apart") -> list[int]:
+        """Return candidate query words: no special tokens, no punctuation; in a long text, those with the largest
+        weights.
+        """
+        shown = is_sign if reach == "signs" else is_word
+        rows = [i for i, word in enumerate(self.queries) if not word.special and shown(word.text)]
+        if len(rows) <= _LONG:
+            return rows
+        allowed = self._allowed_pieces()
+        at = _Gathered.of([self.queries[row].pieces for row in rows])
+        firsts = np.repeat(at.pieces[at.starts], at.counts)[:, None]
+        sharp = np.zeros(len(self.queries))
+        for seen, head in ((self.record.layers[index], head) for index in self.layers for head in self._heads(index)):
+            keys, weights = (
+                seen.top_keys[self.batch_index, head][at.pieces],
+                seen.top_weights[self.batch_index, head][at.pieces],
+            )
+            far = (np.abs(keys - firsts) > 2) & allowed[keys]
+            each = np.maximum.reduceat((weights * far).max(-1), at.starts)
+            sharp[rows] = np.maximum(sharp[rows], each)
+        return [int(row) for row in np.argsort(-sharp)[:8] if sharp[row] > 0] or rows[:8]
+
+    def _heads(self, index: int) -> tuple[int, ...]:
+        return self.record.layers[index].recorded_heads
+
+    def _allowed_pieces(self) -> npt.NDArray[np.bool_]:
+        """Return the pieces of content words, with one more entry that is False for key −1."""
+        allowed = np.repeat(self._content, [len(word.pieces) for word in self.keys])
+        return np.append(allowed, False)
+
+    @cached_property
+    def _content(self) -> npt.NDArray[np.bool_]:
+        """Which words of the keys are content words."""
+        return self._of_keys(content_words([word.text for word in self.keys]))
+
+    def _of_keys(self, worth: Sequence[bool]) -> npt.NDArray[np.bool_]:
+        """Return which of the words worth showing are text and among the requested words."""
+        kept = [not word.special and (self.among is None or word.text.casefold() in self.among) for word in self.keys]
+        return np.array(worth, dtype=np.bool_) & np.array(kept, dtype=np.bool_)
+
+    def pairs(
+        self, rows: Sequence[int], pinned: tuple[int, int | None] | None, reach: Reach = "apart"
+    ) -> list[tuple[Look, ...]]:
+        """Return for each word its largest weight, and the largest of another head on another word."""
+        looks = self._looks(rows, reach)
+        firsts = [pinned is None or (layer == pinned[0] and pinned[1] in (None, head)) for layer, head in looks.places]
+        candidates = np.where(np.array(firsts)[:, None], looks.weights, -1)
+        spelled = _numbered([word.text for word in self.keys])
+        found: list[tuple[Look, ...]] = []
+        for number, row in enumerate(rows):
+            place = self._first(row, looks.targets[:, number], candidates[:, number])
+            if candidates[place, number] > 0:
+                first = looks.look(place, number)
+            elif pinned is not None and pinned[1] is not None:
+                # A requested head is shown with its largest weight, whether on a content word or not.
+                place, first = firsts.index(True), self._anywhere(row, pinned[0], pinned[1])
+            else:
+                found.append(())
+                continue
+            others = np.where(spelled[looks.targets[:, number]] != spelled[first.target], looks.weights[:, number], -1)
+            others[place] = -1
+            second = int(others.argmax())
+            found.append((first, looks.look(second, number)) if others[second] > 0 else (first,))
+        return found
+
+    def _first(self, row: int, targets: npt.NDArray[np.intp], weights: npt.NDArray[np.float64]) -> int:
+        """Return the largest of a word's weights; for a pronoun, that on the earliest word before it with nearly the
+        same weight.
+
+        The antecedent of a pronoun precedes it, and is often the subject at the beginning.
+        """
+        sharpest = int(weights.argmax())
+        if not self.one_text or self.pronoun(row) is None:
+            return sharpest
+        nearly = (weights >= _NEARLY * weights[sharpest]) & (weights > 0) & (targets < row)
+        if not nearly.any():
+            return sharpest
+        earliest = nearly & (targets == targets[nearly].min())
+        return int(np.where(earliest, weights, -1).argmax())
+
+    def _looks(self, rows: Sequence[int], reach: Reach) -> _Strongest:
+        """Return the largest weight of words on content words, for every head."""
+        layers = [self.record.layers[index] for index in self.layers]
+        places = tuple((index, head) for index in self.layers for head in self._heads(index))
+        targets, weights = np.zeros((len(places), len(rows)), np.intp), np.full((len(places), len(rows)), -1.0)
+        step = max(1, _CELLS // (max(seen.heads for seen in layers) * len(self.keys)))
+        for start in range(0, len(rows), step):
+            some, top = rows[start : start + step], 0
+            worth = self._worth_showing(some, reach)
+            for seen in layers:
+                heads = seen.recorded_heads
+                here = slice(top, top + len(heads)), slice(start, start + step)
+                found = np.where(worth, self.weights(seen, some)[list(heads)], -1)
+                targets[here] = at = found.argmax(-1)
+                best = np.take_along_axis(found, at[..., None], -1)[..., 0]
+                weights[here] = np.where(best > 0, best, -1)
+                top += len(heads)
+        return _Strongest(places, targets, weights)
+
+    def _worth_showing(self, rows: Sequence[int], reach: Reach) -> npt.NDArray[np.bool_]:
+        """Return which words may be shown as the target of which words, of shape (rows, words)."""
+        content = reach in ("apart", "beside")
+        shown = is_sign if reach == "signs" else is_word
+        keys = self._content if content else self._of_keys([shown(word.text) for word in self.keys])
+        worth = np.broadcast_to(keys, (len(rows), len(self.keys)))
+        if not self.one_text:
+            return worth
+        chosen = np.array(rows)[:, None]
+        near = np.abs(chosen - np.arange(len(self.keys))) <= (1 if reach == "apart" else 0)
+        if content:
+            folded = _numbered([word.text.casefold() for word in self.keys])
+            near |= folded[chosen] == folded
+        return np.asarray(worth & ~near)
+
+    def _anywhere(self, row: int, layer: int, head: int) -> Look:
+        """Return the largest weight of one head, on any word."""
+        weights = self.weights(self.record.layers[layer], [row])[head, 0]
+        return Look(layer, head, int(weights.argmax()), float(weights.max()))
+
+    def weights(self, seen: Layer, rows: Sequence[int]) -> npt.NDArray[np.float64]:
+        """Return weights from some words to every word (heads, rows, words): the mean over their pieces, of the sum
+        over the others'.
+        """
+        at = _Gathered.of([self.queries[row].pieces for row in rows])
+        total = np.zeros((seen.heads, len(rows), len(self.keys)))
+        if seen.exact is not None:
+            each = np.add.reduceat(seen.exact[self.batch_index][:, at.pieces], at.starts, axis=1)
+            each = each / at.counts[:, None].astype(each.dtype)
+            starts = [word.pieces[0] for word in self.keys if word.pieces[0] < seen.keys]
+            known = min(seen.keys, self.keys[-1].pieces[-1] + 1)
+            total[..., : len(starts)] = np.add.reduceat(each[..., :known], starts, axis=-1, dtype=np.float64)
+            return total
+        owner = np.zeros(seen.keys + 1, dtype=np.intp)
+        for index, word in enumerate(self.keys):
+            owner[[piece for piece in word.pieces if piece < seen.keys]] = index
+        keys, weights = seen.top_keys[self.batch_index][:, at.pieces], seen.top_weights[self.batch_index][:, at.pieces]
+        given = np.where(keys >= 0, weights, 0) / np.repeat(at.counts, at.counts)[:, None].astype(weights.dtype)
+        lines = np.arange(seen.heads)[:, None] * len(rows) + np.repeat(np.arange(len(rows)), at.counts)
+        cells = lines[..., None] * len(self.keys) + owner[keys]
+        return np.asarray(np.bincount(cells.ravel(), given.ravel(), total.size), np.float64).reshape(total.shape)
+
+
+@dataclass(frozen=True, eq=False)
+class _Gathered:
+    """The concatenated pieces of some words: where each begins, and how many it has."""
+
+    pieces: npt.NDArray[np.intp]
+    starts: npt.NDArray[np.intp]
+    counts: npt.NDArray[np.intp]
+
+    @classmethod
+    def of(cls, words: Sequence[Sequence[int]]) -> "_Gathered":
+        counts = np.array([len(pieces) for pieces in words], dtype=np.intp)
+        return cls(
+            np.array([piece for pieces in words for piece in pieces], dtype=np.intp), counts.cumsum() - counts, counts
+        )
+
+
+def _numbered(texts: Sequence[str]) -> npt.NDArray[np.intp]:
+    """Return a number for each text, the same for equal texts."""
+    numbers = {text: number for number, text in enumerate(dict.fromkeys(texts))}
+    return np.array([numbers[text] for text in texts], dtype=np.intp)
