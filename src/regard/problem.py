@@ -49,6 +49,7 @@ DEFAULT_MAX_BYTES = 2 * 2**30
 
 # What a call is made of that says nothing else; values, so one of each serves all.
 _SCORE, _NORMALIZER = ScaledDot(), Softmax()
+_PLAIN = _SCORE, None, _NORMALIZER, None, None  # as `parts_of` gives them
 
 
 class InputOptions(TypedDict, total=False):
@@ -248,6 +249,8 @@ class Problem:
 
     def with_wide_parts(self) -> "Problem":
         """The same problem with float32 in the place of what is narrower in its parts; in compiled code as it is."""
+        if parts_of(self) == _PLAIN:
+            return self
         leaves, form = flatten(parts_of(self))
         narrow = [leaf.is_floating_point() and leaf.itemsize < 4 for leaf in leaves]
         if torch.compiler.is_compiling() or not any(narrow):

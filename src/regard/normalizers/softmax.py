@@ -117,7 +117,7 @@ class Softmax(Normalizer):
     ) -> tuple[Float[Tensor, "batch heads rows keys"], Sums | None]:
         """Weights, and the sums with the sink."""
         if visible is not None:
-            scores = scores.masked_fill(~visible, -torch.inf)
+            scores = torch.where(visible, scores, -torch.inf)
         if self.sink is not None:  # one more key
             sink = self.sink.to(scores.dtype)[:, None, None]
             scores = torch.cat([scores, sink.expand(*scores.shape[:3], 1)], -1)
@@ -130,7 +130,7 @@ class Softmax(Normalizer):
     ) -> Float[Tensor, "batch heads rows keys"]:
         """Weights of some keys of rows whose sums over all keys, with the sink, are known."""
         if visible is not None:
-            scores = scores.masked_fill(~visible, -torch.inf)
+            scores = torch.where(visible, scores, -torch.inf)
         total = sums.total.masked_fill(sums.total == 0, 1.0)
         return (scores - sums.peak.unsqueeze(-1)).exp() / total.unsqueeze(-1)
 

@@ -25,6 +25,7 @@ from regard.backends.native.record import ROWS
 from regard.backends.native.sizes import BLOCK, ROWS_AT_ONCE
 from regard.masks.causal_and_window import Band, band_of
 from regard.normalizers import Softmax
+from regard.normalizers.softmax import Sums
 from regard.observe.keep_qk import QueriesKeys
 from regard.observe.statistics import Confidence, Distance, Entropy, Extent, HeatMap, Received, Statistic, Top
 from regard.observe.statistics.default_statistics import bin_width
@@ -36,6 +37,7 @@ from regard.problem import Problem
 __all__ = ["portions", "refuses"]
 
 _READ = HeatMap, Top, Entropy, Received, Distance, Confidence, QueriesKeys
+_TAME = 1e30  # finite scores, far from the range limit of float32
 _PAIRS = 2**22  # visible pairs of a block of rows: some milliseconds, after which Ctrl-C is heard
 _SCORES = 2**17  # scores of a group of rows, half of a core's L2 cache
 _FEWEST, _MOST = 16, 32  # rows of a group
@@ -80,7 +82,15 @@ def _refuses_problem(call: CallFromQK) -> str | None:
     for reason, part in parts.items():
         if part is not None:
             return reason
-    return None if call.is_tame else "queries or keys are empty, NaN, or so large that scores may overflow"
+    return None if _is_tame(problem) else "queries or keys are empty, NaN, or so large that scores may overflow"
+
+
+def _is_tame(problem: Problem) -> bool:
+    """Return whether no score is NaN or nearly as low as the most negative number."""
+    if not (problem.q.numel() and problem.k.numel()):
+        return False
+    q, k = (max(-float(low), float(high)) for low, high in (problem.q.aminmax(), problem.k.aminmax()))
+    return abs(problem.scale) * q * k * problem.q.shape[-1] < _TAME
 
 
 @dataclass(frozen=True)
@@ -221,10 +231,10 @@ class _Pass:
         library.library().kernels["summarize_rows"].call(record.ctypes.data)
         found: dict[str, Any] = {name: torch.from_numpy(array)[None] for name, array in results.items()}
         found |= {"top": found.pop("strongest"), "keys": found.pop("strongest_keys")}
-        found |= dict(zip(("total", "centred", "distances", "most"), found.pop("row_sums").unbind(-1), strict=True))
+        total, centred, distances, most = found.pop("row_sums").unbind(-1)
+        found |= {"sums": Sums(most, total), "centred": centred, "distances": distances, "bins": found.pop("sums")}
         nothing = torch.empty(1, height, 0, dtype=torch.float32, device="cpu")
-        found |= {"asked": asked, "leaks": False}
-        return _Rows(batch_index, slice(head, head + 1), start, left, nothing, **found)
+        return _Rows(batch_index, slice(head, head + 1), start, left, nothing, asked=asked, **found)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -234,12 +244,11 @@ class _Rows(RowBlock):
     asked: _Requested
     top: Float[Tensor, "1 rows count"]
     keys: Int[Tensor, "1 rows count"]
-    total: Float[Tensor, "1 rows"]  # z / e ** most
-    centred: Float[Tensor, "1 rows"]  # Σ p (s − most)
+    sums: Sums
+    centred: Float[Tensor, "1 rows"]  # Σ p (s − peak)
     distances: Float[Tensor, "1 rows"]  # Σ p |i − j|
-    most: Float[Tensor, "1 rows"]  # the largest score
     received: Float[Tensor, "1 columns"]
-    sums: Float[Tensor, "1 row_bins column_bins"]
+    bins: Float[Tensor, "1 row_bins column_bins"]  # their sums
     maxima: Float[Tensor, "1 row_bins column_bins"]
 
     @property
@@ -261,7 +270,7 @@ class _Rows(RowBlock):
     ) -> tuple[Float[Tensor, "1 row_bins column_bins"], Float[Tensor, "1 row_bins column_bins"]]:
         """Return sums and maxima over bins of the record, of the sizes for which they were computed."""
         assert (tall, broad) == (self.asked.tall, self.asked.broad)
-        return self.sums, self.maxima
+        return self.bins, self.maxima
 
     @property
     def column_sums(self) -> Float[Tensor, "1 columns"]:
@@ -273,13 +282,13 @@ class _Rows(RowBlock):
         assert first == self.start + self.asked.offset - self.key_start
         return self.distances
 
-    @cached_property
-    def lse(self) -> Float[Tensor, "1 rows"]:
-        """ln z of each row in float64; +inf for rows without weight."""
-        logarithm = self.most.double() + self.total.double().log()
-        return torch.where(self.total > 0, logarithm, torch.inf)
+    @property
+    def mass(self) -> Float[Tensor, "1 rows"]:
+        """1 for each row that sees a key."""
+        return (self.sums.total > 0).to(torch.float32)
 
     @cached_property
     def entropy(self) -> Float[Tensor, "1 rows"]:
-        """ln(z / e ** most) − Σ p (s − most) of each row."""
-        return torch.where(self.total > 0, self.total.log() - self.centred, 0.0).clamp_min(0.0)
+        """ln(z / e ** peak) − Σ p (s − peak) of each row."""
+        total = self.sums.total
+        return torch.where(total > 0, total.log() - self.centred, 0.0).clamp_min(0.0)

@@ -67,6 +67,7 @@ class QueriesKeys:
 
     name = "qk"
     takes_parts = True
+    wants_lse = True
 
     def __init__(self, purse: Purse) -> None:
         self._purse = purse

@@ -167,8 +167,8 @@ def _sweep(statistics: list[Statistic], extent: Extent, start: int, *, compiled:
         folding = _sweeping(statistics)
         if not folding:
             return
-        around = extent.around
-        assert around is not None
+        assert extent.around is not None
+        around = extent.around.having(wants_lse=any(getattr(one, "wants_lse", False) for one in folding))
 
         def fold(rows: RowBlock) -> None:
             rows.key_start += around.shift

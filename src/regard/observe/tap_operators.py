@@ -16,7 +16,8 @@ from torch import Tensor
 
 from regard.backends.call_form import read
 from regard.errors import ObservationError
-from regard.observe.row_weights import plain_mode, weights_of_rows, weights_of_sdpa
+from regard.observe.intercept.torch_attention_calls import problem_of_sdpa
+from regard.observe.weigh import plain_mode
 from regard.observe.weights_from_qk import CallFromQK
 
 __all__ = ["TAP_CALL_ROWS", "TAP_ROWS"]
@@ -54,9 +55,8 @@ def _tap_rows(
                 mask = mask.index_select(-2, at)
             if is_causal:
                 mask, is_causal = torch.arange(k.shape[2], device=k.device) <= at[:, None], False
-        every = slice(0, q.shape[2])
-        weights = weights_of_sdpa(q, k, every, tuple(heads), mask=mask, is_causal=is_causal, scale=scale)
-        _write(weights, queries, buffer, filled)
+        call = CallFromQK(problem_of_sdpa(q, k, mask, is_causal=is_causal, scale=scale))
+        _write(call.weights_of(slice(0, q.shape[2]), heads), queries, buffer, filled)
 
 
 def _tap_call_rows(
@@ -75,7 +75,7 @@ def _tap_call_rows(
     with plain_mode(q.device):
         at = slice(0, queries) if rows is None else [row % queries for row in rows.tolist()]
         call = CallFromQK(read(q, k, k, held, form, ints, floats))
-        _write(weights_of_rows(call, at, heads), queries, buffer, filled)
+        _write(call.weights_of(at, heads), queries, buffer, filled)
 
 
 def _write(weights: Tensor, queries: int, buffer: Tensor, filled: Tensor | None) -> None:

@@ -19,9 +19,9 @@ from torch.nn import functional
 from regard.errors import ObservationError
 from regard.observe.attention_row import AttentionRow, continued_rows
 from regard.observe.cached_text import given_cache, length_of
-from regard.observe.row_weights import Rows
 from regard.observe.selection import KeySpans, QueriesChosen
 from regard.observe.tap_texts import TapText, TapTexts, proposed_tokens
+from regard.observe.watched_call import Rows
 
 __all__ = ["TapSite", "TapSteps"]
 

@@ -4,7 +4,7 @@
 """
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, Literal, Self
@@ -17,7 +17,15 @@ from regard.errors import ObservationError
 from regard.observe.weight_rows import RowBlock
 from regard.problem import Problem
 
-__all__ = ["Ids", "WatchedCall"]
+__all__ = ["SHARDED", "Ids", "Rows", "WatchedCall"]
+
+Rows = slice | list[int]  # a list is in ascending order
+
+SHARDED = (
+    "the sequence of a call is sharded over ranks, and a tap reads rows of whole sequences: run it in one process, or "
+    "record it with regard.watch"
+)
+
 
 _PAIRS = 2**24  # of a mask that are evaluated at a time
 
@@ -75,6 +83,7 @@ class WatchedCall:
     find_projection: Callable[[int], Tensor] | None = None
     head_numbers: tuple[int, ...] | None = None
     chosen_rows: frozenset[int] | None = None
+    wants_lse: bool = False  # whether its rows are to have the log-sum-exps
     is_sharded: ClassVar[bool] = False  # whether its rows come in parts, this rank's only, to be joined by `all_reduce`
 
     def all_reduce(self, x: Tensor, how: Literal["sum", "max"]) -> None:
@@ -107,17 +116,15 @@ class WatchedCall:
             find_projection=None if find is None else projection,
         )
 
-    def _of_chosen(self, portion: Callable[[], Iterator[RowBlock]], at: int) -> Iterator[RowBlock]:
-        """Yield the blocks of one head as those of head number `at` of the chosen ones."""
-        for rows in portion():
-            rows.heads = slice(at, at + 1)
-            yield rows
-
     def portions(self, start: int, align: int) -> list[Callable[[], Iterator[RowBlock]]]:
         """Return the rows of each sequence and of some heads, to be processed one after the other or in parallel.
 
         The first row is row `start` of the record, and blocks end at multiples of `align` rows.
         """
+        raise NotImplementedError  # by kind
+
+    def weights_of(self, rows: Rows, heads: Sequence[int]) -> Float[Tensor, "batch heads rows keys"]:
+        """Return the weights of some rows and heads, in float32 or the wider type of the model."""
         raise NotImplementedError  # by kind
 
     def visible(self, rows: slice, columns: slice) -> Bool[Tensor, "#batch #heads #rows columns"]:

@@ -5,7 +5,7 @@ the parts of a row, by the formula with these sums. Statistics add up what they 
 joins what the ranks found.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import product
@@ -19,10 +19,10 @@ from regard.backends.formula import weigh
 from regard.errors import ObservationError
 from regard.normalizers import Softmax
 from regard.normalizers.softmax import Sums
-from regard.observe.row_weights import plain_mode
-from regard.observe.watched_call import WatchedCall
+from regard.observe.watched_call import SHARDED, Rows, WatchedCall
+from regard.observe.weigh import hiding, plain_mode
 from regard.observe.weight_rows import BLOCK_ELEMENTS, RowBlock
-from regard.observe.weights_from_qk import HIDDEN, place_of, visible_pairs
+from regard.observe.weights_from_qk import place_of, visible_pairs
 from regard.parallel.attend import lay_out
 from regard.parallel.dtensors import Local
 from regard.parallel.exchange import Exchange
@@ -69,7 +69,13 @@ class CallFromShards(WatchedCall):
         groups = {one.group: one for one in (local.call.exchange, *local.call.summed) if one.ranks > 1}
         call, q, k = lay_out(local.call, local.q, local.k, local.rotary)
         return cls(
-            problem=local.call.whole, call=call, q=q, k=k, v=local.v, groups=tuple(groups.values()), is_bound=is_bound
+            problem=hiding(local.call.whole),
+            call=call,
+            q=q,
+            k=k,
+            v=local.v,
+            groups=tuple(groups.values()),
+            is_bound=is_bound,
         )
 
     def all_reduce(self, x: Tensor, how: Literal["sum", "max"]) -> None:
@@ -83,7 +89,7 @@ class CallFromShards(WatchedCall):
         return place_of(self.problem, is_bound=self.is_bound)
 
     def visible(self, rows: slice, columns: slice) -> Bool[Tensor, "#batch #heads #rows columns"]:
-        """Return which pairs mask and bias leave visible."""
+        """Return which pairs the mask leaves visible."""
         return visible_pairs(self.problem, rows, columns)
 
     @property
@@ -126,6 +132,14 @@ class CallFromShards(WatchedCall):
         found = compute(self.v.detach())
         return self._whole(found.unsqueeze(-1), found.shape[1], 0, self.call.plan.keys).squeeze(-1)[..., keys]
 
+    def weights_of(self, rows: Rows, heads: Sequence[int]) -> Float[Tensor, "batch heads rows keys"]:
+        """Refuse: no rank has whole rows.
+
+        Raises:
+            ObservationError: Always.
+        """
+        raise ObservationError(SHARDED)
+
     def portions(self, start: int, align: int) -> list[Callable[[], Iterator[RowBlock]]]:
         """Return all rows as one portion, since all ranks go through the rounds together."""
         return [partial(self._rows, start, align)]
@@ -133,15 +147,14 @@ class CallFromShards(WatchedCall):
     def _rows(self, start: int, align: int) -> Iterator[RowBlock]:
         """Yield the weights of all parts of this rank's rows."""
         sums = self._sums(start, align)
-        lse = None if sums is None else sums.peak.double() + sums.total.double().log()
         blind = torch.ones(self.queries, dtype=torch.bool, device="cpu")
         for one, heads, place, q, k in self._blocks(start, align):
             blind[one.rows] = False
             known = None if sums is None else Sums(*(x[place] for x in sums))
             with plain_mode(q.device):
                 weights = weigh(self._call, one, q, k, known)[0][0]
-            found = None if lse is None else lse[place][0]
-            yield self._block(one.batch.start, heads, start + one.rows.start, one.spans[0].start, weights, found)
+            own = None if known is None else Sums(*(x[0] for x in known))
+            yield self._block(one.batch.start, heads, start + one.rows.start, one.spans[0].start, weights, own)
         yield from self._empty_rows(start, blind)
 
     def _sums(self, start: int, align: int) -> Sums | None:
@@ -156,8 +169,6 @@ class CallFromShards(WatchedCall):
                 _, found = weigh(alone, one, q, k)
             merge(alone.normalizer, (output[place], found), (output[place], Sums(*(x[place] for x in sums))))
         blind = sums.total == 0
-        if self.problem.bias is not None:  # in which minus infinity is whatever number the model wrote for it
-            blind |= sums.peak <= HIDDEN
         _, peak, total = Rounds(self.call).with_sink(self._call, output, sums)
         return Sums(peak, total.masked_fill(blind, torch.inf))
 
@@ -174,7 +185,7 @@ class CallFromShards(WatchedCall):
                     here = slice(rows.start + run.start - part.rows.start, rows.start + run.stop - part.rows.start)
                     place = batch, _moved(heads, -area.heads.start), here
                     shared = slice(place[1].start // group, -(-place[1].stop // group))
-                    one = replace(part, batch=_moved(batch, area.batch.start), heads=heads, rows=run)
+                    one = replace(part, batch=_moved(batch, area.batch.start), heads=heads, rows=run, is_masked=True)
                     q, k = self.q[place].to(self._wide), now.k[batch, shared, keys].to(self._wide)
                     yield one, slice(first, first + heads.stop - heads.start), place, q, k
 
@@ -201,15 +212,15 @@ class CallFromShards(WatchedCall):
                 for first, heads in self._recorded:
                     count = heads.stop - heads.start
                     weights = torch.zeros(count, len(run), 1, dtype=self._wide, device=self.device)
-                    lse = torch.full(weights.shape[:2], torch.inf, dtype=torch.float64) if has_sums else None
-                    yield self._block(batch, slice(first, first + count), start + run.start, 0, weights, lse)
+                    none = Sums(weights[..., 0], weights[..., 0]) if has_sums else None
+                    yield self._block(batch, slice(first, first + count), start + run.start, 0, weights, none)
 
     @property
     def _wide(self) -> torch.dtype:
         return torch.promote_types(self.q.dtype, torch.float32)
 
-    def _block(self, batch: int, heads: slice, row: int, key: int, weights: Tensor, lse: Tensor | None) -> RowBlock:
-        return RowBlock(batch, heads, row, key, weights, leaks=True, before_factor=lse, is_part=True)
+    def _block(self, batch: int, heads: slice, row: int, key: int, weights: Tensor, sums: Sums | None) -> RowBlock:
+        return RowBlock(batch, heads, row, key, weights, sums, is_part=True)
 
 
 def _moved(part: slice, by: int) -> slice:

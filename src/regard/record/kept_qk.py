@@ -48,7 +48,7 @@ class Kept:
     arrays: Mapping[str, npt.NDArray[Any]]
     segments: tuple[Segment, ...]
     brain: bool = False
-    _parts: dict[int, Any] = field(default_factory=dict, repr=False)  # decoded forms of the segments
+    calls: dict[int, Any] = field(default_factory=dict, repr=False)  # of the segments, whose forms are read once
 
     @property
     def nbytes(self) -> int:
@@ -56,8 +56,13 @@ class Kept:
         return sum(self.arrays[name].nbytes for name in ("q", "k", "lse"))
 
     def tile(self, batch_index: int, head: int, rows: slice, columns: slice) -> npt.NDArray[Any]:
-        """Return every weight of a rectangle, in float64 for small rectangles or float64 inputs, else in float32."""
-        found: npt.NDArray[Any] = kept_weights().weights(self, batch_index, head, rows, columns)
+        """Return every weight of a rectangle of one head (rows, columns), in float64."""
+        found: npt.NDArray[Any] = self.tiles(batch_index, slice(head, head + 1), rows, columns)[0]
+        return found
+
+    def tiles(self, batch_index: int, heads: slice, rows: slice, columns: slice) -> npt.NDArray[Any]:
+        """Return every weight of a rectangle of some heads (heads, rows, columns), in float64: one head, or all."""
+        found: npt.NDArray[Any] = kept_weights().weights(self, batch_index, heads, rows, columns)
         return found
 
     def bands(self, rows: slice, columns: slice, step: int) -> Iterator[slice]:

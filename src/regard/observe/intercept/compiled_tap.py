@@ -16,9 +16,11 @@ from torch.fx import GraphModule, Node
 from regard.errors import ObservationError
 from regard.observe.intercept.compiled_graphs import FORM, Behind, CompiledBlock, GraphCompiler, call_of, example
 from regard.observe.intercept.tapped_layers import TappedSites
-from regard.observe.row_weights import Rows, is_plain, plain_mode
+from regard.observe.intercept.torch_attention_calls import is_plain
 from regard.observe.tap_operators import TAP_CALL_ROWS, TAP_ROWS
 from regard.observe.tap_steps import TapSite, TapSteps
+from regard.observe.watched_call import Rows
+from regard.observe.weigh import plain_mode
 from regard.torch_private import DisableTorchFunction
 
 __all__ = ["CompiledTap"]

@@ -33,7 +33,7 @@ from regard.observe.intercept.operation_kinds import (
     VIEWS,
 )
 from regard.observe.intercept.tensor_origins import Origin, Origins, storage_of
-from regard.observe.weights_from_qk import HIDDEN
+from regard.observe.weigh import HIDDEN
 from regard.tensors import unwrapped
 
 __all__ = [

@@ -36,6 +36,7 @@ from regard.observe.intercept.tensor_origins import (
 )
 from regard.observe.intercept.torch_attention_calls import (
     KERNEL,
+    groups_of,
     read_encoder_layer,
     read_functional,
     read_native,
@@ -177,7 +178,7 @@ class Interception(WatchingMode):
         if call.name.startswith(_PRIVATE) or (isinstance(func, OPERATORS) and _ATTENDS.search(str(func))):
             self._notice(call, result)
         elif func is KERNEL:
-            self._see_pair(lambda: read_sdpa(self._recorder.module, sdpa_arguments(args, kwargs)), call, result)
+            self._see_pair(lambda: self._read_sdpa(args, kwargs), call, result)
         elif func is functional.multi_head_attention_forward:
             self._see_pair(lambda: read_functional(args, kwargs), call, result)
         elif func is native_multi_head_attention:
@@ -210,6 +211,9 @@ class Interception(WatchingMode):
             self._own_input |= self._origins.of(result).roots if result.is_floating_point() else set()
         elif found is not None and call.name == "embedding":
             self._other_input |= self._origins.of(result).roots
+
+    def _read_sdpa(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> WatchedCall:
+        return read_sdpa(groups_of(self._recorder.module), sdpa_arguments(args, kwargs))
 
     def _see_pair(self, read: Callable[[], WatchedCall], call: TorchCall, result: Any) -> None:
         """Process a call with queries and keys as arguments: its result has the positions of its queries."""
@@ -253,9 +257,7 @@ class Interception(WatchingMode):
         """
         name = str(call.func) if isinstance(call.func, OPERATORS) else f"torch.{call.name}"
         if name.startswith("aten.scaled_dot_product_attention"):
-            self._see_pair(
-                lambda: read_sdpa(self._recorder.module, sdpa_arguments(call.args, call.kwargs)), call, result
-            )
+            self._see_pair(lambda: self._read_sdpa(call.args, call.kwargs), call, result)
         elif self._recorder.locate():
             self._recorder.miss(self._recorder.caller, KERNEL_REASON.format(name))
 

@@ -25,6 +25,7 @@ from regard.observe.intercept.layouts import is_transformed
 from regard.observe.intercept.tapped_layers import TappedLayer, TappedSites, name_in
 from regard.observe.intercept.torch_attention_calls import (
     KERNEL,
+    is_plain,
     read_sdpa,
     sdpa_arguments,
     unpack_groups,
@@ -38,10 +39,11 @@ from regard.observe.intercept.watching_mode import (
     restack,
 )
 from regard.observe.recorder import Recorder
-from regard.observe.row_weights import Rows, is_plain, plain_mode, weights_of_rows, weights_of_sdpa
 from regard.observe.selection import HeadsChosen
 from regard.observe.tap_steps import TapSite, TapSteps
-from regard.observe.watched_call import WatchedCall
+from regard.observe.watched_call import Rows, WatchedCall
+from regard.observe.weigh import plain_mode
+from regard.observe.weights_from_qk import CallFromQK
 from regard.record.layers import Stream
 from regard.record.missing_attention import BLOCKED, BLOCKS, Caller
 from regard.torch_private import DisableTorchFunction, get_current_function_mode_stack, pop_mode, push_mode
@@ -292,21 +294,18 @@ class TapMode(Interception):
         if not site.heads and (site.cross or self.steps.is_placed):
             return
         with DisableTorchFunction():
-            q, k, mask = given["query"], given["key"], given.get("attn_mask")
+            q, k = given["query"], given["key"]
             plain = is_plain(given) and not is_transformed()
             if plain:
-                q, mask = unpack_groups(site.groups, q, k, mask)
+                q, _ = unpack_groups(site.groups, q, k, None)
             if not plain or q.shape[1] != site.count or q.shape[1] % k.shape[1]:
                 raise ObservationError(_CHANGED.format(site.name))
 
-            def weigh(rows: Rows) -> Tensor:
-                if not isinstance(rows, slice):
-                    with plain_mode(q.device):
-                        return weights_of_rows(read_sdpa(site.module, given), rows, site.heads)
-                causal, scale = given.get("is_causal", False), given.get("scale")
-                return weights_of_sdpa(q, k, rows, site.heads, mask=mask, is_causal=causal, scale=scale)
+            def call() -> CallFromQK:
+                return read_sdpa(site.groups, given)
 
-            self._take(site, q.shape[2], k.shape[2], lambda: read_sdpa(site.module, given).newest, weigh)
+            sizes = q.shape[2], k.shape[2]
+            self._take(site, *sizes, lambda: call().newest, lambda rows: call().weights_of(rows, site.heads))
 
     def _take(
         self, site: TapSite, queries: int, keys: int, newest: Callable[[], int], weigh: Callable[[Rows], Tensor]
@@ -336,7 +335,7 @@ class TapMode(Interception):
         layer.others = (layer.others if at else False) or not self._by_kernel
         with plain_mode(call.device):
             self._take(
-                site, call.queries, call.keys, lambda: call.newest, lambda rows: weights_of_rows(call, rows, site.heads)
+                site, call.queries, call.keys, lambda: call.newest, lambda rows: call.weights_of(rows, site.heads)
             )
         return _Ticket(caller, site)
 

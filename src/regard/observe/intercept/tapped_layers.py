@@ -14,11 +14,10 @@ from torch import nn
 from regard.errors import InputError, ObservationError
 from regard.observe.intercept.torch_attention_calls import groups_of
 from regard.observe.intercept.watching_mode import modes_above_watches
-from regard.observe.row_weights import SHARDED
 from regard.observe.selection import HeadsChosen
 from regard.observe.streams import TOWERS, Place, Places
 from regard.observe.tap_steps import TapSite
-from regard.observe.watched_call import WatchedCall
+from regard.observe.watched_call import SHARDED, WatchedCall
 from regard.record.layers import Stream
 from regard.record.missing_attention import Missing, missing_lines
 

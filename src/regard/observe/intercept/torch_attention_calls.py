@@ -6,6 +6,7 @@ Of multi-head attention, q and k are projected again from the arguments of PyTor
 import contextlib
 import inspect
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -21,7 +22,9 @@ from regard.torch_private import scaled_dot_product_attention
 
 __all__ = [
     "KERNEL",
+    "Groups",
     "groups_of",
+    "is_plain",
     "padded",
     "problem_of_sdpa",
     "read_encoder_layer",
@@ -36,6 +39,7 @@ __all__ = [
 # The original function, even if it is replaced later (as by SageAttention, to call its own kernel).
 KERNEL = scaled_dot_product_attention
 
+Groups = tuple[int, int | None]  # heads that share a key head, and key heads
 _Attend = Tensor | Document | None  # PyTorch's mask, or the texts of a nested batch
 
 # The form in which a torch-function mode receives the kernel: its builtin has no signature.
@@ -47,8 +51,16 @@ def sdpa_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, A
     return dict(zip(_SDPA, args, strict=False)) | kwargs
 
 
-def read_sdpa(module: nn.Module | None, arguments: dict[str, Any]) -> CallFromQK:
-    """Return a call of `F.scaled_dot_product_attention` as a watched call."""
+def is_plain(given: Mapping[str, Any]) -> bool:
+    """Return whether a kernel's call, its arguments by name, has four dimensions, and as many sequences of keys as of
+    queries.
+    """
+    q, k = given["query"], given["key"]
+    return not q.is_nested and q.ndim == k.ndim == 4 and q.shape[0] == k.shape[0] and k.shape[1] > 0
+
+
+def read_sdpa(groups: Groups, arguments: dict[str, Any]) -> CallFromQK:
+    """Return a call of `F.scaled_dot_product_attention` in a module with these groups as a watched call."""
     q, k, v, mask = *(arguments[name] for name in ("query", "key", "value")), arguments.get("attn_mask")
     texts = None
     if q.is_nested:  # PyTorch has no mask for these
@@ -58,11 +70,15 @@ def read_sdpa(module: nn.Module | None, arguments: dict[str, Any]) -> CallFromQK
     q, k, v = (_narrowed(one[(None,) * (ndim - one.ndim)]) for one in (q, k, v))
     mask = None if mask is None else _narrowed(mask)
     kept = 3 if ndim > 3 else 2  # values may have a larger batch
-    q = q.expand(*torch.broadcast_shapes(q.shape[:-kept], v.shape[:-kept]), *q.shape[-kept:])
-    q, mask = unpack_groups(groups_of(module), q, k, mask)
+    q = q.expand(*_broadcast(q.shape[:-kept], v.shape[:-kept]), *q.shape[-kept:])
+    q, mask = unpack_groups(groups, q, k, mask)
     seen = mask if texts is None else texts
     problem = problem_of_sdpa(q, k, seen, is_causal=arguments.get("is_causal", False), scale=arguments.get("scale"))
     return CallFromQK(problem, v=_values(problem, v.detach()))
+
+
+def _broadcast(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
+    return one if one == other else torch.broadcast_shapes(one, other)
 
 
 def _narrowed(one: Tensor) -> Tensor:
@@ -95,7 +111,7 @@ def problem_of_sdpa(
     Weights do not depend on values, so the keys are used in their place.
     """
     q, k = q.detach(), k.detach()
-    leading = torch.broadcast_shapes(q.shape[:-3], k.shape[:-3]) if q.ndim > 3 else ()
+    leading = _broadcast(q.shape[:-3], k.shape[:-3]) if q.ndim > 3 else ()
     if q.ndim == 3:
         # Three dimensions are (batch, length, width): each batch entry has one head.
         leading = torch.broadcast_shapes(q.shape[:1], k.shape[:1])
@@ -123,12 +139,9 @@ def _mask_and_bias(q: Tensor, k: Tensor, attend: _Attend, is_causal: bool) -> tu
     if attend is None:
         return mask, None
     if not isinstance(attend, Tensor) or attend.dtype == torch.bool:
-        dense = Dense(attend) if isinstance(attend, Tensor) else attend
+        dense = Dense.over(attend) if isinstance(attend, Tensor) else attend
         return (dense if mask is None else dense & Causal(align="start")).bind(queries, keys), None
     return mask, attend
-
-
-Groups = tuple[int, int | None]  # heads that share a key head, and key heads
 
 
 def groups_of(module: nn.Module | None) -> Groups:

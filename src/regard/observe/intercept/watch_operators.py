@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from regard.backends.call_form import read
-from regard.observe.intercept.torch_attention_calls import read_sdpa
-from regard.observe.row_weights import plain_mode
+from regard.observe.intercept.torch_attention_calls import groups_of, read_sdpa
+from regard.observe.weigh import plain_mode
 from regard.observe.weights_from_qk import CallFromQK
 from regard.torch_private import DisableTorchFunction
 
@@ -77,7 +77,7 @@ def _watch_call(
     def call(module: nn.Module | None) -> CallFromQK:
         attend = None if mask is None else _hiding(mask, blind)
         given = {"query": _own(q), "key": _own(k), "value": _own(v), "attn_mask": attend}
-        return read_sdpa(module, {**given, "is_causal": is_causal, "scale": scale})
+        return read_sdpa(groups_of(module), {**given, "is_causal": is_causal, "scale": scale})
 
     _report(q, watch, number, call)
 

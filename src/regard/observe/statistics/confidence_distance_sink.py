@@ -70,7 +70,7 @@ class Distance(PerQuery):
     def of(self, rows: RowBlock) -> Float[Tensor, "heads rows"]:
         """Return the distances of some rows; of parts of rows, not divided yet."""
         moment = rows.moment(rows.start + self.extent.offset - rows.key_start)
-        if not rows.leaks or rows.is_part:
+        if rows.is_part:
             return moment
         mass = rows.mass
         return moment / torch.where(mass > 0, mass, 1.0)

@@ -8,6 +8,7 @@ from torch import Tensor
 from regard.observe.statistics.base import Extent, Need, PerKey, PerQuery
 from regard.observe.statistics.default_statistics import HeatMap
 from regard.observe.weight_rows import RowBlock
+from regard.part import product
 
 __all__ = ["GradientTimesAttention", "HeadImportance"]
 
@@ -53,10 +54,11 @@ class GradientTimesAttention:
         assert self._values is not None
         here = slice(rows.rows.start - self._first, rows.rows.stop - self._first)
         group = self._gradient.shape[1] // self._values.shape[1]
-        values = self._values[rows.batch_index, rows.heads.start // group, rows.columns]
-        slopes = self._gradient[rows.batch_index, rows.heads, here] @ values.T
-        product = rows.weights[..., : slopes.shape[2]] * slopes
-        folded = RowBlock(rows.batch_index, rows.heads, rows.start, rows.key_start, product)
+        shared = slice(rows.heads.start // group, -(-rows.heads.stop // group))
+        values = self._values[rows.batch_index, shared, rows.columns]
+        slopes = product(self._gradient[rows.batch_index, rows.heads, here][None], values.mT[None])[0]
+        weighted = rows.weights[..., : slopes.shape[2]] * slopes
+        folded = RowBlock(rows.batch_index, rows.heads, rows.start, rows.key_start, weighted)
         for one in (self._heat, self._rows, self._columns):
             one.fold(folded)
 
