@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from regard.record.records import Layer, Record
+from regard.record.weights_on import rows_with_weight, weights_of_pairs
 
 __all__ = ["HEAD_SINK", "MOST", "PATTERNS", "SinkKey", "find_sinks", "head_patterns", "is_causal"]
 
@@ -29,12 +30,12 @@ def head_patterns(record: Record, layer: int | str | Layer, *, batch_index: int 
     """Return the rule of each head of a layer, one of `PATTERNS`, or "" for a head that was not chosen for recording.
 
     Rows of special tokens ([CLS], padding) are left out, and so are those without any weight, which see nothing or were
-    not chosen for recording. The masses come from exact weights if these are available, else from the strongest keys of
+    not chosen for recording. The masses come from single weights where these are known, else from the strongest keys of
     each row, which can only underestimate them.
     """
     seen = record.layer(layer)
     special = set(_special(record, seen.query_tokens, seen.queries, batch_index))
-    weighed = _weighed(seen, batch_index)
+    weighed = np.flatnonzero(rows_with_weight(seen, batch_index))
     rows = np.array([row for row in weighed if row not in special] or [*weighed] or range(seen.queries))
     masses = _masses(seen, rows, _special(record, seen.key_tokens, seen.keys, batch_index), batch_index)
     even = (_evenness(seen, batch_index)[:, rows] >= _EVEN).mean(-1) > MOST
@@ -45,11 +46,6 @@ def head_patterns(record: Record, layer: int | str | Layer, *, batch_index: int 
         winner = int(table[:, head].argmax())
         found[head] = "spread" if even[head] else names[winner] if table[winner, head] > MOST else "other"
     return tuple(found)
-
-
-def _weighed(seen: Layer, batch_index: int) -> npt.NDArray[np.intp]:
-    """Return the rows that have weight in some head."""
-    return np.flatnonzero((seen.top_weights[batch_index] != 0).any((0, 2)))
 
 
 def _special(record: Record, stream: str, count: int, batch_index: int) -> list[int]:
@@ -83,11 +79,7 @@ def _mass(
     """Return the mean over the rows of the weight on one key each, of shape (heads,)."""
     if not len(rows):
         return np.zeros(seen.heads)
-    if seen.exact is not None:
-        picked = seen.exact[batch_index][:, rows, columns]
-    else:
-        hit = seen.top_keys[batch_index][:, rows] == columns[None, :, None]
-        picked = (seen.top_weights[batch_index][:, rows] * hit).sum(-1)
+    picked = np.nan_to_num(weights_of_pairs(seen, batch_index, range(seen.heads), rows.tolist(), columns.tolist()))
     return np.asarray(picked.mean(-1), dtype=np.float64)
 
 
@@ -124,7 +116,7 @@ def find_sinks(layer: Layer, batch_index: int = 0) -> tuple[SinkKey, ...]:
     of many models; sinks that stand side by side share that weight, as the stray spaces and articles do on which the
     lower layers of SmolLM2 rest, each with 0.06 to 0.27 of it.
     """
-    keys, rows = layer.keys, _weighed(layer, batch_index)
+    keys, rows = layer.keys, np.flatnonzero(rows_with_weight(layer, batch_index))
     queries = max(len(rows), 1)
     seen_by, blind = np.full(keys, queries), np.full(keys, 1 / keys)
     if is_causal(layer, batch_index):

@@ -154,7 +154,7 @@ def stored_kept(layer: Layer) -> tuple[dict[str, Any] | None, dict[str, tuple[in
             name: (id(one), one) for name, one in vars(layer)["_held"].items()
         }
     kept = layer.qk
-    if not isinstance(kept, Kept):
+    if kept is None:
         return None, {}
     held = {}
     for name, array in kept.arrays.items():

@@ -1,7 +1,7 @@
 """One recorded attention layer, as NumPy arrays, and how `layer=`, `stream=`, `head=` and `batch_index=` choose it."""
 
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from regard.errors import InputError, ObservationError
+from regard.record.kept_qk import Kept
 from regard.record.statistic_axes import Axis
 
 __all__ = [
-    "Computable",
     "HeadScore",
     "Layer",
     "Stream",
@@ -183,22 +183,6 @@ def _listed(layers: Sequence[_Placed]) -> str:
     return ", ".join(parts)
 
 
-class Computable(Protocol):
-    """Recorded queries and keys (`record.kept_qk`), from which any rectangle of weights can be computed."""
-
-    def tile(self, batch_index: int, head: int, rows: slice, columns: slice) -> npt.NDArray[Any]:
-        """Return every weight of a rectangle."""
-        ...
-
-    def bands(self, rows: slice, columns: slice, step: int) -> Iterator[slice]:
-        """Yield the rows of a rectangle in bands that are computed one after the other."""
-        ...
-
-    def whole(self, batch_index: int, head: int, queries: int, keys: int) -> npt.NDArray[Any]:
-        """Return all weights of one head."""
-        ...
-
-
 @dataclass(frozen=True, eq=False)
 class Layer:
     """One attention call site of a model, as recorded in one forward pass.
@@ -232,7 +216,7 @@ class Layer:
     weights: npt.NDArray[np.float32] | None = field(default_factory=lambda: None)
     statistics: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
     axes: Mapping[str, tuple[Axis, ...]] = field(default_factory=dict)
-    qk: Computable | None = field(default_factory=lambda: None)
+    qk: Kept | None = field(default_factory=lambda: None)
     number: int | None = field(default_factory=lambda: None)  # the model's number within the stream
     head_numbers: tuple[int, ...] | None = field(default_factory=lambda: None)  # recorded heads, if they were chosen
 

@@ -16,7 +16,6 @@ import numpy.typing as npt
 
 from regard.errors import InputError, ObservationError
 from regard.record.layers import (
-    Computable,
     HeadScore,
     Layer,
     Stream,
@@ -29,10 +28,10 @@ from regard.record.layers import (
     with_words,
 )
 from regard.record.missing_attention import Missing
-from regard.record.pair_weights import weights_of_pairs
 from regard.record.tokens import Token, Word, find_word, words_of
+from regard.record.weights_on import rows_with_weight, weights_on
 
-__all__ = ["Answers", "Computable", "HeadScore", "Layer", "Record"]
+__all__ = ["Answers", "HeadScore", "Layer", "Record"]
 
 
 _BUDGET = 2 * 2**30  # maximum bytes of weights computed from queries and keys in one call
@@ -206,11 +205,15 @@ class Answers:
     ) -> npt.NDArray[np.float32]:
         """Return the weight from one word to another for every head of a layer (heads,): the mean over the pieces of
         the query, of the sum over the pieces of the key. It is 0 for heads that were not chosen for recording, and NaN
-        where the layer was kept as a pooled map and the key is not among the strongest of a query.
+        where the layer was kept as a pooled map and the key is not among the strongest of a query, or where only some
+        pieces of the query were chosen for recording.
         """
         seen = self.layer(layer)
         batch_index = at_index("batch_index", batch_index, seen.batch, "batch")
-        block = weights_of_pairs(seen, batch_index, query.pieces, key.pieces)
+        recorded = rows_with_weight(seen, batch_index)[list(query.pieces)]
+        if recorded.any() and not recorded.all():
+            return np.full(seen.heads, np.nan, np.float32)
+        block = weights_on(seen, batch_index, range(seen.heads), query.pieces, key.pieces)
         return np.asarray(block.sum(-1).mean(-1), dtype=np.float32)
 
     def rank_heads(
@@ -242,9 +245,15 @@ class Answers:
             if at is None or to is None:
                 missing.append({word for word, found in ((query_token, at), (key_token, to)) if found is None})
                 continue
-            empty &= not seen.top_weights[batch_index][:, list(queries[at].pieces)].any()
+            recorded = rows_with_weight(seen, batch_index)[list(queries[at].pieces)]
+            empty &= not recorded.any()
             weights = self.word_weight(seen, queries[at], keys[to], batch_index).tolist()
             if any(map(math.isnan, weights)):
+                if not recorded.all():
+                    raise ObservationError(
+                        f"{queries[at].text!r} has {len(recorded)} tokens, and {recorded.sum()} of them were among the "
+                        "watched `queries`: name all of them, or leave `queries` out"
+                    )
                 raise ObservationError(
                     f"the weight from {query_token!r} to {key_token!r} is unknown: layer {self.number(seen)} of "
                     f"{seen.queries} × {seen.keys} was kept as a pooled map and the {seen.top_keys.shape[-1]} "

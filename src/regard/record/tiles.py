@@ -12,7 +12,7 @@ import numpy.typing as npt
 from regard.errors import InputError, ObservationError
 from regard.record.layers import Layer, head_at
 
-__all__ = ["Matrix", "Pool", "pooled"]
+__all__ = ["Matrix", "Pool", "cell_areas", "pooled"]
 
 _CELLS = 2**22  # maximum size of one computed tile
 
@@ -152,6 +152,11 @@ def pooled(part: npt.NDArray[np.floating], tall: int, broad: int, pool: Literal[
         part = reduce.reduceat(reduce.reduceat(part, rows, axis=-2), columns, axis=-1)
         part = part / counts if pool == "mean" else part
     return np.asarray(part, dtype=dtype)
+
+
+def cell_areas(rows: slice, columns: slice, step: int) -> npt.NDArray[np.float64]:
+    """Return the number of pairs of each cell of a rectangle, which the last cells may span fewer of."""
+    return _spans(rows, step, rows.stop)[:, None] * _spans(columns, step, columns.stop)
 
 
 def _spans(along: slice, width: int, count: int) -> npt.NDArray[np.float64]:

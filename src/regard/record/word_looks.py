@@ -17,6 +17,7 @@ from regard.errors import ObservationError
 from regard.record.layers import Stream, at_index, in_stream, stream_of, with_words
 from regard.record.records import Layer, Record
 from regard.record.tokens import Word, content_words, is_sign, is_word, pronoun_in, token_row, words_of
+from regard.record.weights_on import rows_with_weight, weights_on
 
 __all__ = ["REACHES", "Look", "Reach", "WordLooks"]
 
@@ -239,25 +240,17 @@ class WordLooks:
 
     def weights(self, seen: Layer, rows: Sequence[int]) -> npt.NDArray[np.float64]:
         """Return weights from some words to every word (heads, rows, words): the mean over their pieces, of the sum
-        over the others'.
+        over the others'. What a pooled map does not have counts 0, and so do words of which not all was recorded.
         """
         at = _Gathered.of([self.queries[row].pieces for row in rows])
+        recorded = np.logical_and.reduceat(rows_with_weight(seen, self.batch_index)[at.pieces], at.starts)
+        each = np.nan_to_num(weights_on(seen, self.batch_index, range(seen.heads), at.pieces.tolist()))
+        mean = np.add.reduceat(each, at.starts, axis=1) / at.counts[:, None].astype(each.dtype) * recorded[:, None]
+        starts = [word.pieces[0] for word in self.keys if word.pieces[0] < seen.keys]
+        known = min(seen.keys, self.keys[-1].pieces[-1] + 1)
         total = np.zeros((seen.heads, len(rows), len(self.keys)))
-        if seen.exact is not None:
-            each = np.add.reduceat(seen.exact[self.batch_index][:, at.pieces], at.starts, axis=1)
-            each = each / at.counts[:, None].astype(each.dtype)
-            starts = [word.pieces[0] for word in self.keys if word.pieces[0] < seen.keys]
-            known = min(seen.keys, self.keys[-1].pieces[-1] + 1)
-            total[..., : len(starts)] = np.add.reduceat(each[..., :known], starts, axis=-1, dtype=np.float64)
-            return total
-        owner = np.zeros(seen.keys + 1, dtype=np.intp)
-        for index, word in enumerate(self.keys):
-            owner[[piece for piece in word.pieces if piece < seen.keys]] = index
-        keys, weights = seen.top_keys[self.batch_index][:, at.pieces], seen.top_weights[self.batch_index][:, at.pieces]
-        given = np.where(keys >= 0, weights, 0) / np.repeat(at.counts, at.counts)[:, None].astype(weights.dtype)
-        lines = np.arange(seen.heads)[:, None] * len(rows) + np.repeat(np.arange(len(rows)), at.counts)
-        cells = lines[..., None] * len(self.keys) + owner[keys]
-        return np.asarray(np.bincount(cells.ravel(), given.ravel(), total.size), np.float64).reshape(total.shape)
+        total[..., : len(starts)] = np.add.reduceat(mean[..., :known], starts, axis=-1, dtype=np.float64)
+        return total
 
 
 @dataclass(frozen=True, eq=False)

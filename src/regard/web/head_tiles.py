@@ -5,6 +5,7 @@ Cells of several positions pool p′ if single weights are available. Otherwise 
 mean of their 1 − s, and the largest weight of a cell that contains a sink is unknown and returned as NaN.
 """
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -13,7 +14,8 @@ import numpy.typing as npt
 
 from regard.heads.patterns import find_sinks
 from regard.record.records import Layer
-from regard.record.tiles import Matrix, Pool, pooled
+from regard.record.tiles import Matrix, Pool, cell_areas, pooled
+from regard.record.weights_on import weights_on
 
 __all__ = ["TILE", "HeadTiles"]
 
@@ -41,14 +43,12 @@ class HeadTiles:
 
     @cached_property
     def taken(self) -> Array:
-        """The weight that each query gives to each sink (queries, sinks); from its strongest keys if no more was
-        recorded.
-        """
-        matrix = self.matrix
-        if self.matrix.finest == 1:
-            return np.stack([matrix.column(int(key)) for key in self.sinks], 1)
-        keys, weights = (array[self.batch_index, self.head] for array in (self.layer.top_keys, self.layer.top_weights))
-        return np.stack([(weights * (keys == key)).sum(-1) for key in self.sinks], 1)
+        """The weight that each query gives to each sink (queries, sinks); 0 where it is unknown."""
+        return np.nan_to_num(self._on(range(self.matrix.queries), self.sinks.tolist()))
+
+    def _on(self, queries: Sequence[int], keys: Sequence[int] | None = None) -> Array:
+        on: Array = weights_on(self.layer, self.batch_index, [self.head], queries, keys)[0]
+        return on
 
     @cached_property
     def remaining(self) -> npt.NDArray[np.float64]:
@@ -114,10 +114,8 @@ class HeadTiles:
         recorded.
         """
         row = axis == "row"
-        if self.matrix.finest == 1:
-            line = (self.matrix.row(at) if row else self.matrix.column(at)).astype(np.float32)
-        else:
-            line = self._known(row, at)
+        found = self._on([at])[0] if row else self._on(range(self.matrix.queries), [at])[:, 0]
+        line = found.astype(np.float32)
         if sinks or not len(self.sinks):
             return line
         rest = self.remaining[at] if row else self.remaining
@@ -128,25 +126,10 @@ class HeadTiles:
             line[:] = 0
         return line
 
-    def _known(self, row: bool, at: int) -> Array:
-        """Return the weights of a row or a column that are known from the strongest keys of each query."""
-        keys, weights = (array[self.batch_index, self.head] for array in (self.layer.top_keys, self.layer.top_weights))
-        line = np.full(self.matrix.keys if row else self.matrix.queries, np.nan, dtype=np.float32)
-        if row:
-            kept = (keys[at] >= 0) & (keys[at] < self.matrix.keys)
-            line[keys[at][kept]] = weights[at][kept]
-        else:
-            queries, places = np.nonzero(keys == at)
-            line[queries] = weights[queries, places]
-        return line
-
     def weight(self, query: int, key: int) -> dict[str, Any]:
         """Return one weight, with and without sinks; for an unknown weight, its upper bound."""
-        if self.matrix.finest == 1:
-            weight: float | None = self.matrix.weight(query, key)
-        else:
-            known = float(self._known(True, query)[key])
-            weight = None if np.isnan(known) else known
+        known = float(self._on([query], [key])[0, 0])
+        weight = None if np.isnan(known) else known
         least = float(self.layer.top_weights[self.batch_index, self.head, query, -1])
         without = None
         if weight is not None and len(self.sinks):
@@ -166,9 +149,15 @@ class HeadTiles:
         everything = slice(0, matrix.queries), slice(0, matrix.keys)
         cells = self._plain(*everything, step, pool) if sinks else self.tile(*everything, step, pool, sinks=False)
         tops, base = {step: _largest(cells)}, step
+        areas: Array = cell_areas(*everything, step)
         while step < max(matrix.queries, matrix.keys):
             step *= 2
-            cells = pooled(np.nan_to_num(cells), 2, 2, pool)
+            known = np.nan_to_num(cells)
+            if pool == "max":
+                cells = pooled(known, 2, 2, "max")
+            else:
+                sums, areas = pooled(known * areas, 2, 2, "sum"), pooled(areas, 2, 2, "sum")
+                cells = sums / areas
             tops[step] = _largest(cells)
         if matrix.finest == 1 and base > 1:
             tops[1] = self._tops("max", sinks)[base] if pool == "mean" else tops[base]
