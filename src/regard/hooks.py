@@ -13,7 +13,7 @@ __all__ = ["KEPT_WEIGHTS", "OVER_RANKS", "are_sharded", "kept_weights", "over_ra
 # By the name of the class of such tensors, what loads the module that takes them: it has `attend` and `explain`.
 OVER_RANKS: dict[str, Callable[[], Any]] = {}
 
-# What loads the module that computes weights from recorded queries and keys: it has `weights` and `check`.
+# What loads the module that computes weights from recorded queries and keys: it has `weights`.
 KEPT_WEIGHTS: list[Callable[[], Any]] = []
 
 

@@ -1,9 +1,7 @@
 """Compute a rectangle of weights from the recorded queries and keys of a call site."""
 
-import json
 import math
 import operator
-from collections.abc import Callable
 from itertools import product
 from typing import Any
 
@@ -25,7 +23,7 @@ from regard.record.kept_qk import Kept, Segment
 from regard.scores import Score
 from regard.serialization import read, tensor_of
 
-__all__ = ["check", "weights"]
+__all__ = ["weights"]
 
 # The exceptions that an invalid form may raise when its values are made and used.
 _BROKEN = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RuntimeError)
@@ -43,10 +41,7 @@ def weights(kept: Kept, batch_index: int, heads: slice, rows: slice, columns: sl
         left, right = max(columns.start, segment.shift), min(columns.stop, segment.shift + segment.keys)
         if top >= bottom or left >= right:
             continue
-        if number not in kept.calls:
-            shape, kv_heads = kept.arrays["q"].shape[:2], kept.arrays["k"].shape[1]
-            kept.calls[number] = _problem(kept, segment, shape, kv_heads, segment.keys)
-        problem: Problem = kept.calls[number]
+        problem = _call(kept, number)
         own_rows = slice(top - segment.first, bottom - segment.first)
         part = _part(problem, segment, batch, heads, own_rows, slice(left - segment.shift, right - segment.shift))
         q = tensor_of(kept.arrays["q"][batch, heads, top:bottom], brain=kept.brain)
@@ -70,39 +65,22 @@ def _part(problem: Problem, segment: Segment, batch: slice, heads: slice, rows: 
     return Part(batch, heads, rows, (columns,), start, (problem.batch, problem.heads))
 
 
-def check(kept: Kept, shape: tuple[int, int, int], widths: tuple[int, int], keys: int) -> None:
-    """Raise for calls whose weights cannot be computed, by making their values and computing the corners of their
-    rectangles.
-
-    Queries and keys are not loaded. Of similar calls, such as decoding steps, only the first and the last are checked.
-
-    Args:
-        kept: The stored queries and keys of a layer.
-        shape: The layer's batch, heads and queries.
-        widths: The widths of queries and keys.
-        keys: The number of keys.
+def _call(kept: Kept, number: int) -> Problem:
+    """Return a recorded call, without its numbers. Its form is read and checked once, when it is first asked for.
 
     Raises:
-        AtlasError: A form is nothing that `observe.serial` writes, or does not fit the layer.
+        AtlasError: The form is nothing that `serialization.py` writes, or does not fit the layer.
     """
-    alike: dict[str, list[Segment]] = {}
-    for segment in kept.segments:
-        alike.setdefault(json.dumps(dict(segment.form) | {"start": 0}, sort_keys=True), []).append(segment)
-    try:
-        for segments in alike.values():
-            ends: list[Callable[[Segment], int]] = [
-                lambda one: operator.index(one.form["start"]),
-                lambda one: operator.index(one.form["start"]) + one.rows,
-                lambda one: min(one.keys, keys - one.shift),
-            ]
-            outermost = [choose(segments, key=end) for end in ends for choose in (min, max)]
-            for segment in {id(one): one for one in outermost}.values():
-                seen = min(segment.keys, keys - segment.shift)
-                _check_call(_problem(kept, segment, shape[:2], shape[1], seen), segment, widths)
-    except AtlasError:
-        raise
-    except _BROKEN as broken:
-        raise AtlasError(f"a kept call is damaged: {broken}") from broken
+    if number not in kept.calls:
+        segment, (q, k) = kept.segments[number], (kept.arrays[name].shape for name in "qk")
+        try:
+            problem = _problem(kept, segment, q[:2], k[1], min(segment.keys, k[2] - segment.shift))
+            _check_call(problem, segment, (q[3], k[3]))
+        except _BROKEN as broken:
+            raise AtlasError(f"a kept call is damaged: {broken}") from broken
+        kept.calls[number] = problem
+    found: Problem = kept.calls[number]
+    return found
 
 
 def _check_call(problem: Problem, segment: Segment, widths: tuple[int, int]) -> None:

@@ -215,9 +215,7 @@ def _record(number: int, about: Mapping[str, Any], arrays: Mapping[str, Stored])
         own |= {name: own.pop(name) for name in named}  # in their order
         kept = one.get("qk")
         held = {} if kept is None else {name: arrays[at] for name, at in kept["arrays"].items()}
-        layer = StoredLayer.of(light, own, kept, held)
-        layer.check_kept()
-        layers.append(layer)
+        layers.append(StoredLayer.of(light, own, kept, held))
     tokens = {
         stream: tuple(tuple(_token(token) for token in sequence) for sequence in many)
         for stream, many in about["tokens"].items()

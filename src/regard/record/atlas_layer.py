@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from regard.errors import InputError
-from regard.hooks import kept_weights
 from regard.record.atlas_compression import DTYPES, Held, Stored, deflated, plain
 from regard.record.kept_qk import Kept, Segment
 from regard.record.records import Layer
@@ -69,19 +68,6 @@ class StoredLayer(Layer):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         vars(self)[name] = value = self._read(name)
         return value
-
-    def check_kept(self) -> None:
-        """Check that weights can be computed from the stored queries and keys, before any are requested.
-
-        Raises:
-            AtlasError: The stored masks, biases and scores are inconsistent.
-        """
-        if self._kept is None:
-            return
-        shape, held = self._arrays["entropy"].shape, self._held
-        widths = held["q"].shape[3], held["k"].shape[3]
-        keys = self._arrays["received"].shape[2]
-        kept_weights().check(_kept(self._kept, Held(held)), (shape[0], shape[1], shape[2]), widths, keys)
 
     def check_file(self) -> None:
         """Check that the file is as long as when it was opened; arrays that are mapped from it may be read then.
