@@ -72,7 +72,7 @@ def _records(path: Path) -> tuple[Any, ...]:
 def _web() -> ModuleType:
     """`regard.web`, whose packages an extra installs."""
     try:
-        from regard import web as module
+        import regard.web as module
     except ImportError as missing:
         package = (missing.name or "").partition(".")[0]
         if package in ("starlette", "uvicorn", "anyio", "h11"):
