@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from regard.interpret.text_parts import sentences
+from regard.record.text_parts import sentences
 
 SEED = "regard sources, running texts, 2026-11-23"
 TEXTS = Path(__file__).with_name("running_texts.txt")

@@ -18,7 +18,7 @@ from torch import Tensor
 import regard
 from regard import HeadSet
 from regard.interpret.source_prompt import encode, joined, prompt_of, token_ranges
-from regard.interpret.text_parts import PartKind
+from regard.record.text_parts import PartKind
 from sources import words
 
 HELD_OUT = 16

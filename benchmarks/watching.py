@@ -26,7 +26,7 @@ import torch
 
 import regard
 from regard.interpret.model_loading import load_model
-from regard.interpret.tokens_from_tokenizer import tokens_of
+from regard.record.tokens_from_tokenizer import tokens_of
 from regard.record.atlas import save_atlas
 from regard.record.highlight import choose_focus
 from regard.record.records import Record

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from regard.errors import InputError
-from regard.interpret.tokens_from_tokenizer import tokens_of, unknown_share
 from regard.record.tokens import Token, words_of
+from regard.record.tokens_from_tokenizer import tokens_of, unknown_share
 from sweeps import sweep
 from tiers import slow_but
 

@@ -5,8 +5,8 @@ import torch
 
 import regard
 from regard.interpret.model_loading import load_model
-from regard.interpret.tokens_from_tokenizer import tokens_of
 from regard.models.as_transformers import load_bundled, load_bundled_tokenizer
+from regard.record.tokens_from_tokenizer import tokens_of
 from tiers import slow_but
 
 TEXTS = (

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.interpret.text_parts import Span
+from regard.record.text_parts import Span
 
 __all__ = ["device_of", "log_probs_of"]
 

@@ -17,7 +17,6 @@ from regard.checks import check_unicode
 from regard.errors import InputError
 from regard.hub import Loaded
 from regard.interpret.model_loading import advice, load_model, model_for, positions
-from regard.interpret.tokens_from_tokenizer import text_between, tokens_of
 from regard.interpret.watch import watch
 from regard.observe.requested_statistics import Keep
 from regard.observe.selection import Heads, Keys, Queries
@@ -27,6 +26,7 @@ from regard.record.highlight import Focus, choose_focus
 from regard.record.records import Layer, Record
 from regard.record.resumable_atlas import AtlasParts
 from regard.record.tokens import Token, is_word, token_row
+from regard.record.tokens_from_tokenizer import text_between, tokens_of
 from regard.render.notebook import record_html
 
 __all__ = ["LookResult", "Prepared", "look", "model_identity", "prepare"]

@@ -20,8 +20,8 @@ from regard.files import read_text
 from regard.hub import BUNDLED, Loaded, ModelKind
 from regard.hub.load import quiet
 from regard.hub.names import WITH_LOADER, check_loader, is_offline
-from regard.interpret.tokens_from_tokenizer import unknown_share
 from regard.models.as_transformers import load_bundled, load_bundled_tokenizer
+from regard.record.tokens_from_tokenizer import unknown_share
 
 __all__ = [
     "advice",

@@ -191,7 +191,7 @@ class Observation(Answers):
         save_atlas(self.records, path)
 
 
-# Set here because `capture`, which makes records, must not import `render`.
+# Set here because `record` must not import `render`.
 Record._repr_html_ = record_html  # type: ignore[attr-defined]
 
 

@@ -7,8 +7,8 @@ from typing import Any
 from regard.checks import check_unicode
 from regard.errors import InputError
 from regard.heads.answer_sources import SourceDocument, SourcePart
-from regard.interpret.subwords import is_cjk
-from regard.interpret.text_parts import Parts, Span, find_parts
+from regard.record.subwords import is_cjk
+from regard.record.text_parts import Parts, Span, find_parts
 
 __all__ = [
     "Prompt",

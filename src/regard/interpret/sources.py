@@ -29,7 +29,7 @@ from regard.interpret.source_prompt import (
     without_end,
 )
 from regard.interpret.tap import tap
-from regard.interpret.text_parts import Parts, Span, sentences
+from regard.record.text_parts import Parts, Span, sentences
 
 __all__ = ["SourcesResult", "sources"]
 

@@ -11,7 +11,6 @@ from regard.errors import InputError, ObservationError
 from regard.functional import attention
 from regard.hooks import are_sharded
 from regard.interpret.observation import Observation
-from regard.interpret.tokens_from_tokenizer import tokens_of
 from regard.interpret.unsupported import why_incomplete, why_nothing
 from regard.interpret.vision_transformers import patch_tokens
 from regard.masks import BoundMask
@@ -31,6 +30,7 @@ from regard.parallel.watched_shards import CallFromShards
 from regard.problem import DEFAULT_MAX_BYTES, Options, Problem, complete
 from regard.record.records import Record
 from regard.record.tokens import Token
+from regard.record.tokens_from_tokenizer import tokens_of
 from regard.tensors import without_autocast
 
 __all__ = ["check_tokens", "given_tokens", "read_attention", "watch"]

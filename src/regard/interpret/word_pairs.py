@@ -13,9 +13,9 @@ from regard.heads.patterns import is_causal
 from regard.hub import Loaded
 from regard.interpret.head_scores import by_number, read
 from regard.interpret.look import prepare
-from regard.interpret.subwords import is_cjk
 from regard.interpret.watch import watch
 from regard.record.records import Record
+from regard.record.subwords import is_cjk
 from regard.record.tokens import Word, words_of
 
 __all__ = ["occurrences", "pair_of", "score_heads_for_pairs"]

@@ -3,7 +3,7 @@
 import pytest
 
 from regard.errors import InputError
-from regard.interpret.text_parts import find_parts, sentences
+from regard.record.text_parts import find_parts, sentences
 from sweeps import sweep
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from regard.errors import InputError
-from regard.interpret.subwords import Piece, from_bytes, from_spans, from_wordpieces, is_cjk
+from regard.record.subwords import Piece, from_bytes, from_spans, from_wordpieces, is_cjk
 from regard.record.tokens import Token
 
 __all__ = ["text_between", "tokens_of", "unknown_share"]
