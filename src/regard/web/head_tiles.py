@@ -43,8 +43,8 @@ class HeadTiles:
 
     @cached_property
     def taken(self) -> Array:
-        """The weight that each query gives to each sink (queries, sinks); 0 where it is unknown."""
-        return np.nan_to_num(self._on(range(self.matrix.queries), self.sinks.tolist()))
+        """The weight that each query gives to each sink (queries, sinks), NaN where it is unknown."""
+        return self._on(range(self.matrix.queries), self.sinks.tolist())
 
     def _on(self, queries: Sequence[int], keys: Sequence[int] | None = None) -> Array:
         on: Array = weights_on(self.layer, self.batch_index, [self.head], queries, keys)[0]
@@ -52,9 +52,9 @@ class HeadTiles:
 
     @cached_property
     def remaining(self) -> npt.NDArray[np.float64]:
-        """1 − s of each query, or infinity if nothing remains, so that its row becomes 0."""
+        """1 − s of each query, or infinity if nothing remains, so that its row becomes 0; NaN where s is unknown."""
         rest = 1 - self.taken.astype(np.float64).sum(1)
-        return np.where(rest > _NOTHING, rest, np.inf)
+        return np.where(rest <= _NOTHING, np.inf, rest)
 
     def side(self, step: int) -> int:
         """Return the number of cells per side of a tile with this step; the page computes the same."""
@@ -89,7 +89,7 @@ class HeadTiles:
         heights = np.diff([*starts, rows.stop - rows.start])
         sunk = (self._inside(columns) - columns.start) // step
         if pool == "mean":
-            given = np.add.reduceat(self.taken[rows].astype(np.float64), starts, axis=0)
+            given = np.add.reduceat(np.nan_to_num(self.taken[rows]).astype(np.float64), starts, axis=0)
             for sink, key in enumerate(self.sinks):
                 if columns.start <= key < columns.stop:
                     cell = (key - columns.start) // step
@@ -97,7 +97,8 @@ class HeadTiles:
                     cells[:, cell] -= given[:, sink] / (heights * width)
         else:
             cells[:, sunk] = np.nan
-        rest = np.add.reduceat(np.where(np.isinf(self.remaining[rows]), 0, self.remaining[rows]), starts) / heights
+        left = 1 - np.nan_to_num(self.taken[rows]).astype(np.float64).sum(1)  # of a map, what is unknown is little
+        rest = np.add.reduceat(np.where(left > _NOTHING, left, 0), starts) / heights
         rest = np.where(rest > _NOTHING, rest, np.inf)
         return np.asarray(np.clip(cells / rest[:, None], 0, 1), dtype=np.float32)
 
@@ -133,7 +134,8 @@ class HeadTiles:
         least = float(self.layer.top_weights[self.batch_index, self.head, query, -1])
         without = None
         if weight is not None and len(self.sinks):
-            without = 0.0 if key in self.sinks else weight / float(self.remaining[query])
+            rest = float(self.remaining[query])
+            without = 0.0 if key in self.sinks else None if np.isnan(rest) else weight / rest
         return {"weight": weight, "without": without, "below": least if weight is None else None}
 
     def tops(self, *, sinks: bool = True) -> dict[Pool, dict[int, float]]:
