@@ -1,8 +1,8 @@
 """`regard open`: the atlas in a browser, to pan and zoom as a map."""
 
 import contextlib
+import os
 import webbrowser
-from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any
@@ -48,8 +48,8 @@ def open_atlas(
         if model is not None:
             status.update(f"loading {model}")
             reader = web.ModelReader(model)
-        else:
-            import_module("torch").set_num_threads(1)  # tiles are computed side by side, each by one thread
+        else:  # tiles are computed side by side, each by one thread, with a torch that the first one loads
+            os.environ.setdefault("OMP_NUM_THREADS", "1")
         app = web.make_app(shelf, reader)
         status.stop()
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/"

@@ -180,7 +180,7 @@ class QueriesKeys:
             "score": value("score", problem.score),
             "normalizer": value("normalizer", problem.normalizer),
             "mask": self._mask(problem, extent),
-            "bias": self._bias(problem, problem.bias, extent),
+            "bias": self._bias(problem, None if _only_hides(problem) else problem.bias, extent),
             "weight_factor": self._bias(problem, problem.weight_factor, extent),
         }
 
@@ -234,6 +234,14 @@ def _leading(problem: Problem) -> tuple[int, int]:
     one, sizes = slice(0, 1), {"batch": problem.batch, "heads": problem.heads}
     batch, heads = problem.mask.tile(one, one, **sizes, device=problem.q.device).shape[:2]
     return batch, heads
+
+
+def _only_hides(problem: Problem) -> bool:
+    """Return whether the bias adds nothing where the mask lets see, as a mask that a model writes as numbers."""
+    if type(problem.bias) is not DenseBias or problem.mask is None:
+        return False
+    seen = problem.mask.dense(*_leading(problem), problem.q.device)
+    return not bool(problem.bias.four.where(seen, 0).any())
 
 
 def _joined(before: Segment, after: Segment) -> Segment | None:
