@@ -82,7 +82,7 @@ lint: $(STAMPS)/dev ## Does the code follow the rules of ruff?
 types: $(STAMPS)/dev ## Do the types fit? (mypy, strict)
 	@$(RUN) mypy
 
-layers: $(STAMPS)/dev ## Do imports point down only, those by a string too? (import-linter)
+layers: $(STAMPS)/dev ## Do imports point down only, without circles? (import-linter)
 	@.venv/bin/python -c 'from importlinter.cli import lint_imports_command as main; main()' --no-logo
 
 fix: $(STAMPS)/dev ## Format the code, and mend what ruff can mend

@@ -18,7 +18,7 @@ from regard.data import Tokenizer, read_corpus
 from regard.errors import InputError, RegardError
 from regard.files import check_writable, lock, replace_files, whole_file, write_atomically, write_folder
 from regard.heads import HeadSet, Sources
-from regard.hub.load import converted
+from regard.hub.converted import converted
 from regard.interpret.head_examples import json_lines
 from regard.interpret.model_loading import load_model
 from regard.interpret.qk_file import read_qk_file

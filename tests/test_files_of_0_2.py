@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import regard
 from regard import models, serialization
@@ -107,15 +108,33 @@ def test_a_model_that_0_2_saved_has_its_logits(name):
     np.testing.assert_allclose(found.numpy(), EXPECTED[f"models/{name}"], rtol=1e-4, atol=1e-5)
 
 
+def check_weights(model, path):
+    saved, weights = load_file(path), model.state_dict()
+    assert weights.keys() == saved.keys()
+    assert all(torch.equal(weights[name], one) for name, one in saved.items())
+
+
 def test_a_run_that_0_2_began_goes_on_with_the_losses_that_it_would_have_had(tmp_path):
     run = tmp_path / "run"
     shutil.copytree(FILES / "run", run)
     losses = EXPECTED["run/losses"]
     before = [one["loss"] for one in read_log(run / "log.jsonl") if one["event"] == "stepped"]
     np.testing.assert_allclose(before, losses[:4], rtol=1e-4)
+    checkpoint = run / "checkpoints" / "step-00000004"
+    for opened in (run, checkpoint):  # which 0.2 saved without the configuration of its model
+        with pytest.raises(regard.InputError, match=f"`regard train FILE --output-dir {run}`"):
+            models.Transformer.from_pretrained(opened)
     tables, told = json.loads((run / "run.json").read_text("utf-8"))["config"], []
     tables["training"]["output_dir"] = str(run)
-    ended = train(Config.from_dict(tables), [told.append])
+
+    def hears(event):
+        told.append(event)
+        if type(event).__name__ == "Started":  # from here on they open
+            model = models.Transformer.from_pretrained(checkpoint)
+            check_weights(model, checkpoint / "model.safetensors")
+            assert model.config.position_bias == "t5"
+
+    ended = train(Config.from_dict(tables), [hears])
     after = [one.loss for one in told if type(one).__name__ == "Stepped"]
     np.testing.assert_allclose(after, losses[4:], rtol=1e-4)
     assert (ended.step, models.Transformer.from_pretrained(run / "model").config.position_bias) == (6, "t5")

@@ -1,11 +1,11 @@
-"""The tools of the repository: imports by a string count, and a release note lists what changed in public names."""
+"""The tools of the repository: imports are statements without circles; a release note lists what changed in names."""
 
 import pytest
 
 griffe = pytest.importorskip("griffe", reason="griffe is not installed (the extra `dev`)")
 grimp = pytest.importorskip("grimp", reason="import-linter is not installed (the extra `dev`)")
 
-from tools.layers import LayersWithDynamicImports  # noqa: E402
+from tools.layers import NoCircles, NoImportsByString  # noqa: E402
 from tools.public_changes import changes, public_names  # noqa: E402
 
 BEFORE = """
@@ -36,14 +36,45 @@ def test_a_release_note_has_names_that_are_gone_new_or_called_differently_and_no
     assert "price" in lines[0]
 
 
-def test_an_import_by_a_string_breaks_the_layers_as_a_statement_does(tmp_path, monkeypatch):
-    package(tmp_path, init="", high="", low='import importlib\nimportlib.import_module("shop.high")\n')
-    monkeypatch.syspath_prepend(tmp_path)
+@pytest.fixture
+def broken(tmp_path, monkeypatch, capsys):
+    """What a contract prints of a package `shop` with these modules."""
 
-    def is_kept(*layers):
-        options = {"containers": ["shop"], "layers": list(layers)}
-        contract = LayersWithDynamicImports("", {"root_packages": ["shop"]}, options)
-        return contract.check(grimp.build_graph("shop", cache_dir=None), verbose=False).kept
+    def broken(kind, **modules):
+        package(tmp_path, **{"init": "", **modules})
+        monkeypatch.syspath_prepend(tmp_path)
+        contract = kind("", {"root_packages": ["shop"]}, {})
+        check = contract.check(grimp.build_graph("shop", cache_dir=None), verbose=False)
+        if not check.kept:
+            contract.render_broken_contract(check)
+        return capsys.readouterr().out.splitlines()
 
-    assert not is_kept("high", "low")
-    assert is_kept("low", "high")
+    return broken
+
+
+LATER = "def later():\n    from shop import low\n"
+TYPES = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from shop.high import Sale\n"
+
+
+def test_a_circle_is_named_with_its_imports_in_functions_and_for_types_too(broken):
+    lines = broken(NoCircles, high="from shop import middle\n", middle=LATER, low=TYPES, aside="import shop.low\n")
+    assert lines == [
+        "3 modules import each other:",
+        "  shop.high -> shop.middle (line 1: from shop import middle)",
+        "  shop.low -> shop.high (line 3: from shop.high import Sale)",
+        "  shop.middle -> shop.low (line 2: from shop import low)",
+    ]
+
+
+def test_modules_that_import_downwards_make_no_circle_and_the_root_is_left_out(broken):
+    assert broken(NoCircles, init="from shop import high\n", high="from shop import low\n", low="import shop\n") == []
+
+
+def test_an_import_by_a_string_is_refused_but_in_the_root(broken):
+    modules = {
+        "init": 'import importlib\nimportlib.import_module("shop.high")\n',
+        "high": 'import importlib\nimportlib.import_module("json")\n',
+        "low": 'from pkgutil import resolve_name\nresolve_name("shop.high:sell")\n',
+    }
+    (line,) = broken(NoImportsByString, **modules)
+    assert line == "shop.low imports shop.high:sell by a string (line 2): write an import statement"

@@ -94,7 +94,7 @@ def read_run(folder: Path, num_beams: int) -> Run:
     except (OSError, ValueError) as problem:
         raise InputError(f"cannot read {folder / 'run.json'}: {problem}") from problem
     config = Config.from_dict(known["config"])
-    task: Any = task_of(config, folder / "vocabulary")
+    task: Any = task_of(config, folder / "model")
     if task.data != known["data"]:
         raise InputError(f"the data of {folder} has changed since it was trained: bring the old files back")
     parameters = sum(one.numel() for one in translator.model.parameters())

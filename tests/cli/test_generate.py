@@ -422,7 +422,7 @@ REFUSALS = [
     (["a", "--model", "minilm"], "'minilm' is an encoder: take smollm2"),
     (["a", "--model", "me5"], "regard look --model me5"),
     (["a", "--model", "./no-such-folder"], "there is no folder './no-such-folder'"),
-    (["a", "--model", ""], "`--model` must not be empty"),
+    (["a", "--model", ""], "the name of a model must not be empty"),
 ]
 
 

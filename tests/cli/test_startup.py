@@ -110,12 +110,12 @@ def test_a_mistyped_model_is_not_looked_for_on_the_network(refused):
 
 
 def test_what_is_no_slip_is_left_to_the_hub_and_to_folders(tmp_path, monkeypatch):
-    from regard.hub.catalogue import refuse_mistyped
+    from regard.hub.names import resolve
 
     (tmp_path / "minlm").mkdir()
     monkeypatch.chdir(tmp_path)
-    for name in ("me5", "gpt2", "t5-small", "bert-base-uncased", "someone/minlm", "./minlm", "minlm", "runs", ""):
-        refuse_mistyped(name)
+    for name in ("me5", "gpt2", "t5-small", "bert-base-uncased", "someone/minlm", "./minlm", "minlm", "runs"):
+        assert resolve(name).text == name
 
 
 def test_a_look_imports_neither_transformers_nor_the_compiler(printed):

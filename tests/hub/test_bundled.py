@@ -15,6 +15,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+import regard
 from regard import hub as models
 from regard.cli.downloads import models as app
 from regard.errors import InputError
@@ -36,7 +37,7 @@ def load() -> Iterator[Callable[[str], Loaded]]:
         if not models.is_installed(name):
             pytest.skip(f"{name} is not installed: regard models get {name}")
         if name not in kept:
-            kept[name] = models.load(name)
+            kept[name] = regard.load_model(name)
         return kept[name]
 
     yield loaded
@@ -95,7 +96,7 @@ class Pip:
 
 def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
     with pytest.raises(InputError, match=r"`name` must be one of the bundled models \(me5, minilm, smollm2\), got 'x'"):
-        models.load("x")
+        models.bundled("x")
 
 
 def test_a_model_that_is_not_installed_names_the_command(nothing) -> None:
@@ -239,11 +240,10 @@ def test_a_model_loads_without_network_and_without_a_word(load, monkeypatch, cap
 
 
 @pytest.mark.models
-def test_the_kind_of_attention_and_the_dtype_are_the_callers(load) -> None:
+def test_the_kind_of_attention_is_the_callers(load) -> None:
     load("minilm")
-    loaded = models.load("minilm", attn_implementation="eager", dtype=torch.bfloat16)
+    loaded = regard.load_model("minilm", attn_implementation="eager")
     assert loaded.model.config._attn_implementation == "eager"
-    assert next(loaded.model.parameters()).dtype == torch.bfloat16
 
 
 def embed(loaded: Loaded, text: str) -> torch.Tensor:
@@ -288,7 +288,7 @@ def test_a_fresh_conversion_of_smollm2_is_what_the_cache_holds(load, tmp_path, m
     kept = load("smollm2")
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
     try:
-        fresh = models.load("smollm2")
+        fresh = regard.load_model("smollm2")
         ids = fresh.tokenizer("The capital of France is", return_tensors="pt")["input_ids"]
         with torch.no_grad():
             logits = fresh.model(ids).logits

@@ -38,7 +38,7 @@ def load() -> Callable[[str], Any]:
     """Load a bundled model once for the process, or skip with a word; whoever changes it puts it back."""
     from regard import hub as bundled
 
-    loaded = functools.cache(bundled.load)
+    loaded = functools.cache(regard.load_model)
 
     def load(name: str) -> Any:
         if not bundled.is_installed(name):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from regard.hub import BundledModelError
-from regard.hub.load import cache_folder, converted
+from regard.hub.converted import cache_folder, converted
 from sweeps import sweep
 
 SOURCE = "ab" * 32

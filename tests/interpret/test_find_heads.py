@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from regard.errors import InputError, ObservationError
 from regard.heads import JOBS
-from regard.hub.load import Loaded
+from regard.hub import Loaded
 from regard.interpret.find_heads import find_heads, fingerprint
 from regard.interpret.source_readout import nonnegative_ridge
 from regard.interpret.sources import sources

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+import regard
 from regard import hub as bundled
 from regard.heads.scores import ranked
 from regard.interpret.head_loss import head_loss
@@ -50,7 +51,7 @@ We fed the animal, but it wanted more.
 def load(name: str) -> Any:
     if not bundled.is_installed(name):
         pytest.skip(f"{name} is not installed: regard models get {name}")
-    return bundled.load(name)
+    return regard.load_model(name)
 
 
 def eager(loaded: Any, ids: torch.Tensor) -> list[np.ndarray]:

@@ -133,3 +133,23 @@ def test_a_package_whose_import_is_broken_is_not_called_missing(
 )
 def test_the_text_chooses_a_model_that_reads_it(text: str, name: str) -> None:
     assert model_loading.model_for(text).name == name
+
+
+def test_a_model_that_regard_saved_keeps_the_tokenizer_of_transformers_beside_it(checkpoint: Path) -> None:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    backend = Tokenizer(models.WordLevel({"<unk>": 0, "a": 1, "b": 2}, unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>")
+    tokenizer.chat_template = "{{ messages }}"
+    expected = regard.load_model(str(checkpoint))
+    ids = torch.tensor([[1, 0, 1]])
+    with torch.no_grad():
+        logits = expected.model(ids).logits
+    regard.models.Transformer.from_pretrained(checkpoint).save_pretrained(checkpoint)
+    tokenizer.save_pretrained(checkpoint)
+    loaded = regard.load_model(str(checkpoint))
+    assert (loaded.kind, loaded.tokenizer.chat_template) == ("decoder", "{{ messages }}")
+    assert loaded.tokenizer("a b a")["input_ids"] == [1, 2, 1]
+    with torch.no_grad():
+        torch.testing.assert_close(loaded.model(ids).logits, logits, rtol=1e-4, atol=1e-5)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import regard
-from regard.hub.load import folder
+from regard.hub import folder
 from regard_lab import measuring
 from regard_lab.claims import (
     approximations,

@@ -82,7 +82,7 @@ def test_what_a_start_that_failed_has_left_binds_nobody(tmp_path, pairs):
 
 
 def test_what_lies_in_the_way_is_refused_before_a_step(tmp_path_factory):
-    for case in sweep(["checkpoints", "model", "vocabulary", "log.jsonl", "run.json", "curves.svg"]):
+    for case in sweep(["checkpoints", "model", "log.jsonl", "run.json", "curves.svg"]):
         with case as name:
             tmp_path = tmp_path_factory.mktemp("case")
             path, folder = tmp_path / "run" / name, "." not in name
@@ -232,7 +232,7 @@ def test_fp16_without_a_gpu_is_refused(tmp_path):
 def test_a_vocabulary_that_cannot_be_written_is_one_sentence(tmp_path, pairs):
     (tmp_path / "file").write_text("", "utf-8")
     with pytest.raises(InputError, match="cannot make the folder"):
-        task_of(tiny(tmp_path / "run", task=translation(pairs)), tmp_path / "file" / "vocabulary")
+        task_of(tiny(tmp_path / "run", task=translation(pairs)), tmp_path / "file" / "checkpoints")
 
 
 def test_bleu_is_no_metric_where_it_is_not_counted(tmp_path, pairs):
@@ -395,7 +395,7 @@ def test_a_metric_that_earlier_evaluations_lack_is_refused(tmp_path, pairs):
 def test_another_vocabulary_is_refused(tmp_path, pairs):
     """As many tokens, and each means something else: no shape tells."""
     train(tiny(tmp_path / "run", task=translation(pairs), **FEW))
-    path = tmp_path / "run" / "vocabulary" / "source.json"
+    path = tmp_path / "run" / "checkpoints" / "source.json"
     path.write_text(path.read_text("utf-8").replace('"a"', '"?"').replace('"b"', '"a"').replace('"?"', '"b"'), "utf-8")
     with pytest.raises(InputError, match=r"the data of 'source.json' has changed since this run was started"):
         train(tiny(tmp_path / "run", task=translation(pairs), **FEW | {"training__max_steps": 3}))

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from regard.errors import InputError
-from regard.train import model_types, train
+from regard.train import machine_memory, train
 from regard.train.config import task_of
-from regard.train.model_types import check_size, least_parameters
+from regard.train.machine_memory import check_size, least_parameters
 from regard.train.settings import TokenizerConfig
 from sweeps import sweep
 from train.runs import tiny
@@ -75,7 +75,7 @@ def test_what_memory_cannot_hold_is_refused_before_anything_is_made(tmp_path_fac
     for case in sweep(cases):
         with case as (changes, words), pytest.MonkeyPatch.context() as monkeypatch:
             tmp_path = tmp_path_factory.mktemp("case")
-            monkeypatch.setattr(model_types, "memory", lambda: 4 * GIB)
+            monkeypatch.setattr(machine_memory, "memory", lambda: 4 * GIB)
             monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
             with pytest.raises(InputError, match=words):
                 train(tiny(tmp_path / "run", **changes))
@@ -85,21 +85,21 @@ def test_what_memory_cannot_hold_is_refused_before_anything_is_made(tmp_path_fac
 def test_a_gpu_needs_room_for_the_weights_alone_beside_it(tmp_path, monkeypatch):
     config = tiny(tmp_path / "run", model__hidden_size=4096)
     needed = least_parameters(config)
-    monkeypatch.setattr(model_types, "memory", lambda: 15 * needed)
+    monkeypatch.setattr(machine_memory, "memory", lambda: 15 * needed)
     check_size(config, on_cpu=False)
     with pytest.raises(InputError, match="lower `hidden_size`, `intermediate_size` or `num_hidden_layers`"):
         check_size(config, on_cpu=True)
-    monkeypatch.setattr(model_types, "memory", lambda: 3 * needed)
+    monkeypatch.setattr(machine_memory, "memory", lambda: 3 * needed)
     with pytest.raises(InputError, match="whose weights take"):
         check_size(config, on_cpu=False)
-    monkeypatch.setattr(model_types, "memory", lambda: None)  # a system that does not tell
+    monkeypatch.setattr(machine_memory, "memory", lambda: None)  # a system that does not tell
     check_size(config, on_cpu=True)
 
 
 def test_the_memory_of_this_machine_is_what_linux_says():
     with open("/proc/meminfo") as file:
         total = int(next(line for line in file if line.startswith("MemTotal")).split()[1]) * 1024
-    assert 2**26 < model_types.memory() <= total
+    assert 2**26 < machine_memory.memory() <= total
 
 
 HUGE = 99_999_999_999_999_999_999

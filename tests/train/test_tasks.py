@@ -264,13 +264,13 @@ def test_what_does_not_fit_is_said(tmp_path, changes, words):
 def test_a_folder_that_is_no_translator_is_refused(tmp_path):
     with pytest.raises(InputError, match="there is no folder"):
         Translator.load(tmp_path / "nowhere")
-    with pytest.raises(InputError, match=r"has no translation model: it has no translation\.json"):
+    with pytest.raises(InputError, match=r"is no translation, as it has no translation\.json"):
         Translator.load(tmp_path)
     (tmp_path / "run.json").write_text("{}")
-    with pytest.raises(InputError, match="its training has not ended: the same `regard train` command resumes it"):
+    with pytest.raises(InputError, match="has no model and no checkpoint yet: train on"):
         Translator.load(tmp_path)
     (tmp_path / "model").mkdir()
-    with pytest.raises(InputError, match="it was trained for another task"):
+    with pytest.raises(InputError, match=r"name a run whose task is translation"):
         Translator.load(tmp_path)
 
 

@@ -1,5 +1,6 @@
 """What `regard train` made can be looked at by its folder: with its own tokenizer, and with the weights that it has."""
 
+import json
 import shutil
 import sys
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import regard
 from regard.cli import main
@@ -94,6 +96,81 @@ def test_a_checkpoint_is_opened_with_its_own_weights(runs):
     assert any(not torch.equal(first[name], done[name]) for name in done)
 
 
+@pytest.mark.parametrize("name", TASKS)
+def test_a_checkpoint_opens_before_its_run_ends_without_the_data_and_the_configuration_of_training(
+    runs, tmp_path, name
+):
+    out = tmp_path / "moved"
+    opened = []
+
+    def at(event):
+        if type(event).__name__ == "Saved" and event.step == 2:
+            shutil.copytree(tmp_path / "run", out)
+            opened.append(regard.load_model(str(out)))  # the last checkpoint, as there is no model yet
+
+    tables = json.loads((runs / name / "run.json").read_text("utf-8"))["config"]
+    tables["training"]["output_dir"] = str(tmp_path / "run")
+    data = Path(tables["task"]["train_file"])
+    tables["task"]["train_file"] = str(shutil.copy(data, tmp_path))
+    train(Config.from_dict(tables), [at])
+    (tmp_path / data.name).unlink()
+    (out / "run.json").write_text("{}")
+    step = out / "checkpoints" / "step-00000002"
+    opened += [regard.load_model(str(folder)) for folder in (out, step.parent, step)]
+    saved = load_file(step / "model.safetensors")
+    for loaded in opened:
+        weights = loaded.model.model.state_dict()
+        assert weights.keys() == saved.keys()
+        assert all(torch.equal(weights[key], one) for key, one in saved.items())
+    done = regard.load_model(str(tmp_path / "run"))
+    assert opened[0].model.model.config == done.model.model.config
+    if name == "translation":
+        assert Translator.load(step).translate([TEXT]) == Translator.load(tmp_path / "run").translate([TEXT])
+    assert opened[0].tokenizer(TEXT)["input_ids"] == done.tokenizer(TEXT)["input_ids"]
+
+
+@pytest.mark.parametrize("name", ["masked", "translation"])
+def test_a_run_that_0_2_left_opens_once_it_goes_on_with_the_tokenizers_that_it_had(runs, tmp_path, name, monkeypatch):
+    """0.2 saved tokenizers in `vocabulary`, and nothing beside the checkpoints."""
+    run, out = runs / name, tmp_path / "run"
+    shutil.copytree(run, out, ignore=shutil.ignore_patterns("model"))
+    (out / "vocabulary").mkdir()
+    for file in [one for one in (out / "checkpoints").iterdir() if one.is_file()]:
+        if file.name in ("source.json", "target.json", "tokenizer.json"):
+            shutil.copy(file, out / "vocabulary")
+        file.unlink()
+    step = out / "checkpoints" / "step-00000001"
+    for folder in (out, step):
+        with pytest.raises(regard.InputError, match=rf"has no config.json .*`regard train FILE --output-dir {out}`"):
+            regard.load_model(str(folder))
+    tables = json.loads((out / "run.json").read_text("utf-8"))["config"]
+    tables["training"] |= {"output_dir": str(out), "max_steps": 3}
+    monkeypatch.delattr(Tokenizer, "train")  # none is trained again
+    train(Config.from_dict(tables))
+    expected = regard.load_model(str(run / "checkpoints" / "step-00000001"))
+    loaded = regard.load_model(str(step))
+    assert loaded.tokenizer(TEXT)["input_ids"] == expected.tokenizer(TEXT)["input_ids"]
+    weights = loaded.model.state_dict()
+    assert all(torch.equal(weights[key], one) for key, one in expected.model.state_dict().items())
+
+
+def test_a_checkpoint_with_a_flipped_bit_or_without_its_run_is_refused(runs, tmp_path):
+    out = tmp_path / "run"
+    shutil.copytree(runs / "masked", out)
+    step = out / "checkpoints" / "step-00000001"
+    shutil.copytree(step, tmp_path / "alone" / step.name)
+    with pytest.raises(regard.InputError, match=r"has no config.json beside it: open it in the folder of its run"):
+        regard.load_model(str(tmp_path / "alone" / step.name))
+    for name in ("model.safetensors", "place.json"):
+        content = (step / name).read_bytes()
+        at = len(content) - 1 if name == "model.safetensors" else content.index(b'"model.safetensors": ') + 22
+        (step / name).write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+        with pytest.raises(regard.InputError, match=r"cannot read .*model.safetensors: .* open another checkpoint"):
+            regard.load_model(str(step))
+        (step / name).write_bytes(content)
+    regard.load_model(str(step))
+
+
 @pytest.mark.parametrize(
     "command",
     [
@@ -153,8 +230,8 @@ SAVED = [
     ("masked", "model/tokenizer.json"),
     ("causal", "model/tokenizer.json"),
     *[("translation", f"model/{name}.json") for name in ("source", "target", "translation")],
-    ("masked", "vocabulary/tokenizer.json"),
-    *[("translation", f"vocabulary/{name}.json") for name in ("source", "target")],
+    ("masked", "checkpoints/tokenizer.json"),
+    *[("translation", f"checkpoints/{name}.json") for name in ("source", "target", "translation")],
 ]
 
 
@@ -171,6 +248,14 @@ def test_a_flipped_bit_of_a_tokenizer_is_refused_by_the_name_of_its_file(runs, t
     with pytest.raises(regard.InputError, match=words) as refused:
         regard.load_model(str(opened))
     assert "\n" not in str(refused.value)
-    if name == "translation" and opened.name == "model":
+    if name == "translation":
         with pytest.raises(regard.InputError, match=words):
             Translator.load(opened)
+    if opened.name != "model":  # the way out that is named
+        assert "remove it, and the same `regard train` command saves it again" in str(refused.value)
+        damaged.unlink()
+        tables = json.loads((tmp_path / name / "run.json").read_text("utf-8"))["config"]
+        tables["training"]["output_dir"] = str(tmp_path / name)
+        train(Config.from_dict(tables))
+        assert damaged.read_bytes() == content
+        regard.load_model(str(opened))

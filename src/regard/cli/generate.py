@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -139,23 +138,13 @@ def _count(name: str, value: int | None) -> None:
         raise InputError(f"`{name}` must be at least 1, got {value}")
 
 
-def _is_of_training(name: str) -> bool:
-    """Return whether `regard train` made a folder: a run, its model or a checkpoint, with a tokenizer of its own."""
-    folder = Path(name).expanduser()
-    if not folder.is_dir() or (folder / "tokenizer_config.json").is_file():
-        return False
-    from regard.interpret.model_loading import is_trained
-
-    return is_trained(folder)
-
-
 def _load(name: str, threads: int | None, status: Status) -> tuple[Any, Any]:
     """Return the model, in our modules, and its tokenizer."""
-    if not name.strip():
-        raise InputError("`--model` must not be empty: take smollm2, a folder or an id of the hub")
     from regard.hub import BUNDLED
+    from regard.hub.names import resolve
 
-    if not Path(name).expanduser().is_dir() and name in BUNDLED and BUNDLED[name].kind == "encoder":
+    named = resolve(name)
+    if named.kind == "bundled" and BUNDLED[name].kind == "encoder":
         raise _reads_only(name)
     try:
         import huggingface_hub
@@ -170,7 +159,7 @@ def _load(name: str, threads: int | None, status: Status) -> tuple[Any, Any]:
     # One sentence in the end, not a line for each attempt.
     logging.getLogger(huggingface_hub.__name__).setLevel(logging.ERROR)
     status.update(f"loading {name}")
-    model, tokenizer = (_of_training if _is_of_training(name) else _of_checkpoint)(name)
+    model, tokenizer = (_saved if named.kind == "saved" else _of_family)(name)
     if model.config.kind == "encoder":
         raise _reads_only(name)
     if not isinstance(model.config.output_head, output_heads.LanguageModel):
@@ -178,52 +167,29 @@ def _load(name: str, threads: int | None, status: Status) -> tuple[Any, Any]:
     return model, tokenizer()
 
 
-def _of_training(name: str) -> tuple[Any, Callable[[], Any]]:
-    """Return a model of `regard train`, and its tokenizer, which adds the tokens that training added."""
-    from regard.interpret.model_loading import load_model
+def _saved(name: str) -> tuple[Any, Callable[[], Any]]:
+    """Return a model that regard saved, and its tokenizer, which adds the tokens that training added."""
+    from regard.models import RecurrentSeq2Seq
+    from regard.models.loading import load_saved
 
-    loaded = load_model(name)
-    if loaded.kind == "encoder-decoder":
+    loaded = load_saved(name)
+    if loaded.target_tokenizer is not None or isinstance(loaded.model.model, RecurrentSeq2Seq):
         raise InputError(f"`--model` {name!r} was trained to translate: regard translate TEXT --model {name}")
     return loaded.model.model, lambda: loaded.tokenizer
 
 
-def _of_checkpoint(name: str) -> tuple[Any, Callable[[], Any]]:
-    """Return a model of a checkpoint, and what loads its tokenizer."""
+def _of_family(name: str) -> tuple[Any, Callable[[], Any]]:
+    """Return a checkpoint of a family that is read, and what loads its tokenizer."""
     from regard.models import Transformer
+    from regard.models.loading import load_tokenizer
 
-    return Transformer.from_pretrained(name), partial(_tokenizer, name)
-
-
-def _tokenizer(name: str) -> Any:
-    import transformers
-
-    from regard.hub import BUNDLED, folder
-    from regard.hub.load import quiet
-
-    own = Path(name).expanduser()
-    where = str(own) if own.is_dir() else str(folder(name)) if name in BUNDLED else name
-    with quiet(transformers.utils.logging):
-        try:
-            tokenizer = transformers.AutoTokenizer.from_pretrained(where, trust_remote_code=False)
-        except Exception as problem:  # the library tokenizers raises nothing more special for a broken file
-            reason = " ".join(str(problem).split())[:300] or type(problem).__name__
-            raise _no_tokenizer(name, reason) from problem
-    if len(tokenizer) - len(tokenizer.added_tokens_decoder) < 2:  # transformers makes up one without words
-        raise _no_tokenizer(name, "there is none")
-    return tokenizer
+    return Transformer.from_pretrained(name), partial(load_tokenizer, name)
 
 
 def _reads_only(name: str) -> InputError:
     return InputError(
         f"`--model` must be one that generates, and {name!r} is an encoder: take smollm2, or see its attention with "
         f"regard look --model {name}"
-    )
-
-
-def _no_tokenizer(name: str, reason: str) -> InputError:
-    return InputError(
-        f"cannot load the tokenizer of {name!r}: put it beside the weights with tokenizer.save_pretrained ({reason})"
     )
 
 
@@ -252,7 +218,7 @@ def _trained_positions(config: Any, name: str) -> int | None:
     """Return the number of positions that a decoder with RoPE was trained on: beyond them it generates nonsense."""
     from regard.models.checkpoint_files import Checkpoint
 
-    if config.kind != "decoder" or _is_of_training(name):
+    if config.kind != "decoder":
         return None
     found = Checkpoint(name, local_files_only=True).config().get("max_position_embeddings")
     return found if isinstance(found, int) and found > 0 else None

@@ -55,7 +55,7 @@ def train(
     if check:
         import torch
 
-        from regard.train.model_types import check_size
+        from regard.train.machine_memory import check_size
 
         check_size(settings, on_cpu=not torch.cuda.is_available())
         print(json.dumps(settings.to_dict(), indent=2, ensure_ascii=False))

@@ -19,7 +19,7 @@ __all__ = ["translate"]
 def translate(
     text: Annotated[str, typer.Argument(help="A text, the name of a text file, or - for standard input.")],
     *,
-    model: Annotated[str, typer.Option(help="The folder of a run of `regard train`.")],
+    model: Annotated[str, typer.Option(help="The folder of a run of `regard train`, or a checkpoint.")],
     num_beams: Annotated[int, typer.Option(help="Width of the beam search; 1 for greedy search.")] = 4,
     length_penalty: Annotated[float, typer.Option(help="Above 1 favours longer translations.")] = 1.0,
     align: Annotated[

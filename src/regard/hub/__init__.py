@@ -1,8 +1,9 @@
-"""From names to files: the bundled models, which the package index carries, and ids of the Hugging Face hub."""
+"""From names to files: folders, runs, bundled models, which the package index carries, and ids of the hub."""
 
 from regard.hub.catalogue import BUNDLED, BundledModel, BundledModelError, ModelKind, bundled
+from regard.hub.converted import folder
 from regard.hub.install import install, is_installed, locate
-from regard.hub.load import Loaded, folder, load
+from regard.hub.loaded import Loaded
 
 __all__ = [
     "BUNDLED",
@@ -14,6 +15,5 @@ __all__ = [
     "folder",
     "install",
     "is_installed",
-    "load",
     "locate",
 ]

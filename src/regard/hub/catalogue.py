@@ -1,22 +1,16 @@
 """The bundled models and the font for figures: source, hashes and licence of each."""
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
-from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
 from regard.errors import InputError, RegardError
 from regard.hub.bundled_file import BundledFile
 
-__all__ = ["BUNDLED", "FONT", "BundledModel", "BundledModelError", "ModelKind", "bundled", "refuse_mistyped"]
+__all__ = ["BUNDLED", "FONT", "BundledModel", "BundledModelError", "ModelKind", "bundled"]
 
 ModelKind = Literal["encoder", "decoder", "encoder-decoder"]
-
-
-_ALIKE = 0.75  # similarity above which a name counts as misspelled; no id of the hub without a / is as similar
 
 
 class BundledModelError(RegardError, RuntimeError):
@@ -102,17 +96,3 @@ def bundled(name: str) -> BundledModel:
     if name not in BUNDLED:
         raise InputError(f"`name` must be one of the bundled models ({', '.join(BUNDLED)}), got {name!r}")
     return BUNDLED[name]
-
-
-def refuse_mistyped(name: str) -> None:
-    """Raise InputError if a name is similar to that of a bundled model, instead of looking it up on the hub for a
-    minute.
-
-    >>> refuse_mistyped("minlm")
-    Traceback (most recent call last):
-    regard.errors.InputError: there is no model and no folder 'minlm': did you mean 'minilm'?
-    """
-    if name in BUNDLED or "/" in name or os.path.isdir(Path(name).expanduser()):
-        return
-    for meant in get_close_matches(name.strip().lower(), BUNDLED, n=1, cutoff=_ALIKE):
-        raise InputError(f"there is no model and no folder {name!r}: did you mean {meant!r}?")

@@ -1,31 +1,24 @@
-"""Load a model and its tokenizer by name: a bundled model, a folder, or an id of the Hugging Face hub.
+"""Load a model and its tokenizer by name: by transformers, by `regard.models`, or by an extension's loader."""
 
-An id that is nowhere is refused at once, and without a network the cache is enough. Left alone, the libraries of
-Hugging Face try each file for 40 seconds where the hub cannot be reached, also those that they have in the cache.
-"""
-
-import json
-import os
 import re
 import unicodedata
 from collections.abc import Iterable
-from importlib import import_module
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from regard import hub
-from regard.errors import InputError, MissingExtraError
+import torch
+
+from regard.errors import InputError, MissingExtraError, RegardError
 from regard.extensions import extension
-from regard.files import read_text
-from regard.hub import BUNDLED, Loaded, ModelKind
-from regard.hub.load import quiet
-from regard.hub.names import WITH_LOADER, check_loader, is_offline
+from regard.hub import BundledModelError, Loaded, ModelKind, folder
+from regard.hub.loaded import quiet
+from regard.hub.names import ModelName, is_offline, resolve
 from regard.models.as_transformers import load_bundled, load_bundled_tokenizer
+from regard.models.loading import load_saved
 from regard.record.tokens_from_tokenizer import unknown_share
 
 __all__ = [
     "advice",
-    "is_trained",
     "load_model",
     "load_to_look_once",
     "model_for",
@@ -53,37 +46,18 @@ def load_model(name: str, *, attn_implementation: str | None = None) -> Loaded:
         InputError: The model does not exist, or has no weights or no tokenizer.
         MissingExtraError: transformers is not installed.
     """
-    if name in BUNDLED:
-        return hub.load(name, attn_implementation=attn_implementation or "sdpa")
-    if found := WITH_LOADER.match(name):
-        return _from_extension(name, found[1], attn_implementation)
-    if is_trained(Path(name).expanduser()):
+    found = resolve(name)
+    if found.loader is not None:
+        return _by_extension(name, found.loader, attn_implementation)
+    if found.kind == "saved":
         if attn_implementation is not None:
             raise InputError(f"`attn_implementation` is for models of transformers, and {name} was made by regard")
-        return cast("Loaded", import_module("regard.train.open_run").load_trained(name))  # which is above this folder
-    try:
-        import transformers
-        from safetensors import SafetensorError
-    except ImportError as missing:
-        raise MissingExtraError(missing.name or "transformers", "models") from missing
-    if not name.strip():
-        raise InputError(f"`model` must not be empty: name one of {', '.join(BUNDLED)}, a folder or an id of the hub")
-    if name.startswith((".", "/", "~")) and not os.path.isdir(Path(name).expanduser()):
-        raise InputError(f"`model` {name!r} is no folder; bundled models: {', '.join(BUNDLED)}")
-    where = str(Path(name).expanduser()) if os.path.isdir(Path(name).expanduser()) else name
-    local = is_offline(name)
-    with quiet(transformers.utils.logging):
-        try:
-            return _from_transformers(transformers, name, where, attn_implementation, local_files_only=local)
-        except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as problem:
-            reason = " ".join(str(problem).split()) or type(problem).__name__
-            reason = reason if len(reason) <= 300 else reason[:299] + "…"
-            raise InputError(f"cannot load the model {name!r}: {reason}") from problem
+        return load_saved(name)
+    return _by_transformers(found, attn_implementation)
 
 
-def _from_extension(name: str, loader: str, attn_implementation: str | None) -> Loaded:
+def _by_extension(name: str, loader: str, attn_implementation: str | None) -> Loaded:
     """Load a model with the loader of another package, which returns a `Loaded`."""
-    check_loader(name, loader)
     load = extension("regard.model_loaders", loader)
     loaded = load(name[len(loader) + 1 :], attn_implementation=attn_implementation)
     if not isinstance(loaded, Loaded):
@@ -91,18 +65,28 @@ def _from_extension(name: str, loader: str, attn_implementation: str | None) -> 
     return loaded
 
 
-def is_trained(folder: Path) -> bool:
-    """Return whether regard made the folder: a run, a checkpoint of it, or a saved model."""
-    if any(os.path.isfile(folder / name) for name in ("run.json", "place.json")):
-        return True
+def _by_transformers(name: ModelName, attn_implementation: str | None) -> Loaded:
+    """Load a bundled model, a folder or an id of the hub, without output on the terminal."""
     try:
-        return "regard" in json.loads(read_text(folder / "config.json"))
-    except (OSError, ValueError, TypeError, RecursionError):
-        return False
+        import transformers
+        from safetensors import SafetensorError
+    except ImportError as missing:
+        raise MissingExtraError(missing.name or "transformers", "models") from missing
+    local = name.kind == "bundled" or is_offline(name.text)
+    where = folder(name.text) if name.kind == "bundled" else name.folder or name.text
+    with quiet(transformers.utils.logging):
+        try:
+            return _open(transformers, name, where, attn_implementation, local_files_only=local)
+        except RegardError:
+            raise
+        except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as problem:
+            reason = " ".join(str(problem).split()) or type(problem).__name__
+            reason = reason if len(reason) <= 300 else reason[:299] + "…"
+            raise InputError(f"cannot load the model {name.text!r}: {reason}") from problem
 
 
-def _from_transformers(
-    transformers: Any, name: str, where: str, attn_implementation: str | None, *, local_files_only: bool
+def _open(
+    transformers: Any, name: ModelName, where: Path | str, attn_implementation: str | None, *, local_files_only: bool
 ) -> Loaded:
     safe = {"trust_remote_code": False, "local_files_only": local_files_only}
     config = transformers.AutoConfig.from_pretrained(where, **safe)
@@ -115,13 +99,24 @@ def _from_transformers(
         "decoder": transformers.AutoModelForCausalLM,
         "encoder": transformers.AutoModel,
     }[kind]
-    chosen = {"attn_implementation": attn_implementation} if attn_implementation else {}
+    options: dict[str, Any] = {"attn_implementation": attn_implementation} if attn_implementation else {}
+    if name.kind == "bundled":
+        options["dtype"] = torch.float32
+        if kind == "encoder":  # the output is that of the last layer, never of the pooler, which me5 does not have
+            options["add_pooling_layer"] = False
     if not hasattr(config.get_text_config(), "vocab_size"):
-        raise InputError(f"the model {name!r} ({config.model_type}) reads no text: regard.watch sees it in Python")
-    model, found = reader.from_pretrained(where, use_safetensors=True, output_loading_info=True, **safe, **chosen)
-    _refuse_random_weights(name, found["missing_keys"])
+        raise InputError(f"the model {name.text!r} ({config.model_type}) reads no text: regard.watch sees it in Python")
+    model, found = reader.from_pretrained(where, use_safetensors=True, output_loading_info=True, **safe, **options)
+    if name.kind == "bundled":
+        if missing := sorted(found["missing_keys"]):
+            raise BundledModelError(
+                f"the weights in {where} must be whole, {len(missing)} are missing, {missing[0]} first: "
+                "delete that folder and load again"
+            )
+        model.config._name_or_path = name.text  # the model's name in a record
+    _refuse_random_weights(name.text, found["missing_keys"])
     tokenizer = transformers.AutoTokenizer.from_pretrained(where, **safe)
-    return Loaded(name, model.eval(), tokenizer, kind)
+    return Loaded(name.text, model.eval(), tokenizer, kind)
 
 
 def _refuse_random_weights(name: str, missing: Iterable[str]) -> None:
@@ -136,7 +131,7 @@ def _refuse_random_weights(name: str, missing: Iterable[str]) -> None:
 
 def model_for(text: str) -> Loaded:
     """Load the bundled model that `name_for` chooses for a text."""
-    return load_model(name_for(text))
+    return _by_transformers(ModelName(name_for(text), "bundled"), None)
 
 
 def load_to_look_once(name: str | None, text: str) -> Loaded | str | None:

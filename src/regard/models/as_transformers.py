@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from regard.errors import MissingExtraError
 from regard.hub import Loaded
 from regard.hub.catalogue import bundled
-from regard.hub.load import folder, tokenizer_folder
+from regard.hub.converted import folder, tokenizer_folder
 from regard.models.pretrained_mixin import to_json
 from regard.models.recurrent import RecurrentConfig
 from regard.models.transformer import Transformer

@@ -1,6 +1,5 @@
-"""Files of checkpoints by folder, hub id or bundled name, read as JSON and safetensors; models filled with them."""
+"""The files of a model read as JSON and safetensors, and models filled with them."""
 
-import os
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from pathlib import Path
@@ -11,8 +10,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from regard.errors import InputError, MissingExtraError
-from regard.hub import BUNDLED, folder
-from regard.hub.names import is_offline
+from regard.hub.model_files import ModelFiles
 from regard.models.output_heads import OutputHead
 from regard.models.standard_names import CONFIG
 from regard.nn.value_module import ComputedBuffers
@@ -28,41 +26,23 @@ _TOKENS = (
     *("forced_bos_token_id", "forced_eos_token_id", "suppress_tokens"),
 )
 _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
+_PLACE = "place.json"  # of a checkpoint of a run: where training was, and the checksums of the files
 
 
-class Checkpoint:
-    """A checkpoint's files, downloaded when they are needed.
-
-    Args:
-        name: A folder, an id of the Hugging Face hub, or one of the bundled models.
-        asked: The options revision, token, cache_dir, local_files_only and force_download of huggingface_hub.
+class Checkpoint(ModelFiles):
+    """The configuration and the tensors of a model, by its name.
 
     Raises:
         InputError: The model does not exist, or a file is missing, truncated or of another format.
         MissingExtraError: safetensors or the hub is needed, and the extra is not installed.
     """
 
-    def __init__(self, name: str | os.PathLike[str], **asked: Any) -> None:
-        self.name, self._asked = str(name), asked
-        if not self.name.strip():
-            raise InputError(f"the name of a model must not be empty: a folder, an id of the hub, {', '.join(BUNDLED)}")
-        where = Path(self.name).expanduser()
-        if self.name in BUNDLED and not os.path.isdir(where):
-            where = folder(self.name)
-        self._folder = where if os.path.isdir(where) else None
-        if self._folder is None and self.name.startswith((".", "/", "~")):
-            raise InputError(f"there is no folder {self.name!r}; bundled models: {', '.join(BUNDLED)}")
-        if self._folder is None and not self._asked.get("local_files_only"):
-            given = {key: self._asked[key] for key in ("cache_dir", "token") if key in self._asked}
-            self._asked["local_files_only"] = is_offline(self.name, **given)
-
     def config(self) -> dict[str, Any]:
         """Return config.json, with the used keys of generation_config.json added."""
         raw = self._json(_CONFIG)
         if raw is None:
-            raise InputError(
-                f"the checkpoint {self.name!r} has no {_CONFIG}: name a folder or an id with a model in it"
-            )
+            where = self.name if self.folder is None else str(self.folder)
+            raise InputError(f"the checkpoint {where!r} has no {_CONFIG}: name a folder or an id with a model in it")
         said = self._json(_GENERATION) or {}
         written = {key: said[key] for key in _TOKENS if said.get(key) is not None}
         return raw | written | {PADDING: raw.get("pad_token_id")}
@@ -88,6 +68,14 @@ class Checkpoint:
             raise InputError(f"the checkpoint {self.name!r} has an {_INDEX} whose weight_map names no files")
         return sorted(set(shards.values())) or [_WEIGHTS]
 
+    def weights_checksum(self) -> int | None:
+        """Return the checksum of the weights that training saved with a checkpoint, None of other models."""
+        if self.step_folder is None:
+            return None
+        saved = (self._json(_PLACE) or {}).get("files")
+        checksum = saved.get(_WEIGHTS) if isinstance(saved, dict) else None
+        return checksum if isinstance(checksum, int) else -1  # which no file has
+
     def _json(self, name: str) -> dict[str, Any] | None:
         path = self.file(name)
         if path is None:
@@ -99,35 +87,6 @@ class Checkpoint:
         if not isinstance(found, dict):
             raise InputError(f"cannot read {path}: it must be a JSON object, got a {type(found).__name__}")
         return found
-
-    def file(self, name: str, *, optional: bool = False) -> Path | None:
-        """Return the path of a file, or None if the checkpoint has no file with this name.
-
-        For an `optional` file, also return None if the hub cannot be reached.
-        """
-        if Path(name).name != name:
-            raise InputError(f"the checkpoint {self.name!r} names a file outside its folder: {name!r}")
-        if self._folder is not None:
-            path = self._folder / name
-            return path if path.is_file() else None
-        try:
-            from huggingface_hub import hf_hub_download
-            from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
-        except ImportError as missing:
-            raise MissingExtraError("huggingface_hub", "models") from missing
-        try:
-            return Path(hf_hub_download(self.name, name, **self._asked))
-        except LocalEntryNotFoundError as problem:
-            if optional or name in (_GENERATION, _INDEX):  # not every model has this file, and it is not in the cache
-                return None
-            raise InputError(
-                f"cannot reach the hub for {name} of {self.name!r}, and it is not in the cache"
-            ) from problem
-        except EntryNotFoundError:
-            return None
-        except (OSError, ValueError) as problem:
-            reason = " ".join(str(problem).split())[:300]
-            raise InputError(f"cannot load the model {self.name!r}: {reason}") from problem
 
 
 def read_tensors(path: Path) -> Iterator[tuple[str, Tensor]]:

@@ -13,7 +13,7 @@ from regard.errors import InputError, MissingExtraError
 from regard.files import checksum_of_file, checksum_of_json, replace_files
 from regard.models.checkpoint_files import Checkpoint, change, fill
 
-__all__ = ["PretrainedMixin", "from_json", "list_tokenizer_files", "to_json"]
+__all__ = ["PretrainedMixin", "from_json", "to_json", "write_config"]
 
 _OURS = "regard"  # the key of config.json that marks a folder of ours
 _FORMAT, _VERSION = "format_version", 2  # 1 had no such key, and the names of before transformers' were taken
@@ -48,10 +48,7 @@ class PretrainedMixin(nn.Module):
 
         def write(folder: Path) -> None:
             save_file({name: one.contiguous() for name, one in self.state_dict().items()}, folder / _WEIGHTS)
-            config = to_json(self.config)
-            sums = {_OURS: checksum_of_json(config), _WEIGHTS: checksum_of_file(folder / _WEIGHTS)}
-            text = json.dumps({_FORMAT: _VERSION, _OURS: config, _SUMS: sums}, indent=2, ensure_ascii=False)
-            (folder / "config.json").write_text(text + "\n", "utf-8")
+            write_config(self.config, folder)
 
         for unused in ("config", "model_card_kwargs"):
             asked.pop(unused, None)
@@ -98,7 +95,8 @@ class PretrainedMixin(nn.Module):
         Nothing that comes with a checkpoint is executed or unpickled.
 
         Args:
-            name: A folder, an id of the Hugging Face hub, or one of the bundled models.
+            name: A folder, an output of `regard train` (a run, its model, or a checkpoint), an id of the Hugging Face
+                hub, or one of the bundled models.
             dtype: The type of its numbers; as they were saved by default.
             revision, token, cache_dir, local_files_only, force_download: As in huggingface_hub.
             changes: Values of the configuration that replace the checkpoint's, such as
@@ -166,15 +164,16 @@ class PretrainedMixin(nn.Module):
         raise InputError(f"{checkpoint.name!r} was not written by regard: {cls.__name__} reads its own folders alone")
 
 
-def list_tokenizer_files(folder: Path) -> None:
-    """Add the checksums of the tokenizers and of translation.json to the config.json of a saved model.
+def write_config(config: Any, folder: Path) -> None:
+    """Write config.json, with the checksums of the weights, the tokenizers and translation.json that the folder has.
 
     From then on `from_pretrained` refuses the folder where one of these files was changed.
     """
-    path = folder / "config.json"
-    raw = json.loads(path.read_text("utf-8"))
-    raw[_SUMS] |= {name: checksum_of_file(folder / name) for name in _BESIDE if (folder / name).is_file()}
-    path.write_text(json.dumps(raw, indent=2, ensure_ascii=False) + "\n", "utf-8")
+    content = to_json(config)
+    sums = {_OURS: checksum_of_json(content)}
+    sums |= {name: checksum_of_file(folder / name) for name in (_WEIGHTS, *_BESIDE) if (folder / name).is_file()}
+    text = json.dumps({_FORMAT: _VERSION, _OURS: content, _SUMS: sums}, indent=2, ensure_ascii=False)
+    (folder / "config.json").write_text(text + "\n", "utf-8")
 
 
 def _check_format(raw: dict[str, Any], checkpoint: Checkpoint) -> None:
@@ -192,6 +191,8 @@ def _verify(raw: dict[str, Any], checkpoint: Checkpoint) -> None:
     sums = raw.get(_SUMS)
     if sums is None:
         return
+    if isinstance(sums, dict) and (of_checkpoint := checkpoint.weights_checksum()) is not None:
+        sums = sums | {_WEIGHTS: of_checkpoint}
     listed = [name for name in _BESIDE if isinstance(sums, dict) and name in sums]
     paths = {_WEIGHTS: checkpoint.file(_WEIGHTS)} | {name: checkpoint.file(name, optional=True) for name in listed}
     found = {_OURS: checksum_of_json(raw[_OURS])}
@@ -199,10 +200,12 @@ def _verify(raw: dict[str, Any], checkpoint: Checkpoint) -> None:
     for name, one in found.items():
         if not isinstance(sums, dict) or sums.get(name) != one:
             path = checkpoint.file("config.json") if name == _OURS else paths[name]
-            raise InputError(
-                f"cannot read {path}: its checksum does not hold, so it was damaged or changed; save the model again, "
-                f'or remove "{_SUMS}" from config.json if the change is meant'
-            )
+            way = f'save the model again, or remove "{_SUMS}" from config.json if the change is meant'
+            if checkpoint.step_folder is not None:
+                way = "open another checkpoint"
+                if name != _WEIGHTS:
+                    way = "remove it, and the same `regard train` command saves it again"
+            raise InputError(f"cannot read {path}: its checksum does not hold, so it was damaged or changed; {way}")
 
 
 def to_json(value: Any) -> Any:

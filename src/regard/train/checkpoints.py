@@ -1,6 +1,7 @@
 """Checkpoints: folders that are whole or not there, in safetensors and JSON.
 
-Besides the weights they hold the optimizer's state and where the run is. There is no state of generators, of the
+Besides the weights they hold the optimizer's state and where the run is; the model's configuration and its tokenizers
+lie once beside all of them, by which `regard.models` opens each. There is no state of generators, of the
 schedule or of the data's order to save: each is a pure function of the seed and the step. `place.json` has the
 checksum of each file and its own, and nothing is read of a checkpoint of which one does not hold.
 """
@@ -8,7 +9,6 @@ checksum of each file and its own, and nothing is read of a checkpoint of which 
 import json
 import math
 import os
-import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -27,6 +27,7 @@ from torch.distributed.checkpoint.state_dict import (
 
 from regard.errors import InputError
 from regard.files import checksum_of_file, checksum_of_json, read_text, write_folder
+from regard.hub.model_files import checkpoint_steps
 from regard.models.checkpoint_files import read_tensors
 from regard.strict_json import is_version
 
@@ -83,8 +84,7 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """The steps of all, in order."""
-        names = [one.name.removeprefix("step-") for one in self.folder.glob("step-*") if one.is_dir()]
-        return sorted(int(one) for one in names if re.fullmatch(r"[0-9]{8,}", one))  # "step-00000100 copy" is none
+        return list(checkpoint_steps(self.folder))
 
     def at(self, step: int) -> Path:
         """The folder of a step."""

@@ -24,7 +24,7 @@ from regard.train.callbacks import Callback, Ended, Evaluated, Event, Sample, Sa
 from regard.train.checkpoints import Checkpoints, TrainerState
 from regard.train.config import Config, task_of
 from regard.train.loss_and_optimizer import OneProcess, optimizer_of, summed_cross_entropy, total_steps
-from regard.train.model_types import check_size
+from regard.train.machine_memory import check_size
 from regard.train.optional_parts import optional_part, reason_of
 from regard.train.run_dir import Folder, hold_folder
 from regard.train.tasks import Task
@@ -76,11 +76,11 @@ def train(
     with _threads(training.num_threads), hold_folder(Path(training.output_dir)) if first else nullcontext():
         with torch.random.fork_rng(), ranks.main_process_first():
             folder = Folder(Path(training.output_dir), config, writes=first, processes=ranks.data_ranks)
-            task = task_of(config, folder.vocabulary)
+            task = task_of(config, folder.tokenizers)
             torch.manual_seed(training.seed)
             model = task.model(config.model)
             by = "the backend sharded" if ranks.sequence_ranks > 1 else attends_by(accelerator.device)
-            folder.begin(task, attends_by=by)
+            folder.begin(task, model, attends_by=by)
         task.ranks = ranks
         with torch.random.fork_rng():
             return Trainer(config, folder, task, model, accelerator, callbacks if first else (), should_stop).run()

@@ -6,7 +6,7 @@ All of them have the whole model, and gradients are averaged by DistributedDataP
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,29 +19,7 @@ from regard.parallel.exchange import Exchange
 from regard.parallel.sequence_parallel import shard_calls
 from regard.train.loss_and_optimizer import OneProcess
 
-if TYPE_CHECKING:
-    from regard.train.config import Config
-
-__all__ = ["Ranks", "check_sequence_ranks"]
-
-
-def check_sequence_ranks(config: "Config") -> None:
-    """Refuse a configuration whose rows cannot be sharded.
-
-    Raises:
-        InputError: It needs what no rank has: whole rows, or rows of two sequences.
-    """
-    key = f"`training.context_parallel_size` is {config.training.context_parallel_size}, and"
-    if config.task.type not in ("clm", "mlm"):
-        raise InputError(
-            f'{key} `task.type` "{config.task.type}" has no single sequence whose tokens are predicted: take clm or '
-            "mlm, or context_parallel_size = 1"
-        )
-    if config.training.torch_compile:
-        raise InputError(
-            f"{key} attention over several ranks is not compiled: set torch_compile = false, or "
-            "context_parallel_size = 1"
-        )
+__all__ = ["Ranks"]
 
 
 class Ranks(OneProcess):

@@ -2,8 +2,7 @@
 
 run.json         format version, configuration, package versions, git revision, hashes of the data
 log.jsonl        one event a line
-checkpoints/     step-00000100/ …: weights, optimizer, place
-vocabulary/      tokenizers that were trained for this run
+checkpoints/     step-00000100/ …: weights, optimizer, place; beside them the model's config.json and tokenizers
 model/           the final model, with its tokenizers
 """
 
@@ -23,8 +22,8 @@ from typing import Any
 import torch
 
 from regard.errors import InputError
-from regard.files import read_text, write_atomically, write_folder
-from regard.models.pretrained_mixin import list_tokenizer_files
+from regard.files import read_text, replace_files, write_atomically, write_folder
+from regard.models.pretrained_mixin import PretrainedMixin, write_config
 from regard.strict_json import is_version
 from regard.train.checkpoints import Checkpoints, TrainerState, mean_of
 from regard.train.config import Config
@@ -52,6 +51,7 @@ _FREE = {"task.train_file", "task.num_completions_to_print", "task.max_predict_s
         "context_parallel_size",
     )
 }
+_BESIDE_CHECKPOINTS = ("config.json", "labels.txt", "source.json", "target.json", "tokenizer.json", "translation.json")
 _WAY = "move it, or name another folder as `output_dir`"
 _PACKAGES = ("torch", "numpy", "accelerate", "tokenizers", "safetensors", "transformers", "sacrebleu")
 
@@ -73,7 +73,7 @@ class Folder:
         self.path, self.config, self._writes, self._processes = path, config, writes, processes
         self.notes: tuple[str, ...] = ()  # what a resumed run does otherwise than it began
         self.checkpoints, self.model = path / "checkpoints", path / "model"
-        self.vocabulary, self.log = path / "vocabulary", path / "log.jsonl"
+        self.log = path / "log.jsonl"
         self._record = path / "run.json"
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -82,12 +82,14 @@ class Folder:
         self._check_places()
         begun = bool(Checkpoints(self.checkpoints).steps())
         # Without a checkpoint there is nothing to resume: what a failed start has left is ignored, and its
-        # vocabularies may be of other data and other sizes.
+        # tokenizers may be of other data and other sizes.
         self._before = self._read() if begun else None
+        of_0_2 = path / "vocabulary"  # where 0.2 saved the tokenizers that it trained
+        self.tokenizers = of_0_2 if begun and of_0_2.is_dir() else self.checkpoints
         if not begun and writes:
             with contextlib.suppress(OSError):
-                for name in ("source.json", "target.json", "tokenizer.json"):
-                    (self.vocabulary / name).unlink(missing_ok=True)
+                for name in _BESIDE_CHECKPOINTS:
+                    (self.checkpoints / name).unlink(missing_ok=True)
         if self._before is None and begun and writes:
             raise InputError(f"{path} has checkpoints and no run.json: name another folder as `output_dir`")
         if self._before is not None:
@@ -101,7 +103,7 @@ class Folder:
 
     def _check_places(self) -> None:
         """Refuse files in the way of what the run will save, before any step is taken."""
-        for one in (self.checkpoints, self.model, self.vocabulary):
+        for one in (self.checkpoints, self.model):
             if one.exists() and not one.is_dir():
                 raise InputError(
                     f"{one} must be a folder and is a file: move it, or name another folder as `output_dir`"
@@ -113,11 +115,12 @@ class Folder:
             if self._writes and one.exists() and not os.access(one, os.W_OK | os.X_OK):
                 raise InputError(f"{one} cannot be written in: change its mode, or name another folder as `output_dir`")
 
-    def begin(self, task: Task, *, attends_by: str) -> None:
-        """Record what the run is started with, or compare the data with that record.
+    def begin(self, task: Task, model: PretrainedMixin, *, attends_by: str) -> None:
+        """Record what the run is started with, or compare the data with that record; save what opens its checkpoints.
 
         Args:
             task: The task, with the hashes of its data.
+            model: Its model, whose configuration is saved beside the checkpoints, with the tokenizers.
             attends_by: What computes attention in this session; another than in the session before becomes a note.
         """
         if self._before is not None:
@@ -141,6 +144,12 @@ class Folder:
         }
         known["sessions"] = [*known.get("sessions", ()), _session() | {"attention": attends_by}]
         write_atomically(self._record, (json.dumps(known, indent=2, ensure_ascii=False) + "\n").encode())
+
+        def write(folder: Path) -> None:
+            task.save(folder)
+            write_config(model.config, folder)
+
+        replace_files(self.checkpoints, write)
 
     def finish(
         self,
@@ -181,7 +190,7 @@ class Folder:
         def write(folder: Path) -> None:
             model.save_pretrained(folder)
             task.save(folder)
-            list_tokenizer_files(folder)
+            write_config(model.config, folder)
             if known is not None:  # of the same checkpoints, which are computed again
                 (folder / "scores.json").write_bytes(known)
 

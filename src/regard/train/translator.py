@@ -12,14 +12,15 @@ from torch import nn
 from regard.data import Tokenizer, to_script
 from regard.errors import InputError, MissingExtraError
 from regard.files import read_text
+from regard.hub.model_files import ModelFiles
 from regard.interpret.watch import watch
-from regard.models import RecurrentSeq2Seq, Transformer
 from regard.models.decoding import BeamSearch, Decoding
+from regard.models.loading import saved_model
 from regard.record.records import Record
 from regard.record.tokens import Token
 from regard.strict_json import is_version
 
-__all__ = ["TranslationScore", "Translator", "bleu_tokenizer", "saved_model", "translation_scores"]
+__all__ = ["TranslationScore", "Translator", "bleu_tokenizer", "translation_scores"]
 
 # What sacreBLEU calls them. 13a cuts at spaces, and Chinese has none: a whole sentence is one word, and BLEU is 0.
 _TOKENIZERS = {"zh": "zh", "ja": "char", "ko": "char", "th": "char"}
@@ -98,17 +99,20 @@ class Translator:
 
     @classmethod
     def load(cls, folder: str | Path) -> "Translator":
-        """Load the folder of a run of `regard train`, or its `model` folder.
+        """Load a run of `regard train`, its model, or one of its checkpoints; of a run without a model yet the last.
 
         Raises:
             InputError: It is not the folder of a translation, or a file in it cannot be read.
         """
-        path = Path(folder)
-        path = path / "model" if (path / "model").is_dir() else path
+        path = Path(folder).expanduser()
         if not path.is_dir():
             raise InputError(f"there is no folder {str(folder)!r}: name the folder of a run of `regard train`")
+        files = ModelFiles(path)
+        found = files.file(_ABOUT)
+        if found is None:
+            raise InputError(f"{folder} is no translation, as it has no {_ABOUT}: name a run whose task is translation")
         try:
-            about = json.loads(read_text(path / _ABOUT))
+            about = json.loads(read_text(found))
             if not is_version(version := about.get("version", 1), _VERSION):
                 raise ValueError(
                     f"it is of format {version}, and this release reads format {_VERSION}: train the model again, or "
@@ -117,12 +121,10 @@ class Translator:
             source, target, script = (about[name] for name in ("source_lang", "target_lang", "script"))
             if not isinstance(source, str) or not isinstance(target, str) or script not in ("hans", "hant", None):
                 raise ValueError(f"it must have two languages and a script, got {about}")
-        except FileNotFoundError:
-            raise InputError(f"{folder} has no translation model: {_why_none(Path(folder))}") from None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
-            raise InputError(f"cannot read {path / _ABOUT}: {problem}") from problem
-        model = saved_model(path)  # first: it checks the checksums of the other files too
-        reads, writes = (Tokenizer.load(path / f"{side}.json") for side in ("source", "target"))
+            raise InputError(f"cannot read {found}: {problem}") from problem
+        model = saved_model(str(path))  # first: it checks the checksums of the other files too
+        reads, writes = (Tokenizer.load(found.with_name(f"{side}.json")) for side in ("source", "target"))
         return cls(model, reads, writes, source, target, script)
 
     def save(self, folder: Path) -> None:
@@ -209,28 +211,6 @@ class Translator:
                 model(torch.tensor([source], device=device), decoder_input_ids=read)
         words = {"source": (_named(self.src_tokenizer, source),), "target": (_named(self.tgt_tokenizer, target),)}
         return replace(seen.record, tokens=words)
-
-
-def saved_model(folder: Path) -> Transformer | RecurrentSeq2Seq:
-    """Load the model that training saved in a folder, of whichever kind it is.
-
-    Raises:
-        InputError: There is none, or its files were changed.
-    """
-    try:
-        recurrent = "RecurrentConfig" in read_text(folder / "config.json")
-    except (OSError, UnicodeDecodeError) as problem:
-        raise InputError(f"cannot read {folder / 'config.json'}: {problem}") from problem
-    return (RecurrentSeq2Seq if recurrent else Transformer).from_pretrained(folder)
-
-
-def _why_none(folder: Path) -> str:
-    """Return what a folder without a translation model holds instead."""
-    if (folder / "model").is_dir():
-        return "it was trained for another task"
-    if (folder / "run.json").is_file():
-        return "its training has not ended: the same `regard train` command resumes it"
-    return f"it has no {_ABOUT}"
 
 
 def _named(vocabulary: Tokenizer, ids: Sequence[int]) -> tuple[Token, ...]:

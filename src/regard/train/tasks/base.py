@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Int
@@ -19,9 +19,7 @@ from regard.train.loss_and_optimizer import IGNORED, OneProcess, summed_cross_en
 from regard.train.model_types import ModelRequest, ModelSettings
 from regard.train.optional_parts import optional_part
 from regard.train.settings import TokenizerConfig
-
-if TYPE_CHECKING:
-    from regard.train.config import Config
+from regard.train.training import Training
 
 __all__ = ["Batch", "PairsTask", "Task", "TaskSettings", "TextTask"]
 
@@ -70,17 +68,16 @@ class Task:
     """A task with its data: what is trained on and what is held out. It is exported by `tasks/__init__.py`.
 
     Args:
-        config: The configuration of the run; its `task` is of the class `settings`.
+        options, training, model: The tables [task], of the class `settings`, [training] and [model] of the run.
         folder: The folder of the tokenizers that are trained for the run.
     """
 
     settings: ClassVar[type[TaskSettings]]
     metrics: ClassVar[dict[str, bool]] = {"loss": False}  # by name: whether greater is better; the first is the default
 
-    def __init__(self, config: "Config", folder: Path) -> None:
-        self.config, self.folder = config, folder
+    def __init__(self, options: Any, training: Training, model: ModelSettings, folder: Path) -> None:
+        self.options, self.training, self.model_settings, self.folder = options, training, model, folder
         self.ranks = OneProcess()  # or those over which a row's tokens lie
-        self.options: Any = config.task
         self.data: dict[str, str] = {}  # each file's SHA-256, tokenizers' too: with another, tokens mean something else
         self.notes: tuple[str, ...] = ()  # what people should know of the data
         self.counted: tuple[str, ...] = ()  # how the final scores were counted
@@ -100,7 +97,7 @@ class Task:
 
     def optional_score(self, name: str) -> AbstractContextManager[None]:
         """Do without a score that cannot be computed, unless it is the one that measures improvement."""
-        chosen, _ = self.metric(self.config.training.metric_for_best_model)
+        chosen, _ = self.metric(self.training.metric_for_best_model)
         return nullcontext() if name == chosen else optional_part(f"the score {name}", self.warnings)
 
     def request(self, chosen: ModelSettings) -> ModelRequest:
@@ -170,7 +167,7 @@ class Task:
 
     def _tokenizer(self, name: str, tokenizer: TokenizerConfig, texts: Sequence[str]) -> Tokenizer:
         path = self.folder / name
-        if (own := self.config.model.tokenizer(name)) is not None:
+        if (own := self.model_settings.tokenizer(name)) is not None:
             return own
         if path.is_file():
             return Tokenizer.load(path)
@@ -191,12 +188,12 @@ class TextTask(Task):
     columns: ClassVar[tuple[str, ...]] = ("text",)
     output_head: OutputHead
 
-    def __init__(self, config: "Config", folder: Path) -> None:
-        super().__init__(config, folder)
+    def __init__(self, options: Any, training: Training, model: ModelSettings, folder: Path) -> None:
+        super().__init__(options, training, model, folder)
         corpus = read_corpus(self.options.train_file, columns=self.columns)
         self.corpus = corpus
         self.data = {corpus.name: corpus.sha256}
-        trained, held = split(corpus, self.options.validation_size, column="text", seed=config.training.seed)
+        trained, held = split(corpus, self.options.validation_size, column="text", seed=training.seed)
         self.check_split(trained, held)
         self.vocabulary = self.train_tokenizer("tokenizer.json", self.options.tokenizer, trained["text"])
         self.check_tokenizer()
@@ -232,8 +229,8 @@ class TextTask(Task):
 class PairsTask(Task):
     """A task of pairs; a subclass calls `take` with its rows."""
 
-    def __init__(self, config: "Config", folder: Path) -> None:
-        super().__init__(config, folder)
+    def __init__(self, options: Any, training: Training, model: ModelSettings, folder: Path) -> None:
+        super().__init__(options, training, model, folder)
         self.sizes = 0, 0  # of the vocabularies
         self.tokens = SpecialTokens()  # those that the model generates with
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import nn
@@ -13,9 +13,7 @@ from regard.models.output_heads import SequenceClassification
 from regard.train.model_types import CheckpointSettings, ModelRequest, ModelSettings
 from regard.train.settings import Length, Rows, TokenizerConfig, nested, settings
 from regard.train.tasks.base import Batch, TaskSettings, TextTask
-
-if TYPE_CHECKING:
-    from regard.train.config import Config
+from regard.train.training import Training
 
 __all__ = ["ClassificationSettings", "ClassificationTask"]
 
@@ -45,8 +43,8 @@ class ClassificationTask(TextTask):
     metrics = {"loss": False, "accuracy": True}  # noqa: RUF012 - read only
     columns = ("text", "label")
 
-    def __init__(self, config: "Config", folder: Path) -> None:
-        super().__init__(config, folder)
+    def __init__(self, options: Any, training: Training, model: ModelSettings, folder: Path) -> None:
+        super().__init__(options, training, model, folder)
         longest = self.options.max_length
         cut = sum(length == longest for length in self.lengths)
         long = f"; {cut:,} are cut at {longest} tokens" if cut else ""

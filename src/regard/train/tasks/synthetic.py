@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -13,12 +13,10 @@ from regard.data.tokenizer import LARGEST_VOCABULARY
 from regard.errors import InputError
 from regard.models.inputs_outputs import SpecialTokens
 from regard.train.callbacks import Sample
-from regard.train.model_types import CheckpointSettings
+from regard.train.model_types import CheckpointSettings, ModelSettings
 from regard.train.settings import Rows, settings
 from regard.train.tasks.base import PairsTask, TaskSettings
-
-if TYPE_CHECKING:
-    from regard.train.config import Config
+from regard.train.training import Training
 
 __all__ = ["SyntheticSettings", "SyntheticTask"]
 
@@ -71,16 +69,16 @@ class SyntheticTask(PairsTask):
     settings = SyntheticSettings
     metrics = {"loss": False, "exact": True}  # noqa: RUF012 - read only
 
-    def __init__(self, config: "Config", folder: Path) -> None:
-        super().__init__(config, folder)
+    def __init__(self, options: Any, training: Training, model: ModelSettings, folder: Path) -> None:
+        super().__init__(options, training, model, folder)
         task = self.options
-        if isinstance(config.model, CheckpointSettings):
+        if isinstance(model, CheckpointSettings):
             raise InputError("a synthetic task has symbols of its own: `model.type` must be transformer or recurrent")
         if task.task_name == "recall":
             kind = AssociativeRecall(num_symbols=task.num_symbols, num_kv_pairs=task.max_length)
         else:
             kind = _KINDS[task.task_name](num_symbols=task.num_symbols)
-        generator = torch.Generator().manual_seed(config.training.seed)
+        generator = torch.Generator().manual_seed(training.seed)
         count = task.num_examples + task.validation_size
         length_range = task.min_length, task.max_length
         sources, targets = kind.sample(count, length_range=length_range, generator=generator)

@@ -3,7 +3,7 @@
 import random
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 from torch import nn
@@ -11,13 +11,12 @@ from torch import nn
 from regard.data import Corpus, read_corpus, references, split, to_script, without_sources
 from regard.errors import InputError
 from regard.train.callbacks import Sample
+from regard.train.model_types import ModelSettings
 from regard.train.optional_parts import optional_part
 from regard.train.settings import Length, Rows, TokenizerConfig, nested, settings
 from regard.train.tasks.base import PairsTask, TaskSettings, special_tokens
+from regard.train.training import Training
 from regard.train.translator import Translator, translation_scores
-
-if TYPE_CHECKING:
-    from regard.train.config import Config
 
 __all__ = ["TranslationSettings", "TranslationTask"]
 
@@ -68,11 +67,11 @@ class TranslationTask(PairsTask):
     settings = TranslationSettings
     metrics = {"loss": False, "bleu": True}  # noqa: RUF012 - read only
 
-    def __init__(self, config: "Config", folder: Path) -> None:
-        super().__init__(config, folder)
+    def __init__(self, options: Any, training: Training, model: ModelSettings, folder: Path) -> None:
+        super().__init__(options, training, model, folder)
         task = self.options
         corpus = self._corpus(task.train_file)
-        trained, held = split(corpus, task.validation_size, seed=config.training.seed)
+        trained, held = split(corpus, task.validation_size, seed=training.seed)
         more = None if task.extra_train_file is None else self._corpus(task.extra_train_file)
         files = [corpus] if more is None else [corpus, more]
         self.data = {corpus.name: corpus.sha256}
@@ -84,7 +83,7 @@ class TranslationTask(PairsTask):
         self.source = self.train_tokenizer("source.json", task.src_tokenizer, trained["source"])
         self.target = self.train_tokenizer("target.json", task.target_tokenizer, trained["target"])
         self.sizes = len(self.source), len(self.target)
-        self.tokens = config.model.generation_tokens(special_tokens(self.target))
+        self.tokens = model.generation_tokens(special_tokens(self.target))
         prefix, ends = self.tokens.decoder_prefix, self.tokens.eos_token_ids
         if None in (self.tokens.pad_token_id, self.source.eos_token_id) or not prefix or not ends:
             raise InputError("the checkpoint lacks a padding, start or end token: take another one")
@@ -142,7 +141,7 @@ class TranslationTask(PairsTask):
         from regard.render.mpl_figure import write_figure
 
         without = getattr(getattr(model, "config", None), "attention", "") is None
-        if not self.printed or without or self.config.training.torch_compile:  # compiled code is not observed
+        if not self.printed or without or self.training.torch_compile:  # compiled code is not observed
             return
         with optional_part("alignment.svg", self.warnings):
             record = self.translator(model).align(self.held_texts["source"][self.printed[0]], num_beams=1)
