@@ -1,7 +1,9 @@
 """Compute a rectangle of weights from the recorded queries and keys of a call site."""
 
+import contextlib
 import math
 import operator
+from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
@@ -25,6 +27,7 @@ from regard.serialization import read, tensor_of
 
 __all__ = ["weights"]
 
+_MANY = 2**18  # pairs
 # The exceptions that an invalid form may raise when its values are made and used.
 _BROKEN = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RuntimeError)
 
@@ -33,9 +36,29 @@ def weights(kept: Kept, batch_index: int, heads: slice, rows: slice, columns: sl
     """Return every weight of a rectangle (heads, rows, columns), in float64; the rows of each call are computed with
     its own mask, bias and scale. Of heads that share their keys, `heads` are some, or all of several groups.
     """
-    sizes = (one.stop - one.start for one in (heads, rows, columns))
+    sizes = [one.stop - one.start for one in (heads, rows, columns)]
     found = torch.zeros(*sizes, dtype=torch.float64, device="cpu")
-    batch = slice(batch_index, batch_index + 1)
+    with _threads(math.prod(sizes)):
+        _fill(found, kept, slice(batch_index, batch_index + 1), heads, rows, columns)
+    array: npt.NDArray[Any] = found.numpy()
+    return array
+
+
+@contextlib.contextmanager
+def _threads(pairs: int) -> Iterator[None]:
+    """Compute few pairs in one thread: on a busy machine, several wait for each other longer than they work."""
+    before = torch.get_num_threads()
+    if before == 1 or pairs >= _MANY:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _fill(found: Tensor, kept: Kept, batch: slice, heads: slice, rows: slice, columns: slice) -> None:
     for number, segment in enumerate(kept.segments):
         top, bottom = max(rows.start, segment.first), min(rows.stop, segment.first + segment.rows)
         left, right = max(columns.start, segment.shift), min(columns.stop, segment.shift + segment.keys)
@@ -49,8 +72,6 @@ def weights(kept: Kept, batch_index: int, heads: slice, rows: slice, columns: sl
         lse = tensor_of(kept.arrays["lse"][batch, heads, top:bottom])
         here = found[:, top - rows.start : bottom - rows.start, left - columns.start : right - columns.start]
         here.copy_(_weigh(problem, part, q, k, lse)[0])
-    array: npt.NDArray[Any] = found.numpy()
-    return array
 
 
 def _weigh(problem: Problem, part: Part, q: Tensor, k: Tensor, lse: Tensor) -> Tensor:

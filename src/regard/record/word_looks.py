@@ -246,8 +246,9 @@ class WordLooks:
         recorded = np.logical_and.reduceat(rows_with_weight(seen, self.batch_index)[at.pieces], at.starts)
         each = np.nan_to_num(weights_on(seen, self.batch_index, range(seen.heads), at.pieces.tolist()))
         mean = np.add.reduceat(each, at.starts, axis=1) / at.counts[:, None].astype(each.dtype) * recorded[:, None]
-        starts = [word.pieces[0] for word in self.keys if word.pieces[0] < seen.keys]
-        known = min(seen.keys, self.keys[-1].pieces[-1] + 1)
+        count = seen.keys
+        starts = [word.pieces[0] for word in self.keys if word.pieces[0] < count]
+        known = min(count, self.keys[-1].pieces[-1] + 1)
         total = np.zeros((seen.heads, len(rows), len(self.keys)))
         total[..., : len(starts)] = np.add.reduceat(mean[..., :known], starts, axis=-1, dtype=np.float64)
         return total
