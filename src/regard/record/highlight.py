@@ -86,6 +86,7 @@ def choose_focus(
     feeble = not sharp and (pinned is None or pinned[1] is None)
     notes = [_feeble(token, reach, in_layer=layer is not None)] if feeble else []
     notes += [_within(part, looks.queries[row])] if part else []
+    notes += [] if all(looks.is_known(row, one) for one in pairs[row]) else [_AT_LEAST]
     return Focus(looks.queries, looks.keys, row, pairs[row], batch_index, part, " ".join(notes))
 
 
@@ -96,6 +97,8 @@ def _chosen(looks: WordLooks, pairs: dict[int, tuple[Look, ...]], sharp: dict[in
     pronouns = [row for row in sharp if looks.pronoun(row) is not None]
     return max(pronouns or sharp, key=lambda row: sum(look.weight for look in sharp[row]))
 
+
+_AT_LEAST = 'The weights are at least these, from the strongest keys of each token: keep="qk" keeps all of them.'
 
 _OTHERS: dict[Reach, str] = {
     "apart": "a content word that is not beside it",

@@ -119,6 +119,12 @@ class WordLooks:
         even = len(self.keys[look.target].pieces) / self.record.layers[look.layer].keys
         return look.weight >= max(_SHARP, _TIMES_EVEN * even)
 
+    def is_known(self, row: int, look: Look) -> bool:
+        """Return whether a word's weight is known: a pooled map has the strongest keys of each query only."""
+        seen = self.record.layers[look.layer]
+        keys = [piece for piece in self.keys[look.target].pieces if piece < seen.keys]
+        return not np.isnan(weights_on(seen, self.batch_index, [look.head], self.queries[row].pieces, keys)).any()
+
     def readable(self, reach: Reach = "apart") -> list[int]:
         """Return candidate query words: no special tokens, no punctuation; in a long text, those with the largest
         weights.
