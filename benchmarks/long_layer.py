@@ -21,7 +21,6 @@ from torch.nn import functional
 
 import regard
 from regard.masks import Causal, Window
-from regard.record.resumable_atlas import AtlasParts
 from regard.record.tiles import Matrix
 from regard.tensors import human_bytes
 
@@ -66,14 +65,13 @@ def main() -> None:
     layer = Layer(arguments.tokens, arguments.heads, arguments.window)
     with tempfile.TemporaryDirectory() as folder:
         atlas = Path(folder) / "it.atlas"
-        part = AtlasParts(atlas, {})
         begin = time.perf_counter()
         with torch.inference_mode():
             layer()
         plain = time.perf_counter() - begin
-        with torch.inference_mode(), regard.watch(layer, keep="qk", on_layer_end=part) as seen:
+        with torch.inference_mode(), regard.watch(layer, keep="qk") as seen:
             layer()
-        part.finish(seen.record)
+        seen.save(atlas)
         both = time.perf_counter() - begin - plain
         size, peak = atlas.stat().st_size, peak_bytes()
         stored = regard.load_atlas(atlas).layers[0]

@@ -75,18 +75,15 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 @contextmanager
-def whole_file(path: Path, *, by_way_of: Path | None = None) -> Iterator[IO[bytes]]:
-    """Open a file for writing that replaces `path` when the block has ended well.
-
-    It grows in the folder `by_way_of`, on the same disk, by default beside `path`, or what that leads to.
+def whole_file(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file for writing that replaces `path`, or what that leads to, when the block has ended well.
 
     Raises:
         InputError: It cannot be written; what was there is as it was.
     """
-    if os.path.islink(path):
-        path, by_way_of = _followed(path), None  # which may be on another disk
+    path = _followed(path)
     _refuse_device(path)
-    with _one_sentence(path), _draft(path, by_way_of or path.parent, _new_file) as draft:
+    with _one_sentence(path), _draft(path, path.parent, _new_file) as draft:
         with draft.open("wb") as file:
             yield file
             file.flush()
@@ -149,6 +146,8 @@ def check_writable(path: Path) -> None:
         InputError: Its folder is not to be written in.
     """
     path = _followed(path)
+    if os.path.isdir(path):
+        raise InputError(f"`path` must be a file to write, got the folder {path}")
     _refuse_device(path)
     with _one_sentence(path), _draft(path, path.parent, _new_file):
         pass
@@ -157,7 +156,10 @@ def check_writable(path: Path) -> None:
 def lock(path: str | Path, *, wait: bool = False) -> int | None:
     """Lock a file or folder for as long as the handle that is returned is open: a process that dies lets go of it.
 
-    None where another process holds it (with `wait` it is waited for) or the system has no locks.
+    None where the system has no locks.
+
+    Raises:
+        BlockingIOError: Another process holds it; with `wait` it is waited for instead.
     """
     if sys.platform == "win32":
         return None
@@ -169,8 +171,10 @@ def lock(path: str | Path, *, wait: bool = False) -> int | None:
         return None
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except OSError:
+    except OSError as problem:
         os.close(handle)
+        if isinstance(problem, BlockingIOError):
+            raise
         return None
     return handle
 
@@ -239,10 +243,11 @@ def _remove_abandoned(folder: Path, name: str) -> None:
     names: list[str] = []
     with suppress(PermissionError):  # a folder may be written in and not be read
         names = os.listdir(folder)
-    for one in names:
-        if pattern.fullmatch(one) and (held := lock(folder / one)) is not None:
-            _remove(folder / one)
-            os.close(held)
+    for name in filter(pattern.fullmatch, names):
+        with suppress(BlockingIOError):  # a living process writes it
+            if (held := lock(folder / name)) is not None:
+                _remove(folder / name)
+                os.close(held)
 
 
 def _remove(path: Path) -> None:

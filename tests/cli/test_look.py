@@ -2,7 +2,9 @@
 
 import re
 import shlex
+import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,8 @@ import torch
 from rich.cells import cell_len
 
 import regard
+from regard.errors import InputError
+from regard.record.atlas import read_atlas
 from sweeps import sweep
 
 pytest.importorskip("transformers", reason="transformers is not installed (the extra `models`)")
@@ -285,7 +289,7 @@ def test_an_atlas_keeps_what_was_asked_for(run, tmp_path: Path) -> None:
 
 ATLAS_REFUSALS = [
     (["--keep", "qk"], "are for an atlas: add --out it.atlas"),
-    (["--resume", "--out", "page.html"], "are for an atlas: add --out it.atlas"),
+    (["--layers", "1", "--out", "page.html"], "are for an atlas: add --out it.atlas"),
     (["--keep", "all", "--out", "it.atlas"], '`keep` must be "maps", "qk" or "weights"'),
     (
         ["--keep", "qk", "--layers", "77", "--out", "it.atlas"],
@@ -322,32 +326,63 @@ def test_a_backend_that_cannot_fold_is_named_and_done_without(tmp_path: Path) ->
     assert (tmp_path / "it.atlas").exists()
 
 
-def test_an_interrupted_atlas_is_gone_on_with(run, tmp_path: Path, monkeypatch) -> None:
-    from regard.record.resumable_atlas import AtlasParts
+SERVER = """
+import os, signal, sys, time
+import torch, transformers, regard.interpret.look, regard.cli.app
+from regard.cli import main
+print("ready", flush=True)
+for line in sys.stdin:
+    child = os.fork()  # from a process that has imported all and computed nothing
+    if not child:
+        os.dup2(os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
+        sys.argv = ["regard", *sys.argv[2:]]
+        try:
+            main()
+        except SystemExit as ended:
+            os._exit(ended.code or 0)
+        os._exit(0)
+    seconds, number = line.split()
+    time.sleep(float(seconds))
+    os.kill(child, int(number))
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
 
-    out, put = tmp_path / "it.atlas", AtlasParts.__call__
 
-    def interrupted(self, number, layer):
-        if number == 4:
-            raise KeyboardInterrupt
-        return put(self, number, layer)
+@pytest.mark.slow
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGKILL])
+def test_an_atlas_whose_making_ends_at_any_moment_is_the_old_one_or_the_new(tmp_path: Path, ending) -> None:
+    (tmp_path / "long.txt").write_text(f"{SENTENCE} " * 30)
+    (tmp_path / "it.atlas.part").mkdir()  # of 0.2, which resumed from it
+    out, errors = tmp_path / "it.atlas", tmp_path / "errors"
+    regard.look(SENTENCE, model="minilm", out=out)
+    old, ends = out.read_bytes(), []
+    command = ["look", str(tmp_path / "long.txt"), "--model", "minilm", "--keep", "qk", "--out", str(out)]
+    with subprocess.Popen(
+        [sys.executable, "-c", SERVER, errors, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as server:
+        assert server.stdout.readline() == "ready\n"
+        while 0 not in ends:
+            server.stdin.write(f"{0.1 + 0.15 * len(ends)} {int(ending)}\n")
+            server.stdin.flush()
+            ends.append(int(server.stdout.readline()))
+            if ends[-1] == 130:
+                assert errors.read_text() == "regard: interrupted; no file was left half-written\n"
+            (record,) = read_atlas(out)
+            new = out.read_bytes() != old
+            for layer in record.layers:  # every checksum holds
+                assert layer.mean.shape == layer.max.shape
+                assert not new or layer.qk.whole(0, 0, layer.queries, layer.keys).shape == (layer.queries, layer.keys)
+        server.stdin.close()
+    assert new
+    assert len(ends) > 3
+    assert set(ends[:-1]) <= {130 if ending is signal.SIGINT else -signal.SIGKILL}
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["errors", "it.atlas", "it.atlas.part", "long.txt"]
 
-    command = ["look", SENTENCE, "--model", "minilm", "--out", str(out)]
-    monkeypatch.setattr(AtlasParts, "__call__", interrupted)
-    code, _, err = run(*command)
-    assert code == 130
-    assert f"4 layers are saved in {out}.part: run the same command with --resume to continue" in err
-    monkeypatch.setattr(AtlasParts, "__call__", put)
-    code, _, err = run(*command)
-    assert code == 2
-    assert "holds 4 finished layers" in err
-    code, _, err = run("look", CHINESE, *command[2:], "--resume")
-    assert code == 2
-    assert "belongs to another run, whose text was" in err
-    code, _, err = run(*command, "--resume")
-    assert code == 0, err
-    assert [path.name for path in tmp_path.iterdir()] == ["it.atlas"]
-    assert len(regard.load_atlas(out).layers) == 6
+
+def test_a_file_that_cannot_be_written_is_known_before_the_model_runs(tmp_path: Path) -> None:
+    for out in (tmp_path, tmp_path / "none" / "it.atlas"):
+        with pytest.raises(InputError, match=r"must be a file to write|cannot write .*: No such file"):
+            regard.look(SENTENCE, model="minilm", out=out, progress=lambda *_: pytest.fail("it ran"))
 
 
 def test_layers_that_cannot_be_seen_are_an_error_and_listed_without_strict(run, tmp_path: Path) -> None:

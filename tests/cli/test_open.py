@@ -122,15 +122,3 @@ def test_it_serves_this_machine_until_it_is_interrupted(atlas: Path, ending: sig
     assert "Traceback" not in out + err
     if ending is signal.SIGINT:
         assert (running.returncode, err) == (0, "closed\n")
-
-
-def test_a_file_of_queries_and_keys_is_opened_as_a_record(tmp_path) -> None:
-    safetensors = pytest.importorskip("safetensors.numpy")
-    from regard.cli.open import _records
-
-    eye = np.eye(4, dtype=np.float32)[None]
-    path = tmp_path / "heads.safetensors"
-    about = {"format": "regard q and k", "version": "1", "heads": '{"3": [5]}'}
-    safetensors.save_file({"3.q": eye, "3.k": eye}, path, about)
-    (record,) = _records(path)
-    assert record.layers[0].name == "layer 3, heads 5"

@@ -1,61 +1,62 @@
-"""A command that shares made-up texts among worker processes, which write down what they do.
+"""A job of worker processes whose texts say what happens to the worker, and a command that shares such texts.
 
-python tests/interpret/shared_texts.py FOLDER TEXTS WORKERS SECONDS SILENCE
+python tests/interpret/shared_texts.py FOLDER COUNT WORKERS SECONDS
 
-A text takes SECONDS; number 3 has no result. FOLDER.log gets a line for each text that is begun, and for each result
-that is written: the worker's process, the number, and the process that started the worker. A result is the number of
-the process that wrote it.
+The second half of the texts take SECONDS each.
 """
 
 import os
+import signal
 import sys
 import time
 from pathlib import Path
+from typing import ClassVar
 
-from regard.errors import InputError, RegardError
-from regard.interpret.text_queue import TextFolder
+from regard.errors import InputError
+from regard.interpret.text_folder import open_text_folder
 from regard.interpret.text_workers import share_texts
-
-WITHOUT = 3  # the text that has no result
 
 
 class Job:
-    """Waits, and writes the number of its process."""
+    """Saves the text and the number of its process; `log` gets a line for each text that is begun."""
 
-    def __init__(self, log, seconds):
-        self._log, self._seconds = log, seconds
-        self.identity = {"model": "none"}
+    identity: ClassVar = {"model": "none"}
 
-    def __call__(self, number):
-        self._note("begun", number)
-        time.sleep(self._seconds)
-        if number == WITHOUT:
-            raise InputError("it is the third")
-        return lambda path: self._write(number, path), None
+    def __init__(self, log, wrong=None):
+        self._log = Path(log)
+        if wrong == "refused":
+            raise InputError("there is no such model")
+        if wrong == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
 
-    def _write(self, number, path):
-        path.write_text(str(os.getpid()))
-        self._note("written", number)
+    def __call__(self, text):
+        with self._log.open("a") as log:  # a short line is added whole
+            log.write(f"{os.getpid()} {text}\n")
+        what, _, seconds = str(text).partition(" ")
+        if what == "killed" or (what == "killed_once" and self._log.read_text().count(f" {text}\n") == 1):
+            os.kill(os.getpid(), signal.SIGKILL)
+        if what == "exits":
+            os._exit(3)
+        if what == "fails":
+            raise ValueError("of\nno use")
+        if what == "waits":
+            time.sleep(float(seconds))
+        return lambda path: self._save(path, text), "it is odd" if what == "odd" else None
 
-    def _note(self, what, number):
-        with open(self._log, "a") as log:  # a short line is added whole
-            log.write(f"{what} {os.getpid()} {number} {os.getppid()}\n")
+    def _save(self, path, text):
+        if text == "full":
+            raise InputError("cannot write: no space left")
+        path.write_text(f"{text} {os.environ['OMP_NUM_THREADS']}")
 
 
 def main():
-    folder, count, workers, seconds, silence = sys.argv[1:]
-    texts = TextFolder(Path(folder), ".result", range(1, int(count) + 1))
-    texts.create()
-    done = []
-    try:
+    folder, count, workers, seconds = sys.argv[1:]
+    texts = {number: f"waits {seconds if 2 * number > int(count) else 0}" for number in range(1, int(count) + 1)}
+    with open_text_folder(Path(folder), ".result", texts, {}) as opened:
         share_texts(
-            texts, "shared_texts:Job", f"{folder}.log", float(seconds), num_workers=int(workers), progress=done.append,
-            warn=lambda said: os.write(1, f"{said}\n".encode()), silence=float(silence),
+            texts, opened, Job, f"{folder}.log", num_workers=int(workers), progress=lambda done: None,
+            warn=lambda sentence: (sys.stdout.write(f"{sentence}\n"), sys.stdout.flush()),
         )  # fmt: skip
-    except RegardError as problem:
-        sys.exit(str(problem))
-    assert done == sorted(done)
-    assert done[-1] == int(count)
 
 
 if __name__ == "__main__":

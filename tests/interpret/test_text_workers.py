@@ -1,4 +1,4 @@
-"""Texts that processes share: each is finished once, whatever worker is killed or stopped at whatever moment."""
+"""Texts that worker processes share: each gets its result, whichever of them is killed at whatever moment."""
 
 import os
 import random
@@ -6,247 +6,181 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from interpret.shared_texts import WITHOUT
-from regard.errors import InputError
-from regard.interpret.text_queue import Claims, Silence, TextFolder
+from interpret.shared_texts import Job
+from regard.errors import InputError, RegardError
+from regard.files import lock
+from regard.interpret.text_folder import open_text_folder
+from regard.interpret.text_workers import share_texts
+from sweeps import sweep
 
 SCRIPT = Path(__file__).with_name("shared_texts.py")
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="workers are killed by signals")
+KILLED = r"worker \d \(process \d+\) was killed by signal 9 \(Killed\)"
 
 
-def folder(path, numbers=(1, 2, 3)):
-    texts = TextFolder(path / "out", ".result", numbers)
-    texts.create()
-    return texts
+def shared(path, texts, *, workers=2, wrong=None):
+    """Share texts; return the results, the reasons, the sentences, and what was begun."""
+    said, counts, log = [], [], path.with_suffix(".log")
+    with open_text_folder(path, ".result", texts, {"file": "it"}) as folder:
+        share_texts(
+            texts, folder, Job, str(log), wrong, num_workers=workers, progress=counts.append, warn=said.append
+        )  # fmt: skip
+        results = {one: folder.result(one).read_text() for one in folder.finished() - folder.reasons().keys()}
+        reasons = folder.reasons()
+    assert counts == sorted(counts)
+    assert counts[-1] == len(set(texts) - {0})
+    begun = [line.partition(" ")[2] for line in log.read_text().splitlines()] if log.exists() else []
+    return results, reasons, said, begun
 
 
-def writes(content):
-    return lambda path: path.write_text(content)
+def test_a_killed_workers_text_is_done_again_and_left_out_with_the_second(tmp_path, monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    texts = {1: "a", 2: "killed", 3: "fails", 4: "killed_once", 5: "odd", 6: "exits", 7: "b"}
+    for case in sweep([1, 3]):
+        with case as workers:
+            results, reasons, said, begun = shared(tmp_path / str(workers), texts, workers=workers)
+            assert results == {1: "a 1", 4: "killed_once 1", 5: "odd 1", 7: "b 1"}, "with one thread each"
+            assert reasons == {
+                2: "the 2 workers that had it were lost, the last one was killed by signal 9 (Killed)",
+                3: "ValueError: of no use",
+                6: "the 2 workers that had it were lost, the last one ended with code 3",
+            }
+            again = ["killed", "killed_once", "exits"]
+            assert sorted(begun) == sorted([*texts.values(), *again])
+            assert workers > 1 or begun == [*texts.values(), *again]
+            expected = [
+                *(f"{KILLED}: line {number} is done again at the end" for number in (2, 4)),
+                f"{KILLED}, as the one before that had line 2",
+                "line 5: it is odd",
+                r"worker \d \(process \d+\) ended with code 3: line 6 is done again at the end",
+                r"worker \d \(process \d+\) ended with code 3, as the one before that had line 6",
+            ]
+            assert len(said) == len(expected)
+            for pattern in expected:
+                assert [one for one in said if re.fullmatch(pattern, one)], pattern
+            names = {one.name for one in (tmp_path / str(workers)).iterdir()}
+            assert names == {"run.json", "model.json"} | {
+                f"00000{number}.{'txt' if number in reasons else 'result'}" for number in texts
+            }
 
 
-def test_each_text_is_one_workers(tmp_path):
-    texts = folder(tmp_path)
-    ours, theirs = Claims(texts, "ours"), Claims(texts, "theirs")
-    a, b = ours.take(), theirs.take()
-    assert [next(one) for one in (a, b, a)] == [1, 2, 3]
-    for claims, number in [(ours, 1), (theirs, 2), (ours, 3)]:
-        assert claims.finish(number, writes(claims.name))
-    assert list(a) == list(b) == []
-    assert [texts.result(one).read_text() for one in (1, 2, 3)] == ["ours", "theirs", "ours"]
-    assert sorted(one.name for one in texts.claims.iterdir()) == ["ours.worker", "theirs.worker"]
+def test_what_is_finished_is_skipped(tmp_path):
+    """Folders that 0.2 left hold claims beside it."""
+    texts = {1: "a", 2: "fails", 3: "b"}
+    first = shared(tmp_path / "out", texts)
+    (tmp_path / "out" / "000001.result").unlink()
+    (tmp_path / "out" / "claims").mkdir()
+    again = shared(tmp_path / "out", texts)
+    assert first[:2] == again[:2]
+    assert again[3] == [*first[3], "a"]
 
 
-def test_a_worker_that_lives_keeps_its_text(tmp_path):
-    texts = folder(tmp_path, [1])
-    ours, theirs = Claims(texts, "ours"), Claims(texts, "theirs")
-    assert next(ours.take()) == 1
-    with ThreadPoolExecutor(1) as pool:
-        rest = pool.submit(lambda: list(theirs.take()))
-        time.sleep(0.7)  # the other worker looks for lost texts several times
-        assert texts.claimed_by(ours.file) == [1]
-        assert texts.claimed_by(theirs.file) == []
-        assert ours.finish(1, writes("ours"))
-        assert rest.result(timeout=30) == []
+def test_where_no_text_can_be_done_the_run_ends_with_a_sentence_and_leaves_no_folder(tmp_path):
+    """Also where one is killed for memory that loads its model."""
+    cases = [
+        ({1: "a"}, "refused", InputError, "^there is no such model$"),
+        ({1: "a", 2: "b"}, "killed", RegardError, "^all workers were lost before they had a line, and 0 texts are"),
+        ({0: "fails", 1: "waits 9"}, None, InputError, "^ValueError: of no use$"),
+        ({0: "killed"}, None, InputError, "^the 2 workers that had it were lost, the last one was killed"),
+        ({1: "full", 2: "waits 9"}, None, InputError, "^cannot write: no space left$"),
+    ]
+    for case in sweep(cases, str):
+        with case as (texts, wrong, kind, words):
+            begun = time.monotonic()
+            with pytest.raises(kind, match=words):
+                shared(tmp_path / "out", texts, wrong=wrong)
+            assert time.monotonic() - begun < 8, "no worker is waited for"
+            assert not (tmp_path / "out").exists()
 
 
-def test_the_text_of_a_process_that_has_ended_is_another_workers_at_once_and_one_workers(tmp_path):
-    texts = folder(tmp_path, [1])
-    gone, ours, theirs = (Claims(texts, name) for name in ("gone", "ours", "theirs"))
-    assert next(gone.take()) == 1
-    os.close(gone._held)  # as the system does
-    assert next(theirs.take()) == 1
-    with ThreadPoolExecutor(1) as pool:
-        rest = pool.submit(lambda: list(ours.take()))
-        assert theirs.finish(1, writes("theirs"))
-        assert rest.result(timeout=30) == []
-    assert list(ours.take()) == [], "its claims are gone, and it is finished"
-    assert sorted(one.suffix for one in texts.claims.iterdir()) == [".worker"] * 3
-
-
-def test_a_worker_that_is_silent_loses_its_text_and_finishes_nothing_when_it_goes_on(tmp_path):
-    texts = folder(tmp_path, [1])
-    stopped, ours = Claims(texts, "stopped"), Claims(texts, "ours", silence=0.1)
-    assert next(stopped.take()) == 1
-    begun = time.monotonic()
-    assert next(ours.take()) == 1
-    assert time.monotonic() - begun > 0.1
-    assert ours.finish(1, writes("ours"))
-    assert not stopped.finish(1, writes("stopped"))
-    assert not stopped.skip(1, "whatever")
-    assert texts.reasons() == {}
-    assert texts.result(1).read_text() == "ours"
-
-
-def test_a_sign_of_life_ends_the_silence_and_time_that_nobody_looked_does_not_count(tmp_path):
-    claims = Claims(folder(tmp_path), "ours")
-    watch = Silence(0.05)
-    assert watch.seconds(claims.file) == 0.0
-    time.sleep(0.06)
-    assert watch.seconds(claims.file) == pytest.approx(0.01), "a fifth of the limit, however long nobody looked"
-    claims.beat()
-    assert watch.seconds(claims.file) == 0.0
-
-
-def test_a_folder_of_another_run_or_of_something_else_is_refused(tmp_path):
-    texts = folder(tmp_path)
-    texts.hold("run.json", {"model": "minilm", "layers": [1, 2]})
-    texts.hold("run.json", {"model": "minilm", "layers": (1, 2)})
-    with pytest.raises(InputError, match=r"another run, whose model was 'minilm' and is now 'me5': run it with the"):
-        texts.hold("run.json", {"model": "me5", "layers": [1, 2]})
-    (tmp_path / "run.txt").touch()
+def test_a_folder_of_another_run_or_of_something_else_or_in_use_is_refused(tmp_path):
+    shared(tmp_path / "out", {1: "a"})
+    with (
+        pytest.raises(InputError, match=r"another run, whose file was 'it' and is now 'other': run it with the same"),
+        open_text_folder(tmp_path / "out", ".result", [1], {"file": "other"}),
+    ):
+        pass
+    (tmp_path / "out" / "model.json").write_text('{"model": "other"}')
+    (tmp_path / "out" / "000001.result").rename(tmp_path / "out" / "000002.result")
+    with pytest.raises(InputError, match=r"another run, whose model was 'other' and is now 'none'"):
+        shared(tmp_path / "out", {1: "a", 2: "b"})
+    (tmp_path / "out" / "run.json").write_text("{")
+    with pytest.raises(InputError, match=r"run\.json cannot be read .*: remove .*out to start over"):
+        shared(tmp_path / "out", {1: "a"})
+    assert (tmp_path / "out" / "000002.result").exists()
+    held = lock(tmp_path / "out")
+    with pytest.raises(InputError, match=r"another process works on the texts in .*out: wait until it has ended"):
+        shared(tmp_path / "out", {1: "a"})
+    os.close(held)
+    (tmp_path / "mine.txt").touch()
     with pytest.raises(InputError, match="is not empty, and what it holds belongs to no run"):
-        TextFolder(tmp_path, ".result", [1]).create()
-    with pytest.raises(InputError, match=r"cannot write .*run\.txt: "):
-        TextFolder(tmp_path / "run.txt", ".result", [1]).create()
+        shared(tmp_path, {1: "a"})
+    with pytest.raises(InputError, match=r"cannot write .*mine\.txt: "):
+        shared(tmp_path / "mine.txt", {1: "a"})
 
 
-def start(out, *numbers, **more):
-    command = [sys.executable, str(SCRIPT), str(out), *map(str, numbers)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **more)
+def test_the_process_that_starts_workers_imports_no_torch():
+    code = "import sys, regard.cli.each_line, regard.interpret.each_line, regard.interpret.text_workers as _; "
+    subprocess.run([sys.executable, "-c", f"{code}sys.exit('torch' in sys.modules)"], check=True)
 
 
-def log_of(out):
-    log = out.with_name(f"{out.name}.log")
-    lines = log.read_text().splitlines() if log.exists() else []
-    return [(what, int(pid), int(number)) for what, pid, number, _ in map(str.split, lines)]
-
-
-def pids(out, parent=""):
-    """The workers that have begun, or those of one parent."""
-    log = out.with_name(f"{out.name}.log")
-    lines = map(str.split, log.read_text().splitlines() if log.exists() else [])
-    return {int(line[1]) for line in lines if str(parent) in ("", line[3])}
-
-
-def until(true, seconds=30):
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
-def check_each_once(out, count, lost):
-    """Each text has one result, of one process; who else began or wrote it was lost while it had it."""
-    texts = TextFolder(out, ".result", range(1, count + 1))
-    assert texts.finished() == set(texts.numbers)
-    assert texts.reasons() == {WITHOUT: "it is the third"}
-    begun = Counter((number, pid) for what, pid, number in log_of(out) if what == "begun")
-    written = Counter((number, pid) for what, pid, number in log_of(out) if what == "written")
-    assert set(begun.values()) | set(written.values()) == {1}
-    for number in set(texts.numbers) - {WITHOUT}:
-        author = int(texts.result(number).read_text())
-        assert (number, author) in written
-        assert {pid for one, pid in begun if one == number} - {author} <= lost
-
-
-def test_a_killed_workers_text_is_done_by_another(tmp_path):
-    out = tmp_path / "out"
-    run = start(out, 12, 2, 0.03, 30)
-    until(lambda: len(pids(out)) == 2)
-    (what, lost, number) = log_of(out)[-1]
-    os.kill(lost, signal.SIGKILL)
-    said, problem = run.communicate(timeout=60)
-    assert (run.returncode, problem) == (0, "")
-    assert re.fullmatch(rf"worker [12] \(process {lost}\) was killed by signal 9 \(Killed\): .*\n", said)
-    assert f"the others do line {number}" in said or what == "written" or "it had no line" in said
-    check_each_once(out, 12, {lost})
-
-
-def test_without_workers_it_ends_and_says_what_is_done_and_the_rest_is_done_next_time(tmp_path):
-    out = tmp_path / "out"
-    run = start(out, 12, 2, 0.03, 30)
-    until(lambda: len(pids(out)) == 2)
-    lost = pids(out)
-    for one in lost:
-        os.kill(one, signal.SIGKILL)
-    _, problem = run.communicate(timeout=60)
-    assert run.returncode == 1
-    done = len(TextFolder(out, ".result", range(1, 13)).finished())
-    assert re.fullmatch(
-        rf"all workers were lost, the last at lines? [\d, ]+: {done} of 12 texts are done and kept in {out}, lines "
-        r"[\d, ]+( and \d+ more)? are not; run the same command again to do the rest\n",
-        problem,
-    )
-    run = start(out, 12, 1, 0.0, 30)
-    assert run.communicate(timeout=60) == ("", "")
-    check_each_once(out, 12, lost)
+def workers_of(log):
+    return {int(line.split()[0]) for line in log.read_text().splitlines()} if log.exists() else set()
 
 
 @pytest.mark.slow
-def test_workers_that_are_killed_at_random_moments_leave_each_text_finished_once(tmp_path):
-    chosen, out = random.Random(0), tmp_path / "out"
-    run = start(out, 120, 5, 0.02, 30)
-    until(lambda: len(pids(out)) == 5)
-    lost = set()
-    for _ in range(4):
-        time.sleep(chosen.uniform(0, 0.08))
-        one = chosen.choice(sorted(pids(out) - lost))
-        os.kill(one, signal.SIGKILL)
-        lost.add(one)
-    said, problem = run.communicate(timeout=60)
-    assert (run.returncode, problem) == (0, "")
-    assert {int(number) for number in re.findall(r"^worker \d \(process (\d+)\) was killed", said, re.M)} == lost
-    check_each_once(out, 120, lost)
+def test_workers_that_are_killed_at_random_moments_leave_a_result_of_each_text(tmp_path):
+    chosen, killed, log = random.Random(0), set(), tmp_path / "out.log"
+
+    def kill():
+        for _ in range(12):
+            time.sleep(chosen.uniform(0.05, 0.4))
+            if living := sorted(workers_of(log) - killed):
+                killed.add(living[-1])  # the newest may have ended, and that is no harm
+                os.kill(living[-1], signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    texts = {number: f"waits 0.0{number % 7}" for number in range(1, 151)}
+    results, reasons, said, begun = shared(tmp_path / "out", texts, workers=4)
+    killer.join()
+    lost = [one for one in said if re.match(KILLED, one)]
+    assert len(lost) == len(killed) > 5
+    assert reasons.keys() | results.keys() == texts.keys()
+    assert len(reasons) < 3, "twice the same text"
+    assert len(begun) <= len(texts) + len(killed)
 
 
-@pytest.mark.slow
-def test_a_stopped_worker_is_ended_and_named(tmp_path):
-    out = tmp_path / "out"
-    run = start(out, 4, 2, 0.3, 1.5)
-    until(lambda: len(pids(out)) == 2)
-    lost = log_of(out)[-1]
-    os.kill(lost[1], signal.SIGSTOP)
-    said, problem = run.communicate(timeout=60)
-    assert (run.returncode, problem) == (0, "")
-    assert re.fullmatch(
-        rf"worker [12] \(process {lost[1]}\) gave no sign of life for \d seconds and was ended: the others do line "
-        rf"{lost[2]}\n", said
-    )  # fmt: skip
-    with pytest.raises(ProcessLookupError):
-        os.kill(lost[1], 0)
-    check_each_once(out, 4, {lost[1]})
+def exists(pid):
+    try:
+        return "zombie" not in Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return False
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_ctrl_c_and_a_killed_parent_end_all_workers_and_keep_what_is_finished(tmp_path, how):
-    out = tmp_path / "out"
-    run, texts = start(out, 40, 3, 1.0, 30, start_new_session=True), TextFolder(out, ".result", range(1, 41))
-    until(lambda: len(pids(out)) == 3)
-    begun = len(texts.finished())
-    until(lambda: len(texts.finished()) >= begun + 3)  # a second later: Ctrl-C while a process starts is lost
-    lost = pids(out)
-    begun = time.monotonic()
-    if how == signal.SIGINT:
-        os.killpg(run.pid, how)  # as a terminal does
-    else:
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="processes are looked up in /proc")
+def test_workers_end_with_a_killed_parent_and_its_folder_is_gone_on_with(tmp_path):
+    out, log = tmp_path / "out", tmp_path / "out.log"
+    command = [sys.executable, str(SCRIPT), str(out), "6", "3"]
+    with subprocess.Popen([*command, "60"]) as run:
+        deadline = time.monotonic() + 60
+        while len(workers_of(log)) < 3 or len(list(out.glob("*.result"))) < 3:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
         run.kill()
-    run.communicate(timeout=60)  # the pipes end with the last worker
-    assert time.monotonic() - begun < 8, "the rest of the texts takes eleven seconds"
-    finished = texts.finished()
-    assert start(out, 40, 2, 0.0, 30).communicate(timeout=60) == ("", "")
-    again = {number for what, pid, number in log_of(out) if pid not in lost}
-    assert again == set(range(1, 41)) - finished
-    check_each_once(out, 40, lost)
-
-
-@pytest.mark.slow
-def test_processes_that_were_started_separately_share_a_folder(tmp_path):
-    """As torchrun starts them; one loses its worker, and one is killed with its worker."""
-    out = tmp_path / "out"
-    runs = [start(out, 30, 1, 0.05, 30) for _ in range(3)]
-    until(lambda: len(pids(out)) == 3)
-    for one in pids(out, runs[1].pid):
-        os.kill(one, signal.SIGKILL)
-    until(lambda: len(log_of(out)) > 30)
-    runs[2].kill()
-    ended = [one.communicate(timeout=60) for one in runs]
-    assert [one.returncode for one in runs[:2]] == [0, 0], ended
-    check_each_once(out, 30, pids(out, runs[1].pid) | pids(out, runs[2].pid))
+    killed = time.monotonic()
+    while any(map(exists, workers_of(log))):
+        assert time.monotonic() - killed < 5, "the workers outlive it"
+        time.sleep(0.01)
+    finished = {one.name: one.stat().st_mtime_ns for one in out.glob("*.result")}
+    assert len(finished) == 3
+    subprocess.run([*command, "0"], check=True, timeout=60)
+    now = {one.name: one.stat().st_mtime_ns for one in out.glob("*.result")}
+    assert sorted(now) == [f"00000{number}.result" for number in range(1, 7)]
+    assert finished.items() <= now.items()

@@ -269,7 +269,6 @@ def test_a_file_that_is_cut_off_while_it_is_open_is_refused_before_what_is_gone_
     os.truncate(path, len(whole) - 1)  # of a page less, the process would end
     for touch in (
         lambda: record.layers[0].entropy,
-        record.layers[0].verify,
         lambda: shelf.layer(0, 0),
         lambda: shelf.head_tiles(0, 0, 0, 0),
     ):

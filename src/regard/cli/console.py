@@ -3,7 +3,6 @@
 import functools
 import inspect
 from collections.abc import Callable
-from pathlib import Path
 from types import TracebackType
 from typing import IO, Annotated, Any, Self
 
@@ -42,17 +41,14 @@ def _plain(text: RenderableType) -> RenderableType:
 class Watched:
     """A status line that becomes a bar at the first layer and a status line again; nothing where there is no terminal.
 
-    When interrupted, it prints how to resume the atlas that was being made.
-
     >>> import io
     >>> with Watched(TextConsole(file=io.StringIO())) as watched:
     ...     watched.say("reading")
     ...     watched.layer(1, 2)
     """
 
-    def __init__(self, console: TextConsole, atlas: Path | None = None) -> None:
-        self._console, self._atlas = console, atlas
-        self._done = 0
+    def __init__(self, console: TextConsole) -> None:
+        self._console = console
         self._status: Status | None = None
         self._bar: Progress | None = None
 
@@ -66,11 +62,6 @@ class Watched:
     ) -> None:
         """Take away what is shown."""
         self._stop()
-        if kind is not None and issubclass(kind, KeyboardInterrupt) and self._atlas is not None and self._done:
-            said = (
-                f"{self._done} layers are saved in {self._atlas}.part: run the same command with --resume to continue"
-            )
-            self._console.print(said, markup=False, soft_wrap=True)
 
     def say(self, text: str) -> None:
         """Show the current stage."""
@@ -90,7 +81,6 @@ class Watched:
             self._bar = Progress(*columns, console=self._console, transient=True, disable=not live)
             self._bar.start()
             self._bar.add_task("layers", total=count)
-        self._done = done
         self._bar.update(self._bar.task_ids[0], completed=done, total=count)
 
     def _stop(self) -> None:

@@ -1,7 +1,10 @@
-"""`--each-line` of `regard look` and `regard heads`: each line of a file is a text, and worker processes share them."""
+"""`--each-line` of `regard look` and `regard heads`: each line of a file is a text, and worker processes of this
+machine share them.
+"""
 
 import hashlib
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -21,7 +24,10 @@ __all__ = ["NumWorkers", "TextLines", "atlas_of_each_line", "read_lines", "score
 
 NumWorkers = Annotated[
     int | None,
-    typer.Option(min=1, help="With --each-line, processes that share the lines; one thread each, or OMP_NUM_THREADS."),
+    typer.Option(
+        min=1,
+        help="With --each-line, processes of this machine that share the lines, one thread each (OMP_NUM_THREADS).",
+    ),
 ]
 
 _SHOWN = 10  # sentences about single lines
@@ -77,89 +83,56 @@ def _short(name: str) -> str:
 
 def atlas_of_each_line(text: str, *, model: str | None, out: Path, num_workers: int | None, **options: Any) -> None:
     """Save an atlas of each line of a file in the folder `out`, by its number; `options` are those of `look`."""
-    rank, count = _processes(num_workers)
-    lines = read_lines(text)
-    screen = TextConsole(stderr=True)
+    lines, screen = _begin(text)
     with screen.status("loading the libraries"):
-        from regard.interpret.text_queue import TextFolder
+        from regard.interpret.each_line import LookLines
 
-        chosen = _model(model, lines)
-    texts = TextFolder(out, ".atlas", lines.texts)
-    texts.create()
-    texts.hold("run.json", {**_identity(lines, chosen), **options})
-    if not _share(texts, screen, rank, count, lines, "LookLines", lines.texts, chosen, options):
-        return
-    reasons = texts.reasons()
-    none = len(reasons) == len(lines.texts)
-    texts.remove(results=none)
-    _name(screen, {**lines.bad, **reasons})
-    if none:
-        raise InputError(f"{_short(text)} has no atlas: each line is left out")
-    screen.print(f"{chosen}: {_texts(len(lines.texts) - len(reasons))} → {out}", soft_wrap=True)
-
-
-def scores_of_lines(text: str, *, model: str | None, folder: Path | None, num_workers: int | None) -> Any:
-    """Return the scores of every head over all lines of a file, or None in a process that has shared in the work alone.
-
-    What is finished of an interrupted run is kept in `folder`, or in the cache.
-    """
-    rank, count = _processes(num_workers)
-    lines = read_lines(text)
-    screen = TextConsole(stderr=True)
-    with screen.status("loading the libraries"):
-        from regard.interpret.each_line import join_scores
-        from regard.interpret.text_queue import TextFolder
-
-        chosen = _model(model, lines)
-    identity = _identity(lines, chosen)
-    texts = TextFolder(folder or _kept(identity), ".npz", (0, *lines.texts))
-    texts.create()
-    texts.hold("run.json", identity)
-    if not _share(texts, screen, rank, count, lines, "ScoreLines", lines.texts, chosen):
-        return None
-    with _there(texts):
-        reasons = texts.reasons()
-        scores = None if 0 in reasons or len(reasons) == len(lines.texts) else join_scores(texts, chosen)
-        texts.remove(results=True)
-    _name(screen, {**lines.bad, **reasons})
-    if scores is None:
-        raise InputError(f"{_short(text)} has no scores: {reasons.get(0, 'each line is left out')}")
-    return scores
+        chosen = model or _model_for(lines)
+    identity = {**_identity(lines, chosen), **options}
+    with _shared(
+        lines, lines.texts, out, ".atlas", identity, screen, num_workers, LookLines, chosen, options
+    ) as folder:
+        count = len(lines.texts) - len(folder.reasons())
+    screen.print(f"{chosen}: {_texts(count)} → {out}", soft_wrap=True)
 
 
 @contextmanager
-def _there(texts: Any) -> Iterator[None]:
-    """Say so where the folder of the texts goes inside.
+def scores_of_lines(text: str, *, model: str | None, folder: Path | None, num_workers: int | None) -> Iterator[Any]:
+    """Give the scores of every head over all lines of a file.
+
+    What is finished is kept in `folder`, or in the cache, until the block has ended well.
+    """
+    lines, screen = _begin(text)
+    with screen.status("loading the libraries"):
+        from regard.interpret.each_line import ScoreLines, join_scores
+
+        chosen = model or _model_for(lines)
+    identity = _identity(lines, chosen)
+    path, texts = folder or _kept(identity), {0: None, **lines.texts}
+    with _shared(lines, texts, path, ".npz", identity, screen, num_workers, ScoreLines, chosen) as results:
+        yield join_scores(results, chosen)
+        results.remove()
+
+
+def _begin(text: str) -> tuple[TextLines, TextConsole]:
+    """Read the lines.
 
     Raises:
-        InputError: It is gone.
+        InputError: A launcher has started several processes, or there is no text.
     """
-    try:
-        yield
-    except FileNotFoundError as gone:
+    world = os.environ.get("WORLD_SIZE", "1")
+    if world.isdecimal() and int(world) > 1:
         raise InputError(
-            f"{texts.folder} is gone: it was removed, or the same command has finished in another process"
-        ) from gone
-
-
-def _processes(num_workers: int | None) -> tuple[int, int]:
-    """Return this process's number of those that a launcher has started, and how many workers it starts itself."""
-    try:
-        rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    except ValueError:
-        rank, world = 0, 1
-    if world > 1 and num_workers is not None:
-        raise InputError(
-            f"`--num-workers` starts processes on this machine, and {world} were started already (WORLD_SIZE): leave "
-            "it out"
+            f"`--each-line` shares the lines among processes of this one machine, and a launcher has started {world} "
+            "(WORLD_SIZE): start the command once, without torchrun, and name --num-workers"
         )
-    return (rank if world > 1 else 0), num_workers or 1
+    return read_lines(text), TextConsole(stderr=True)
 
 
-def _model(model: str | None, lines: TextLines) -> str:
+def _model_for(lines: TextLines) -> str:
     from regard.interpret.model_loading import name_for
 
-    return model or name_for("\n".join(lines.texts.values())[:_SAMPLE])
+    return name_for("\n".join(lines.texts.values())[:_SAMPLE])
 
 
 def _identity(lines: TextLines, model: str) -> dict[str, Any]:
@@ -178,37 +151,65 @@ def _kept(identity: Mapping[str, Any]) -> Path:
     return folder / hashlib.sha256(repr(sorted(identity.items())).encode()).hexdigest()[:16]
 
 
-def _share(texts: Any, screen: TextConsole, rank: int, count: int, lines: TextLines, job: str, *arguments: Any) -> bool:
-    """Have the workers do all texts; return whether this process is the one that shows the result."""
+@contextmanager
+def _shared(
+    lines: TextLines,
+    texts: Mapping[int, str | None],
+    path: Path,
+    suffix: str,
+    identity: Mapping[str, Any],
+    screen: TextConsole,
+    num_workers: int | None,
+    job: type,
+    *arguments: Any,
+) -> Iterator[Any]:
+    """Have the workers do all texts, name those that are left out, and give the folder of the results."""
+    from regard.interpret.text_folder import open_text_folder
     from regard.interpret.text_workers import share_texts
 
-    with _bar(screen, len(lines.texts), live=rank == 0) as show:
-        try:
-            with _there(texts):
+    with open_text_folder(path, suffix, texts, identity) as folder:
+        with _bar(screen, len(lines.texts)) as show, _terminable():
+            try:
                 share_texts(
-                    texts, f"regard.interpret.each_line:{job}", *arguments, num_workers=count, progress=show,
-                    warn=lambda said: screen.print(said, soft_wrap=True),
+                    texts, folder, job, *arguments, num_workers=num_workers or 1, progress=show,
+                    warn=lambda sentence: screen.print(sentence, soft_wrap=True),
                 )  # fmt: skip
-        except KeyboardInterrupt:
-            done = len(texts.finished() - {0})
-            screen.print(
-                f"{done} of {_texts(len(lines.texts))} are done and kept in {texts.folder}: run the same command again "
-                "to do the rest",
-                soft_wrap=True,
-            )
-            raise
-        except InputError as problem:
-            if rank == 0 or not isinstance(problem.__cause__, FileNotFoundError):  # the first process has finished
+            except (KeyboardInterrupt, SystemExit):
+                if done := len(folder.finished() - {0}):
+                    screen.print(
+                        f"{done} of {_texts(len(lines.texts))} are finished and kept in {path}: the same command does "
+                        "the rest",
+                        soft_wrap=True,
+                    )
                 raise
-    return rank == 0
+        reasons = folder.reasons()
+        _name(screen, {**lines.bad, **reasons})
+        if len(reasons) == len(lines.texts):
+            folder.remove()
+            raise InputError(f"no line of {_short(lines.name)} has a result: each is left out")
+        yield folder
 
 
 @contextmanager
-def _bar(screen: TextConsole, total: int, *, live: bool) -> Iterator[Any]:
+def _terminable() -> Iterator[None]:
+    """End by SIGTERM as by Ctrl-C: after what is finished was named."""
+
+    def end(number: int, _: Any) -> None:
+        sys.exit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _bar(screen: TextConsole, total: int) -> Iterator[Any]:
     """Show texts that are done, of how many, their rate, and the time left; nothing where there is no terminal."""
     rate = TextColumn("{task.fields[rate]}")
     columns = TextColumn("text"), MofNCompleteColumn(), BarColumn(), rate, TimeRemainingColumn()
-    shown = Progress(*columns, console=screen, transient=True, disable=not (live and screen.is_terminal))
+    shown = Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal)
     with shown:
         begun: list[tuple[float, int]] = []
 
@@ -226,7 +227,7 @@ def _bar(screen: TextConsole, total: int, *, live: bool) -> Iterator[Any]:
 
 def _name(screen: TextConsole, reasons: Mapping[int, str]) -> None:
     """Say which lines are left out, and why."""
-    numbers = sorted({*reasons} - {0})
+    numbers = sorted(reasons)
     for number in numbers[:_SHOWN]:
         screen.print(f"line {number} is left out: {reasons[number]}", soft_wrap=True)
     if more := numbers[_SHOWN:]:

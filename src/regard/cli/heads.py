@@ -150,8 +150,8 @@ def heads(
                 "`--each-line` scores the heads on the lines of --text FILE: name it, and leave --pair, --ablate and "
                 "--for out"
             )
-        scores = scores_of_lines(text, model=model, folder=files.parts, num_workers=num_workers)
-        _print([] if scores is None else _shown(scores, sort, top, files))
+        with scores_of_lines(text, model=model, folder=files.parts, num_workers=num_workers) as scores:
+            _print(_shown(scores, sort, top, files))
         return
     words = None if text is None else read_text(text)
     progress = TextConsole(stderr=True)

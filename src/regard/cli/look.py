@@ -59,9 +59,6 @@ _Heads = Annotated[
 _Statistics = Annotated[
     str | None, typer.Option(help="What else an atlas is to hold, such as distance,first,induction.")
 ]
-_Resume = Annotated[
-    bool, typer.Option("--resume", metavar="", help="Go on with an atlas whose making was interrupted.")
-]
 _Strict = Annotated[
     bool, typer.Option("--strict/--no-strict", metavar="", help="Whether a layer that cannot be seen is an error.")
 ]
@@ -87,7 +84,6 @@ def look(
     layers: _Layers = None,
     heads: _Heads = None,
     statistics: _Statistics = None,
-    resume: _Resume = False,
     strict: _Strict = True,
     each_line: _EachLine = False,
     num_workers: NumWorkers = None,
@@ -104,14 +100,14 @@ def look(
         added = () if out.suffix.lower() in _SUFFIXES else extension_names("regard.renderers")
         check_output("--out", out, *_SUFFIXES, *(f".{name}" for name in added))
     if compare is not None:
-        _check_pair(tokens, target, layers, heads, statistics, keep != "maps" or resume or not strict)
+        _check_pair(tokens, target, layers, heads, statistics, keep != "maps" or not strict)
         look_compare(read, read_text(compare), model=model, token=token, layer=layer, head=head, words=words, out=out)
         return
     atlas = out if out is not None and out.suffix.lower() == ".atlas" else None
-    _check_single(words, for_atlas=atlas is None and (resume or keep != "maps" or bool(layers or heads or statistics)))
+    _check_single(words, for_atlas=atlas is None and (keep != "maps" or bool(layers or heads or statistics)))
     screen = TextConsole()
     progress = TextConsole(stderr=True)
-    with Watched(progress, atlas) as watched:
+    with Watched(progress) as watched:
         from regard.interpret.look import look as look_at  # here, because torch and transformers take seconds to load
         from regard.interpret.model_loading import load_to_look_once
 
@@ -126,7 +122,6 @@ def look(
             target=target,
             **chosen,
             out=atlas,
-            resume=resume,
             tokens=part,
             progress=watched.layer,
         )
@@ -209,8 +204,7 @@ def _check_single(words: str | None, *, for_atlas: bool) -> None:
         )
     if for_atlas:
         raise InputError(
-            "--keep, --layers, --heads, --statistics and --resume are for an atlas: add --out it.atlas, or leave them "
-            "out"
+            "--keep, --layers, --heads and --statistics are for an atlas: add --out it.atlas, or leave them out"
         )
 
 

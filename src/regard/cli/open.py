@@ -5,7 +5,7 @@ import os
 import webbrowser
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -19,7 +19,7 @@ __all__ = ["open_atlas"]
 def open_atlas(
     atlas: Annotated[
         Path | None,
-        typer.Argument(help="The file, from `regard look --out book.atlas` or `seen.save`, or one of q and k."),
+        typer.Argument(help="The file, from `regard look --out book.atlas` or `seen.save`."),
     ] = None,
     *,
     model: Annotated[
@@ -41,8 +41,10 @@ def open_atlas(
     progress = TextConsole(stderr=True)
     with contextlib.ExitStack() as stack:
         status = stack.enter_context(progress.status("loading the libraries"))
+        from regard.record.atlas import read_atlas
+
         web = _web()
-        shelf = web.Shelf() if atlas is None else web.Shelf(_records(atlas), atlas.name)
+        shelf = web.Shelf() if atlas is None else web.Shelf(read_atlas(atlas), atlas.name)
         listener = stack.enter_context(web.bind(port))
         reader = None
         if model is not None:
@@ -59,14 +61,6 @@ def open_atlas(
         with contextlib.suppress(KeyboardInterrupt):
             web.serve(app, listener)
     progress.print("closed")
-
-
-def _records(path: Path) -> tuple[Any, ...]:
-    """Return the records of an atlas, or of a file of queries and keys."""
-    from regard.interpret.qk_file import is_qk_file, read_qk_file
-    from regard.record.atlas import read_atlas
-
-    return (read_qk_file(path),) if is_qk_file(path) else read_atlas(path)
 
 
 def _web() -> ModuleType:

@@ -8,6 +8,7 @@ import os
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,16 +16,17 @@ import torch
 from regard.backends import preferred
 from regard.checks import check_unicode
 from regard.errors import InputError
+from regard.files import check_writable
 from regard.hub import Loaded
 from regard.interpret.model_loading import advice, load_model, model_for, positions
 from regard.interpret.watch import watch
+from regard.observe.recorder import OnLayerEnd
 from regard.observe.requested_statistics import Keep
 from regard.observe.selection import Heads, Keys, Queries
 from regard.problem import DEFAULT_MAX_BYTES
-from regard.record.atlas import read_atlas
+from regard.record.atlas import read_atlas, save_atlas
 from regard.record.highlight import Focus, choose_focus
 from regard.record.records import Layer, Record
-from regard.record.resumable_atlas import AtlasParts
 from regard.record.tokens import Token, is_word, token_row
 from regard.record.tokens_from_tokenizer import text_between, tokens_of
 from regard.render.notebook import record_html
@@ -57,13 +59,6 @@ class Prepared:
     loaded: Loaded
     inputs: dict[str, torch.Tensor]
     tokens: Mapping[str, tuple[tuple[Token, ...], ...]]
-
-    @property
-    def identity(self) -> dict[str, object]:
-        """What identifies this run: the ids of the text, and the weights and settings of the model."""
-        ids = [one.tolist() for _, one in sorted(self.inputs.items())]
-        text = hashlib.sha256(repr(ids).encode()).hexdigest()
-        return {"text": text, "model": self.loaded.name, **model_identity(self.loaded)}
 
     def run(self) -> None:
         """Run the model once; a language model computes the logits of the last position only, since they are
@@ -105,7 +100,6 @@ def look(
     statistics: Sequence[str] = (),
     max_bytes: int = DEFAULT_MAX_BYTES,
     out: str | os.PathLike[str] | None = None,
-    resume: bool = False,
     tokens: tuple[int, int] | None = None,
     strict: bool = True,
     progress: Progress | None = None,
@@ -127,9 +121,7 @@ def look(
         heads, queries, keys: The heads, queries and named spans of keys to record, as in `regard.watch`.
         statistics: Names of statistics to compute in the same pass.
         max_bytes: Limit of bytes for keep="weights" or "qk".
-        out: Path of an atlas to save. Finished layers are saved in a folder next to it, from which an interrupted run
-            can be resumed.
-        resume: Whether to reuse the layers that an interrupted run has saved there.
+        out: Path of an atlas to save, atomically, when the model has run.
         tokens: The first and the last token of a long text to run on, counted from 1; by default all.
         strict: Whether attention that ran and could not be recorded raises an error. With False, it is listed in the
             record's `missing`, and the result shows the rest.
@@ -138,18 +130,15 @@ def look(
 
     Raises:
         InputError: The text is empty, of one word or too long for the model; the model, word, layer, head or statistic
-            does not exist; or there are finished layers of an interrupted run, and `resume` is False or they belong to
-            another run.
+            does not exist; or `out` cannot be written.
     """
     prepared = prepare(text, model=model, target=target, tokens=tokens)
     loaded = prepared.loaded
     count = _count(loaded)
     _check_wanted(prepared, token, layer, head, count)
     _check_layers(loaded, layers or (), count)
-    part = None
     if out is not None:
-        settings = _settings(keep, layers, statistics, {"heads": heads, "queries": queries, "keys": keys})
-        part = AtlasParts(out, prepared.identity | settings, resume=resume)
+        check_writable(Path(out))
     with watch(
         loaded.model,
         keep=keep,
@@ -159,15 +148,15 @@ def look(
         keys=keys,
         statistics=statistics,
         max_bytes=max_bytes,
-        on_layer_end=_Telling(part, progress, count),
+        on_layer_end=_reporting(progress, count),
         strict=strict,
         tokenizer=loaded.tokenizer if statistics else None,
     ) as seen:
         prepared.run()
     record = dataclasses.replace(seen.record, tokens=prepared.tokens, model=loaded.name)
-    if part is not None:
-        part.finish(record)
-        record = read_atlas(part.out)[0]
+    if out is not None:
+        save_atlas((record,), out)
+        record = read_atlas(out)[0]
     try:
         focus = choose_focus(record, token=token, layer=layer, head=head)
     except InputError as problem:
@@ -182,42 +171,14 @@ def look(
     return LookResult(record, focus, loaded.name, "; ".join(filter(None, warnings)) or None)
 
 
-def _settings(
-    keep: Keep, layers: Sequence[int | str] | None, statistics: Sequence[str], chosen: Mapping[str, object]
-) -> dict[str, object]:
-    """Return what a run must have in common with an interrupted one to go on with its layers."""
-    settings: dict[str, object] = {
-        "keep": keep,
-        "layers": None if layers is None else list(layers),
-        "statistics": list(statistics),
-    }
-    return settings | {name: repr(getattr(one, "heads", one)) for name, one in chosen.items() if one is not None}
+def _reporting(progress: Progress | None, count: int | None) -> OnLayerEnd:
+    """Return a callback that reports each finished layer."""
 
+    def report(number: int, layer: Layer) -> None:  # noqa: ARG001
+        if progress is not None:
+            progress(number + 1, count)
 
-@dataclass(frozen=True)
-class _Telling:
-    """A callback that saves each finished layer and reports progress."""
-
-    part: AtlasParts | None
-    progress: Progress | None
-    count: int | None
-
-    def known(self, number: int, name: str) -> Layer | None:
-        """Return a layer that an earlier run has saved, or None."""
-        found = None if self.part is None else self.part.known(number, name)
-        if found is not None:
-            self._tell(number)
-        return found
-
-    def __call__(self, number: int, layer: Layer) -> Layer:
-        """Save the layer, if there is a folder, and report progress."""
-        kept = layer if self.part is None else self.part(number, layer)
-        self._tell(number)
-        return kept
-
-    def _tell(self, number: int) -> None:
-        if self.progress is not None:
-            self.progress(number + 1, self.count)
+    return report
 
 
 def _count(loaded: Loaded) -> int | None:

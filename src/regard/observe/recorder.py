@@ -13,7 +13,7 @@ from regard.observe.call_site import Site
 from regard.observe.passes import FinishedSite, ForwardPasses, Key, Running, running
 from regard.observe.requested_statistics import Asked, Keep
 from regard.observe.statistics.value_norm import output_projection
-from regard.observe.streams import Place, Places, name_streams
+from regard.observe.streams import Places, name_streams
 from regard.observe.token_ids import Listener
 from regard.observe.watched_call import WatchedCall
 from regard.record.missing_attention import BLOCKED, BLOCKS, OTHER_KEYS, Caller, Missing, sum_missing
@@ -24,11 +24,7 @@ __all__ = ["OnLayerEnd", "Recorder"]
 
 
 class OnLayerEnd(Protocol):
-    """A function that is called with each finished layer of one pass over a whole text.
-
-    An object may also have a method `known(number, name)`, which returns a layer that need not be recorded again, or
-    None.
-    """
+    """A function that is called with each finished layer of one pass over a whole text."""
 
     def __call__(self, number: int, layer: Layer) -> Layer | None:
         """Process a finished layer; return the layer for the record, or None for the layer itself."""
@@ -160,7 +156,7 @@ class Recorder:
             self._leave_out(site, caller)
             return None
         if site is None:
-            site = self._known(key, call) or self._new(key, call)
+            site = self._new(key, call)
             self._passes.add(key, site)
         self._passes.ran(caller.run)
         if isinstance(site, Site):
@@ -186,19 +182,6 @@ class Recorder:
             self.miss(caller, OTHER_KEYS)
         self.miss(caller, OTHER_KEYS)
 
-    def _known(self, key: Key, call: WatchedCall) -> FinishedSite | None:
-        """Return the finished site of a layer that is already known, so that its rows need not be computed."""
-        name, number = _named(key), len(self._passes.now.sites)
-        known = getattr(self._on_layer_end, "known", None)
-        layer = None if known is None else known(number, name)
-        if layer is None or (layer.batch, layer.heads) != (call.batch, call.heads):
-            return None
-        self._asked.watches(number, name)
-        return FinishedSite(self._place(key[0]), name, layer)
-
-    def _place(self, path: str) -> Place:
-        return self._places.of(path, {module: len(marks) for module, marks in self._marks.items()})
-
     def _loops(self, name: str, turn: int, call: WatchedCall) -> bool:
         """Return whether it is the next step of a recurrent decoder: one query over the keys of the previous call."""
         known = self._passes.now.sites.get((name, turn))
@@ -209,7 +192,7 @@ class Recorder:
         forward, module = self._passes.now, self.module
         parent = self._parents.get(id(module)) if module is not None else None
         name = _named(key)
-        place = self._place(key[0])
+        place = self._places.of(key[0], {module: len(marks) for module, marks in self._marks.items()})
         number = place.number if place.number is not None and not key[1] else len(forward.sites)
         cache = self._running.cache
         return Site(

@@ -38,13 +38,8 @@ _AT_ONCE = 2**24  # bytes per write
 Header = dict[str, Any]
 
 
-def save_atlas(
-    records: tuple[Record, ...], path: str | os.PathLike[str], *, by_way_of: str | os.PathLike[str] | None = None
-) -> None:
-    """Save records to one file, atomically.
-
-    `by_way_of` is the folder for the temporary file, on the same disk; by default it is the folder of `path`.
-    """
+def save_atlas(records: tuple[Record, ...], path: str | os.PathLike[str]) -> None:
+    """Save records to one file, atomically."""
     for record in records:
         try:
             _check_tokens(record)
@@ -63,7 +58,7 @@ def save_atlas(
         raw = arrays[name].raw
         header[name] = {"dtype": arrays[name].code, "shape": list(raw.shape), "data_offsets": [end, end + raw.nbytes]}
         end += raw.nbytes
-    _write(Path(path), header, [arrays[name].raw for name in order], by_way_of)
+    _write(Path(path), header, [arrays[name].raw for name in order])
 
 
 def _about(number: int, record: Record, arrays: dict[str, Stored]) -> dict[str, Any]:
@@ -93,11 +88,11 @@ def _about(number: int, record: Record, arrays: dict[str, Stored]) -> dict[str, 
     }  # fmt: skip
 
 
-def _write(target: Path, header: Header, arrays: list[npt.NDArray[Any]], folder: str | os.PathLike[str] | None) -> None:
+def _write(target: Path, header: Header, arrays: list[npt.NDArray[Any]]) -> None:
     """Write a safetensors file to a temporary file, and replace the old file when it is complete."""
     text = json.dumps(header, ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
-    with whole_file(target, by_way_of=None if folder is None else Path(folder)) as file:
+    with whole_file(target) as file:
         file.write(struct.pack("<Q", len(text)) + text)
         for array in arrays:
             data = numbers_of(array)

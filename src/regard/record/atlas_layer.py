@@ -79,15 +79,6 @@ class StoredLayer(Layer):
             one.check_file()
             return  # all are of one file
 
-    def verify(self) -> None:
-        """Verify the checksum of every array.
-
-        Raises:
-            AtlasError: An array is damaged.
-        """
-        for one in (*self._arrays.values(), *self._held.values()):
-            one.verify()
-
     def _shape(self, name: str) -> tuple[int, ...]:
         stored: Mapping[str, Stored] = vars(self).get("_arrays", {})
         return stored[name].shape if name in stored else super()._shape(name)  # without loading it
