@@ -26,10 +26,10 @@ import torch
 
 import regard
 from regard.interpret.model_loading import load_model
-from regard.record.tokens_from_tokenizer import tokens_of
 from regard.record.atlas import save_atlas
 from regard.record.highlight import choose_focus
 from regard.record.records import Record
+from regard.record.tokens_from_tokenizer import tokens_of
 from regard.render.page import write_page
 from regard.tensors import human_bytes
 from regard_bench.cases.inputs import real_tokens

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from regard.record.records import Layer, Record
-from regard.record.weights_on import rows_with_weight, weights_of_pairs
+from regard.record.weights_on import rows_with_weight, weights_of_pairs, weights_on
 
 __all__ = ["HEAD_SINK", "MOST", "PATTERNS", "SinkKey", "find_sinks", "head_patterns", "is_causal"]
 
@@ -21,6 +21,7 @@ MOST = 0.5  # share of a head's weight from which a rule or pattern describes it
 _EVEN = 0.9
 HEAD_SINK = 0.3  # ε of Gu 2024: a head whose mean weight on the first token is above it rests there
 LEAST = 0.05  # share of the weight of the queries that can see it, as the mean over the layer's heads
+_FIRST = 8  # queries of which all known weights tell whether attention is causal
 ABOVE_EVEN = 4  # multiple of an even share of all weight
 _ABOVE_BLIND = 2  # multiple of its weight under uniform attention
 _SEEN_BY = 0.25  # share of the queries that must see it, which excludes keys that only the last few queries see
@@ -144,8 +145,16 @@ def _has_common_positions(layer: Layer) -> bool:
 
 
 def is_causal(layer: Layer, batch_index: int = 0) -> bool:
-    """Return whether no query of a text attends to a later key; the queries are the last positions of the keys."""
+    """Return whether no query of a text attends to a later key; the queries are the last positions of the keys.
+
+    Seen in the strongest keys of all queries, and in all keys of the first ones, as far as they are known: those have
+    most keys after them, of which the strongest need not be one.
+    """
     if not _has_common_positions(layer):
         return False
     places: npt.NDArray[np.int64] = np.arange(layer.queries) + layer.keys - layer.queries
-    return bool((layer.top_keys[batch_index] <= places[None, :, None]).all())
+    if (layer.top_keys[batch_index] > places[None, :, None]).any():
+        return False
+    first = np.flatnonzero(rows_with_weight(layer, batch_index))[:_FIRST]
+    weights = np.nan_to_num(weights_on(layer, batch_index, layer.recorded_heads, first.tolist()))
+    return not bool((weights * (np.arange(layer.keys) > places[first, None])).any())
