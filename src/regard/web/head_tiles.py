@@ -141,13 +141,15 @@ class HeadTiles:
     def tops(self, *, sinks: bool = True) -> dict[Pool, dict[int, float]]:
         """Return the largest cell at each step, for a colour scale that does not change when the map is moved.
 
-        The values between single weights and the cells of the stored map, whose largest values are known, are
-        interpolated.
+        Where single weights are computed, or are too many, the values between them and the cells of the stored map,
+        whose largest values are known, are interpolated.
         """
         return {"mean": self._tops("mean", sinks), "max": self._tops("max", sinks)}
 
     def _tops(self, pool: Pool, sinks: bool) -> dict[int, float]:
         matrix, step = self.matrix, max(self.layer.query_bin, self.layer.key_bin)
+        if self.layer.exact is not None and matrix.queries * matrix.keys <= _DENSE:
+            step = 1
         everything = slice(0, matrix.queries), slice(0, matrix.keys)
         cells = self._plain(*everything, step, pool) if sinks else self.tile(*everything, step, pool, sinks=False)
         tops, base = {step: _largest(cells)}, step
