@@ -10,7 +10,7 @@
 
 namespace regard {
 
-// The record of src/regard/observe/compiled_pass.py, each of one thread. Keys are numbered from the first one of `packed`,
+// The record of src/regard/observe/native_pass.py, each of one thread. Keys are numbered from the first one of `packed`,
 // which has 64 columns a row, not panels.
 struct Rows {
     Address q;       // (rows + 3, depth) floats, scaled

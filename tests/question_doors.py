@@ -653,16 +653,17 @@ def ask_page(watched: Watched, ledger: Ledger, door: str = "page") -> None:
         known = held.known(b, h)
         query, key = watched.pair(held, b, h)
         _ask_weight(client, ledger, door, place, held, (query, key), (weights, clean), (room, clean_room), bool(sunk))
-        for sinks, dense, allowed in ((1, weights, room), (0, clean, clean_room)):
+        rid = known & known[:, sunk].all(-1, keepdims=True)  # without the sinks, whose weights have to be known too
+        for sinks, dense, allowed, sure in ((1, weights, room, known), (0, clean, clean_room, rid)):
             what = f"row {query} of {name}, sinks={sinks}"
             with ledger.asks(door, what):
                 line = client.floats("/line", **place, axis="row", at=query, sinks=sinks)
-                ledger.number(door, what, line, dense[query], allowed[query], unknown=~known[query])
+                ledger.number(door, what, line, dense[query], allowed[query], unknown=~sure[query])
             for at in {key, *sunk[:1]}:
                 what = f"column {at} of {name}, sinks={sinks}"
                 with ledger.asks(door, what):
                     line = client.floats("/line", **place, axis="column", at=at, sinks=sinks)
-                    ledger.number(door, what, line, dense[:, at], allowed, unknown=~known[:, at])
+                    ledger.number(door, what, line, dense[:, at], allowed, unknown=~sure[:, at])
             step, pool = int(2 ** rng.integers(0, 7)), str(rng.choice(["mean", "max"]))
             _ask_tile(client, ledger, door, place, held, step, stored, pool, sinks, sunk, dense, allowed)
 

@@ -283,7 +283,7 @@ def test_an_atlas_keeps_what_was_asked_for(run, tmp_path: Path) -> None:
     assert [(layer.number, layer.qk is not None) for layer in seen.layers] == [(1, True), (3, True)]
     assert list(seen.layers[0].statistics) == ["distance", "induction"]
     n = seen.layers[0].queries
-    whole = seen.layers[0].qk.whole(0, 2, n, n)
+    whole = seen.layers[0].qk.tile(0, 2, slice(0, n), slice(0, n))
     assert abs(whole - seen.weights(layer=1, head=2)[0]).max() < 1e-6
 
 
@@ -371,7 +371,7 @@ def test_an_atlas_whose_making_ends_at_any_moment_is_the_old_one_or_the_new(tmp_
             new = out.read_bytes() != old
             for layer in record.layers:  # every checksum holds
                 assert layer.mean.shape == layer.max.shape
-                assert not new or layer.qk.whole(0, 0, layer.queries, layer.keys).shape == (layer.queries, layer.keys)
+                assert not new or layer.qk.tile(0, 0, slice(0, 9), slice(0, 9)).shape == (9, 9)
         server.stdin.close()
     assert new
     assert len(ends) > 3

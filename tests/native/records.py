@@ -24,9 +24,9 @@ from regard.backends.native import library, threads
 from regard.backends.native.record import CALL, ROWS
 from regard.backends.native.sizes import BLOCK, LANES, STRIPS
 from regard.normalizers import Sigmoid, Softmax
-from regard.observe import compiled_pass
+from regard.observe import native_pass
+from regard.observe.call_kinds import CallFromQK
 from regard.observe.statistics import Extent, Top
-from regard.observe.weights_from_qk import CallFromQK
 from regard.problem import Problem
 from regard_bench import machine_peak
 from regard_bench.shares import Resource
@@ -282,7 +282,7 @@ def _recorded() -> Iterator[_Recorder]:
             stack.enter_context(patch.object(threads, "run_on_threads", recorder.run_on_threads))
             stack.enter_context(patch.object(machine_peak, "run_on_threads", recorder.run_on_threads))
             stack.enter_context(patch.object(machine_peak, "_TIMES", 5))
-            stack.enter_context(patch.object(compiled_pass, "_PAIRS", 20_000))  # several blocks of rows in small calls
+            stack.enter_context(patch.object(native_pass, "_PAIRS", 20_000))  # several blocks of rows in small calls
             yield recorder
     finally:
         torch.set_num_threads(before)
@@ -495,7 +495,7 @@ def _summarize(queries: int, keys: int, width: int, mask: masks.Mask | None, cou
     call = CallFromQK(Problem.of(q, 2 * k, k, mask=mask))
     sizes = 1, 1, start + queries, keys
     extent = Extent(*sizes, torch.float32, torch.device("cpu"), keys - start - queries, around=call)
-    for portion in compiled_pass.portions(call, (Top(count),), extent, start):
+    for portion in native_pass.portions(call, (Top(count),), extent, start):
         for _rows in portion():
             pass
 

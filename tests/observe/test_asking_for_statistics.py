@@ -15,8 +15,8 @@ from torch.nn import functional
 
 import regard
 from regard.observe import statistics
+from regard.observe.call_kinds import CallFromQK
 from regard.observe.statistics import Mass, Rollout, Rows, ValueNorm, of_weights
-from regard.observe.weights_from_qk import CallFromQK
 from regard.record.atlas import read_atlas, save_atlas
 from regard.record.records import Record
 from sweeps import sweep

@@ -1,4 +1,4 @@
-"""The compiled pass serves `regard.watch`; that it gives what dense weights give, test_compiled_pass tests."""
+"""The compiled pass serves `regard.watch`; that it gives what dense weights give, test_native_pass tests."""
 
 import dataclasses
 

@@ -174,7 +174,7 @@ def test_cross_attention_counts_both_texts_from_their_own_beginning(tmp_path):
     for kept in both(seen, tmp_path):
         expected = dense(q, k, k).weights
         assert kept.tile(0, 1, slice(0, 23), slice(0, 61)).shape == (23, 61)
-        np.testing.assert_allclose(kept.whole(1, 2, 23, 61), expected[1, 2], rtol=1e-12)
+        np.testing.assert_allclose(kept.tile(1, 2, slice(0, 23), slice(0, 61)), expected[1, 2], rtol=1e-12)
 
 
 def test_queries_that_are_the_last_positions_keep_their_place(tmp_path):
@@ -185,7 +185,9 @@ def test_queries_that_are_the_last_positions_keep_their_place(tmp_path):
     expected = dense(q, k, k, visible=visible[38:], bias=alibi(4, 23, 61)).weights
     for kept in both(seen, tmp_path):
         for head in range(4):
-            np.testing.assert_allclose(kept.whole(1, head, 23, 61), expected[1, head], rtol=1e-10, atol=1e-12)
+            np.testing.assert_allclose(
+                kept.tile(1, head, slice(0, 23), slice(0, 61)), expected[1, head], rtol=1e-10, atol=1e-12
+            )
 
 
 def test_a_factor_multiplies_the_softmax(tmp_path):
@@ -308,7 +310,9 @@ def test_a_static_cache_has_room_behind_its_newest_key(tmp_path):
     expected = dense(q, k, k, visible=causal(12, 12)).weights
     for kept in both(seen, tmp_path):
         for head in range(2):
-            np.testing.assert_allclose(kept.whole(0, head, 12, 12), expected[0, head], rtol=1e-12, atol=1e-15)
+            np.testing.assert_allclose(
+                kept.tile(0, head, slice(0, 12), slice(0, 12)), expected[0, head], rtol=1e-12, atol=1e-15
+            )
 
 
 def test_what_a_model_writes_over_afterwards_was_copied():
@@ -323,7 +327,7 @@ def test_what_a_model_writes_over_afterwards_was_copied():
 
     with regard.watch(model := Overwriting(), keep="qk") as seen:
         model()
-    np.testing.assert_allclose(seen.layers[0].qk.whole(0, 1, 12, 12), expected[0, 1], rtol=1e-12)
+    np.testing.assert_allclose(seen.layers[0].qk.tile(0, 1, slice(0, 12), slice(0, 12)), expected[0, 1], rtol=1e-12)
 
 
 # --- a matrix of a long text
@@ -492,7 +496,9 @@ def test_a_padded_batch_is_kept_as_flags_and_not_as_pairs():
     near_all = dense(q, q, q, visible=f64(mask) > 0).weights
     for batch_index in range(2):
         for head in range(2):
-            np.testing.assert_allclose(kept.whole(batch_index, head, N, N), near_all[batch_index, head], atol=1e-12)
+            np.testing.assert_allclose(
+                kept.tile(batch_index, head, slice(0, N), slice(0, N)), near_all[batch_index, head], atol=1e-12
+            )
 
 
 def test_every_part_of_the_equation_has_a_serial_form():

@@ -10,8 +10,8 @@ from oracles import causal, dense, entropy, f64, window
 from regard.masks import Causal, Padding, Window
 from regard.normalizers import Softmax
 from regard.observe import weight_rows
+from regard.observe.call_kinds import CallFromQK, CallFromWeights
 from regard.observe.statistics import Extent, HeatMap
-from regard.observe.weights_from_qk import CallFromQK, CallFromWeights
 from regard.problem import Problem
 from regard.scores import ScaledDot
 from sweeps import sweep

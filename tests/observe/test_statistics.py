@@ -8,11 +8,11 @@ import torch
 
 from oracles import causal, dense, entropy, f64, pooled, window
 from regard.masks import Causal, MaskMod, Padding, Window
+from regard.observe.call_kinds import CallFromQK, CallFromWeights
 from regard.observe.statistics import Distance, Entropy, Extent, HeatMap, Mass, Received, Top, Weights
 from regard.observe.statistics.default_statistics import bin_width
 from regard.observe.watched_call import Ids
 from regard.observe.weight_rows import RowBlock
-from regard.observe.weights_from_qk import CallFromQK, CallFromWeights
 from regard.problem import Problem
 from sweeps import sweep
 

@@ -500,7 +500,7 @@ def touched(path):
             for field in dataclasses.fields(Layer):
                 getattr(one, field.name)
             if one.qk is not None:
-                one.qk.whole(0, 0, one.queries, one.keys)
+                one.qk.tile(0, 0, slice(0, one.queries), slice(0, one.keys))
 
 
 def test_every_flipped_bit_of_the_numbers_is_noticed(path):

@@ -115,7 +115,7 @@ def used(path):
                 if one.exact is not None or one.qk is not None:
                     record.weights(**at)
                 if one.qk is not None:
-                    one.qk.whole(batch_index, head, one.queries, one.keys)
+                    one.qk.tile(batch_index, head, slice(0, one.queries), slice(0, one.keys))
                 record.top(**at, query=-1, batch_index=batch_index)
                 record.heatmap(**at, pool="max"), record.entropy(**at), record.received(**at)
                 step = Matrix(one, head, batch_index).finest

@@ -52,6 +52,13 @@ class ModelFiles:
             self._asked["local_files_only"] = is_offline(self.name, **given)
 
     @property
+    def chosen(self) -> str:
+        """The name of exactly these files: of a run, whose last checkpoint changes while it trains, the folder of its
+        model or checkpoint.
+        """
+        return str(self._folders[0]) if self.step_folder or resolve(self.name).kind == "saved" else self.name
+
+    @property
     def folder(self) -> Path | None:
         """The folder with the configuration and the tokenizers, None of an id of the hub."""
         return self._folders[-1] if self._folders else None

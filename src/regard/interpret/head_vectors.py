@@ -10,10 +10,10 @@ from regard.functional import attention
 from regard.heads.steps import CapturedHead, Worked, work_captured
 from regard.interpret.look import look, prepare
 from regard.interpret.watch import read_attention
+from regard.observe.call_kinds import CallFromQK
 from regard.observe.intercept import Interception
 from regard.observe.recorder import Recorder
 from regard.observe.watched_call import WatchedCall
-from regard.observe.weights_from_qk import CallFromQK
 from regard.record.tokens import TokenRow, token_row
 
 __all__ = ["HeadSteps", "capture_head", "choose", "head_steps"]

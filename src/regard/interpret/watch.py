@@ -14,6 +14,7 @@ from regard.interpret.observation import Observation
 from regard.interpret.unsupported import why_incomplete, why_nothing
 from regard.interpret.vision_transformers import patch_tokens
 from regard.masks import BoundMask
+from regard.observe.call_kinds import CallFromQK
 from regard.observe.intercept import Interception
 from regard.observe.intercept.compiled_code import refuse_compiled, refusing_compiled_code
 from regard.observe.intercept.interception import Reader
@@ -23,7 +24,6 @@ from regard.observe.selection import Heads, Keys, Queries
 from regard.observe.statistics import KeySpanSums, Statistic
 from regard.observe.token_ids import GivenTokens, Heard, Named, Streams
 from regard.observe.watched_call import WatchedCall
-from regard.observe.weights_from_qk import CallFromQK
 from regard.parallel.dtensors import read
 from regard.parallel.sequence_parallel import SequenceShards, attend_local, call_over_shards
 from regard.parallel.watched_shards import CallFromShards

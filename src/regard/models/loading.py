@@ -1,4 +1,6 @@
-"""A model with its tokenizer, opened by its name in modules of ours; of what regard saved, called as transformers'."""
+"""What regard saved, opened by its name: the model in modules of ours, called as those of transformers, and its
+tokenizer; and the tokenizer of any model, by transformers.
+"""
 
 from typing import Any
 
@@ -25,9 +27,10 @@ def saved_model(name: str) -> Transformer | RecurrentSeq2Seq:
     Raises:
         InputError: There is none, or its files were changed.
     """
-    saved = Checkpoint(name).config().get("regard")
+    checkpoint = Checkpoint(name)
+    saved = checkpoint.config().get("regard")
     recurrent = isinstance(saved, dict) and saved.get("kind") == RecurrentConfig.__name__
-    return (RecurrentSeq2Seq if recurrent else Transformer).from_pretrained(name)
+    return (RecurrentSeq2Seq if recurrent else Transformer).from_pretrained(checkpoint.chosen)
 
 
 def load_saved(name: str) -> Loaded:
@@ -45,10 +48,10 @@ def load_saved(name: str) -> Loaded:
         MissingExtraError: transformers or tokenizers is not installed.
     """
     files = ModelFiles(name)
-    opened = AsTransformers(saved_model(name).eval())
+    opened = AsTransformers(saved_model(files.chosen).eval())
     kind = opened.config.kind
     if files.file("tokenizer_config.json") is not None:
-        return Loaded(name, opened, load_tokenizer(name), kind)
+        return Loaded(name, opened, load_tokenizer(files.chosen), kind)
     if kind == "encoder-decoder":
         source, target = (files.file(f"{side}.json") for side in ("source", "target"))
         if source is None or target is None:

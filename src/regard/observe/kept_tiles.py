@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
@@ -33,11 +34,16 @@ _BROKEN = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, 
 
 
 def weights(kept: Kept, batch_index: int, heads: slice, rows: slice, columns: slice) -> npt.NDArray[Any]:
-    """Return every weight of a rectangle (heads, rows, columns), in float64; the rows of each call are computed with
-    its own mask, bias and scale. Of heads that share their keys, `heads` are some, or all of several groups.
+    """Return every weight of a rectangle (heads, rows, columns), in float32 or the wider type of the queries; the rows
+    of each call are computed with its own mask, bias and scale. Of heads that share their keys, `heads` are some, or
+    all of several groups.
+
+    Not in a wider type: the log-sum-exps are those of scores in this type, and most of what rounding does to a score
+    cancels in the difference.
     """
     sizes = [one.stop - one.start for one in (heads, rows, columns)]
-    found = torch.zeros(*sizes, dtype=torch.float64, device="cpu")
+    wide = torch.float64 if kept.arrays["q"].dtype == np.float64 else torch.float32
+    found = torch.zeros(*sizes, dtype=wide, device="cpu")
     with _threads(math.prod(sizes)):
         _fill(found, kept, slice(batch_index, batch_index + 1), heads, rows, columns)
     array: npt.NDArray[Any] = found.numpy()
@@ -76,8 +82,11 @@ def _fill(found: Tensor, kept: Kept, batch: slice, heads: slice, rows: slice, co
 
 def _weigh(problem: Problem, part: Part, q: Tensor, k: Tensor, lse: Tensor) -> Tensor:
     """Return weights of rows whose log-sum-exps are known: +inf of rows that see nothing, or were not chosen."""
+    wide = torch.promote_types(q.dtype, torch.float32)
+    peak = lse.to(wide)
+    total = (lse - peak).exp().nan_to_num(1.0).to(wide)  # what rounding took from the logarithm
     with plain_mode(q.device):
-        found, _ = weigh(problem, part, q.double(), k.double(), Sums(lse, torch.ones_like(lse)))
+        found, _ = weigh(problem, part, q.to(wide), k.to(wide), Sums(peak, total))
     return found if is_softmax(problem.normalizer) else found.masked_fill(lse.isposinf().unsqueeze(-1), 0.0)
 
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from regard.backends import preferred
 from regard.backends.native.choice import takes_some
 from regard.errors import ObservationError
-from regard.observe import compiled_pass
+from regard.observe import native_pass
 from regard.observe.requested_statistics import RESERVED, needs_of
 from regard.observe.statistics import Extent, Statistic
 from regard.observe.statistics.base import Need
@@ -56,10 +56,10 @@ class Folding:
         self._check_parts(extent)
         if self._later:
             self._wait(extent, start)
-        wanted, reason = _wants_compiled_pass(extent), None
+        wanted, reason = _wants_native_pass(extent), None
         if wanted:
             assert extent.around is not None
-            reason = compiled_pass.refuses(extent.around, _sweeping(self._now))
+            reason = native_pass.refuses(extent.around, _sweeping(self._now))
         _sweep(self._now, extent, start, compiled=wanted and reason is None)
         if preferred() != "auto":
             self.fallback_reason = self.fallback_reason or reason
@@ -150,7 +150,7 @@ class Folding:
 _LONG = 512  # keys from which on the pass was measured to be faster
 
 
-def _wants_compiled_pass(extent: Extent) -> bool:
+def _wants_native_pass(extent: Extent) -> bool:
     """Return whether the compiled pass is to process a call: for regard.use_backend, or because the call is long."""
     backend = preferred()
     return backend == "native" or (backend == "auto" and extent.keys >= _LONG and takes_some(extent.device))
@@ -176,7 +176,7 @@ def _sweep(statistics: list[Statistic], extent: Extent, start: int, *, compiled:
                 statistic.fold(rows)
 
         if compiled:
-            portions = compiled_pass.portions(around, folding, extent, start)
+            portions = native_pass.portions(around, folding, extent, start)
         else:
             portions = around.portions(start, bin_width(extent.queries))
         _fold_all(portions, folding, extent, fold)

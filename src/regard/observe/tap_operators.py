@@ -16,9 +16,9 @@ from torch import Tensor
 
 from regard.backends.call_form import read
 from regard.errors import ObservationError
+from regard.observe.call_kinds import CallFromQK
 from regard.observe.intercept.torch_attention_calls import problem_of_sdpa
 from regard.observe.weigh import plain_mode
-from regard.observe.weights_from_qk import CallFromQK
 
 __all__ = ["TAP_CALL_ROWS", "TAP_ROWS"]
 

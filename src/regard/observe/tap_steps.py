@@ -132,7 +132,7 @@ class TapSteps:
         return found if known else None
 
     def capture(
-        self, site: TapSite, sizes: tuple[int, int], newest: Callable[[], int], weigh: Callable[[Rows], Tensor]
+        self, site: TapSite, sizes: tuple[int, int], newest: Callable[[], int], weights_of: Callable[[Rows], Tensor]
     ) -> None:
         """Take the weights of a call with `sizes` (queries, keys); `newest` finds the column of its newest key."""
         queries, keys = sizes
@@ -153,7 +153,7 @@ class TapSteps:
         step.weights[site] = (
             torch.empty(0, dtype=torch.float32, device="cpu")
             if nothing
-            else self._over_keys(weigh(step.rows), keys, site, end)
+            else self._over_keys(weights_of(step.rows), keys, site, end)
         )
 
     def place(self, site: TapSite, queries: int, newest: Callable[[], int]) -> None:

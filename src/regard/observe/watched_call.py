@@ -1,6 +1,6 @@
 """One watched call: sizes, rows of weights, values, output, gradient and token ids, from interception to statistics.
 
-`weights_from_qk` has its two kinds, for calls with known q and k and for weights that a model has computed itself.
+`call_kinds` has its two kinds, for calls with known q and k and for weights that a model has computed itself.
 """
 
 import copy

@@ -1,6 +1,7 @@
-"""Weights of any part of a call, from its queries and keys: what watch, tap and records ask for, in one way.
+"""Weights of rows of a call, from its queries and keys, for the second pass of a watch and for a tap.
 
-The formula is that of `backends/formula.py`; here are the types and modes in which it is asked outside of a call.
+The formula is that of `backends/formula.py`; here are the type and the modes in which it is asked outside of a call.
+Ranks and records, whose queries and keys lie elsewhere, ask it themselves, in the same modes.
 """
 
 import contextlib
@@ -42,7 +43,8 @@ def hiding(problem: Problem) -> Problem:
     """Return a call whose mask hides what the numbers of its bias hide: what a model adds to its scores is its mask."""
     if type(problem.bias) is not DenseBias:
         return problem
-    shown: Mask = Dense.over(problem.bias.four.detach() > HIDDEN).with_place(q_offset=problem.q_offset)
+    shown: Mask = Dense.over(~(problem.bias.four.detach() <= HIDDEN))  # NaN hides nothing, as in the model
+    shown = shown.with_place(q_offset=problem.q_offset)
     shown = shown if problem.mask is None else problem.mask.mask & shown
     bound = BoundMask(shown, problem.queries, problem.keys, problem.q_offset, given=shown)
     return replace(problem, mask=bound)

@@ -19,10 +19,10 @@ from regard.backends.formula import weigh
 from regard.errors import ObservationError
 from regard.normalizers import Softmax
 from regard.normalizers.softmax import Sums
+from regard.observe.call_kinds import place_of, visible_pairs
 from regard.observe.watched_call import SHARDED, Rows, WatchedCall
 from regard.observe.weigh import hiding, plain_mode
 from regard.observe.weight_rows import BLOCK_ELEMENTS, RowBlock
-from regard.observe.weights_from_qk import place_of, visible_pairs
 from regard.parallel.attend import lay_out
 from regard.parallel.dtensors import Local
 from regard.parallel.exchange import Exchange

@@ -1,24 +1,21 @@
 """Recorded queries and keys of one call site, and the other data needed to compute any rectangle of weights.
 
-    p_ij = exp(cap(scale · score(q_i, k_j)) + bias_ij − lse_i)   where mask_ij
+    p_ij = weight_factor_ij · exp(cap(scale · score(q_i, k_j)) + bias_ij − lse_i)   where mask_ij
 
-With the log-sum-exp of each row (including the sink), the cost of a tile is that of its own pairs instead of whole
-rows. The arrays are NumPy arrays, or memory-mapped from an atlas; torch is imported when the first rectangle is
-computed.
+of a softmax; of another normalizer, its own weights. With the log-sum-exp of each row (including the sink), the cost of
+a tile is that of its own pairs instead of whole rows. The arrays are NumPy arrays, or memory-mapped from an atlas;
+torch is imported when the first rectangle is computed.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from regard.hooks import kept_weights
 
 __all__ = ["Kept", "Segment"]
-
-_PAIRS = 2**20  # pairs computed in one step
 
 
 @dataclass(frozen=True)
@@ -56,23 +53,11 @@ class Kept:
         return sum(self.arrays[name].nbytes for name in ("q", "k", "lse"))
 
     def tile(self, batch_index: int, head: int, rows: slice, columns: slice) -> npt.NDArray[Any]:
-        """Return every weight of a rectangle of one head (rows, columns), in float64."""
+        """Return every weight of a rectangle of one head (rows, columns), in the type of the record."""
         found: npt.NDArray[Any] = self.tiles(batch_index, slice(head, head + 1), rows, columns)[0]
         return found
 
     def tiles(self, batch_index: int, heads: slice, rows: slice, columns: slice) -> npt.NDArray[Any]:
-        """Return every weight of a rectangle of some heads (heads, rows, columns), in float64: one head, or all."""
+        """Return every weight of a rectangle of one head, or all (heads, rows, columns), in the type of the record."""
         found: npt.NDArray[Any] = kept_weights().weights(self, batch_index, heads, rows, columns)
         return found
-
-    def bands(self, rows: slice, columns: slice, step: int) -> Iterator[slice]:
-        """Yield the rows of a rectangle in bands of a multiple of `step`, to limit the number of pairs per band."""
-        tall = max(1, _PAIRS // (columns.stop - columns.start) // step) * step
-        for top in range(rows.start, rows.stop, tall):
-            yield slice(top, min(top + tall, rows.stop))
-
-    def whole(self, batch_index: int, head: int, queries: int, keys: int) -> npt.NDArray[Any]:
-        """Return all weights of one head."""
-        columns = slice(0, keys)
-        bands = self.bands(slice(0, queries), columns, 1)
-        return np.concatenate([self.tile(batch_index, head, band, columns) for band in bands])

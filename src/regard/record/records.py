@@ -5,7 +5,6 @@ exact. Otherwise it contains pooled heat maps, the strongest keys of each query,
 attention that each key received.
 """
 
-import itertools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -99,9 +98,7 @@ class Answers:
                 f"of layer {_called(layer, seen)} would take {needed:,} bytes, more than {_BUDGET:,}: ask for a "
                 "rectangle with regard.record.tiles.Matrix(layer, head).tile(...)"
             )
-        found = np.empty((seen.batch, len(heads), seen.queries, seen.keys), seen.entropy.dtype)
-        for batch_index, (at, one) in itertools.product(range(seen.batch), enumerate(heads)):
-            found[batch_index, at] = seen.qk.whole(batch_index, one, seen.queries, seen.keys)
+        found = np.stack([weights_on(seen, one, heads, range(seen.queries)) for one in range(seen.batch)])
         return found[:, 0] if single else found
 
     def heatmap(

@@ -15,6 +15,7 @@ from regard.record.layers import Layer, head_at
 __all__ = ["Matrix", "Pool", "cell_areas", "pooled"]
 
 _CELLS = 2**22  # maximum size of one computed tile
+_PAIRS = 2**20
 
 Pool = Literal["mean", "max"]
 Array = npt.NDArray[np.floating]
@@ -96,7 +97,8 @@ class Matrix:
                 f"a tile that is computed must have at most {_CELLS:,} cells, got {cells:,}: ask for a part of it, or "
                 "for a larger `step`"
             )
-        bands = kept.bands(rows, columns, step)
+        tall = max(1, _PAIRS // (columns.stop - columns.start) // step) * step  # computed at a time
+        bands = [slice(top, min(top + tall, rows.stop)) for top in range(rows.start, rows.stop, tall)]
         parts = [pooled(kept.tile(self.batch_index, self.head, band, columns), step, step, pool) for band in bands]
         return np.concatenate(parts).astype(self._dtype, copy=False)
 

@@ -14,7 +14,7 @@ from regard.record.layers import Layer
 
 __all__ = ["rows_with_weight", "weights_of_pairs", "weights_on"]
 
-_PAIRS = 2**21  # computed at a time, in float64
+_PAIRS = 2**21  # computed at a time
 _BAND = 32  # neighbouring queries whose pairs are computed together, and of these those that were asked for are taken
 
 Array = npt.NDArray[np.floating[Any]]
@@ -77,7 +77,8 @@ def _computed(layer: Layer, batch_index: int, heads: list[int], rows: list[int],
         return found
     assert layer.qk is not None
     around = slice(min(columns), max(columns) + 1)
-    at = [column - around.start for column in columns]
+    whole = columns == list(range(around.start, around.stop))
+    at: Any = slice(None) if whole else [column - around.start for column in columns]
     recorded = [(place, head) for place, head in enumerate(heads) if head in layer.recorded_heads]
     together = [head for _, head in recorded] == list(range(layer.heads))
     tall = max(1, _PAIRS // ((around.stop - around.start) * (layer.heads if together else 1)))
@@ -109,9 +110,10 @@ def _known(layer: Layer, batch_index: int, heads: list[int], rows: list[int], co
     kept = layer.top_keys[batch_index][np.ix_(heads, rows)]  # (heads, queries, strongest)
     weights = layer.top_weights[batch_index][np.ix_(heads, rows)]
     full = (kept >= 0).all(-1, keepdims=True) & np.isin(heads, layer.recorded_heads)[:, None, None]
-    place = np.full(layer.keys + 1, len(columns))  # the last is that of key −1
-    place[columns] = range(len(columns))
-    found = np.zeros((*kept.shape[:2], len(columns) + 1), weights.dtype)
+    wanted, at = np.unique(np.array(columns, np.intp), return_inverse=True)
+    place = np.full(layer.keys + 1, len(wanted))  # the last is that of key −1
+    place[wanted] = range(len(wanted))
+    found = np.zeros((*kept.shape[:2], len(wanted) + 1), weights.dtype)
     found[:] = np.where(full, np.nan, 0)
     np.put_along_axis(found, place[kept], weights, -1)
-    return found[..., :-1]
+    return found[..., at]

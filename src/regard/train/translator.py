@@ -123,7 +123,7 @@ class Translator:
                 raise ValueError(f"it must have two languages and a script, got {about}")
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
             raise InputError(f"cannot read {found}: {problem}") from problem
-        model = saved_model(str(path))  # first: it checks the checksums of the other files too
+        model = saved_model(files.chosen)  # first: it checks the checksums of the other files too
         reads, writes = (Tokenizer.load(found.with_name(f"{side}.json")) for side in ("source", "target"))
         return cls(model, reads, writes, source, target, script)
 

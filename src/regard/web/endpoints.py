@@ -117,7 +117,7 @@ def _bytes(values: npt.NDArray[np.floating[Any]]) -> bytes:
 
 
 def _weight(shelf: Shelf, asked: _Asked) -> Answer:
-    """Return one exact weight."""
+    """Return one weight, or its upper bound where it is not known."""
     sheet = asked.head_tiles(shelf)
     query = _below("query", asked.number("query"), sheet.matrix.queries)
     return sheet.weight(query, _below("key", asked.number("key"), sheet.matrix.keys))

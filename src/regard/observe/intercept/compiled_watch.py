@@ -15,6 +15,7 @@ from torch._dynamo import pgo
 from torch.fx import GraphModule
 
 from regard.errors import ObservationError
+from regard.observe.call_kinds import CallFromQK
 from regard.observe.intercept.compiled_code import EAGERLY
 from regard.observe.intercept.compiled_graphs import FORM, Behind, CompiledBlock, GraphCompiler, example
 from regard.observe.intercept.graph_reading import Attending, read_graph
@@ -22,7 +23,6 @@ from regard.observe.intercept.watch_operators import WATCH_CALL, WATCH_OPERATOR_
 from regard.observe.intercept.watching_mode import Hears, WatchingMode, modes_of_all_threads, restack
 from regard.observe.passes import Running
 from regard.observe.recorder import Recorder
-from regard.observe.weights_from_qk import CallFromQK
 from regard.torch_private import get_current_function_mode_stack
 
 __all__ = ["CompiledWatch"]

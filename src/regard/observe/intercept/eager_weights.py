@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
+from regard.observe.call_kinds import CallFromWeights
 from regard.observe.intercept.call_names_and_products import Layout, Product, TorchCall
 from regard.observe.intercept.copied_entries import UsedPart
 from regard.observe.intercept.layouts import follows, moved, product_layout, summed
@@ -27,7 +28,6 @@ from regard.observe.intercept.operation_kinds import (
     WRITES,
 )
 from regard.observe.intercept.tensor_origins import LearnedTensors, Origin
-from regard.observe.weights_from_qk import CallFromWeights
 from regard.record.missing_attention import REARRANGED, Caller
 from regard.torch_private import DisableTorchFunction
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 from torch import Tensor, nn
 
 from regard.errors import ObservationError
+from regard.observe.call_kinds import CallFromQK
 from regard.observe.intercept.call_names_and_products import TorchCall
 from regard.observe.intercept.compiled_code import following_compiled_code, runs_compiled
 from regard.observe.intercept.exchanged_functions import patched, showing_scripts
@@ -43,7 +44,6 @@ from regard.observe.selection import HeadsChosen
 from regard.observe.tap_steps import TapSite, TapSteps
 from regard.observe.watched_call import Rows, WatchedCall
 from regard.observe.weigh import plain_mode
-from regard.observe.weights_from_qk import CallFromQK
 from regard.record.layers import Stream
 from regard.record.missing_attention import BLOCKED, BLOCKS, Caller
 from regard.torch_private import DisableTorchFunction, get_current_function_mode_stack, pop_mode, push_mode

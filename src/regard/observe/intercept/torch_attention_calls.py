@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.masks import Causal, Dense, Document
-from regard.observe.weights_from_qk import CallFromQK
+from regard.observe.call_kinds import CallFromQK
 from regard.positions import DenseBias
 from regard.problem import Problem
 from regard.torch_private import scaled_dot_product_attention

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from regard.backends.call_form import read
+from regard.observe.call_kinds import CallFromQK
 from regard.observe.intercept.torch_attention_calls import groups_of, read_sdpa
 from regard.observe.weigh import plain_mode
-from regard.observe.weights_from_qk import CallFromQK
 from regard.torch_private import DisableTorchFunction
 
 __all__ = ["WATCH_CALL", "WATCH_OPERATOR_CALL", "Report", "reporting_to"]

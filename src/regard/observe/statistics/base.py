@@ -15,9 +15,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard.errors import InputError, ObservationError
+from regard.observe.call_kinds import CallFromWeights
 from regard.observe.watched_call import Ids, WatchedCall
 from regard.observe.weight_rows import RowBlock
-from regard.observe.weights_from_qk import CallFromWeights
 from regard.record.statistic_axes import Axis
 
 __all__ = ["AllReduce", "Extent", "Need", "PerKey", "PerQuery", "Statistic", "of_weights"]

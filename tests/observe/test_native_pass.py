@@ -10,10 +10,10 @@ import torch
 from oracles import causal, dense, entropy, pooled, window
 from regard.masks import Causal, Padding, Window
 from regard.normalizers import Softmax
-from regard.observe import compiled_pass
+from regard.observe import native_pass
+from regard.observe.call_kinds import CallFromQK
 from regard.observe.keep_qk import Purse, QueriesKeys
 from regard.observe.statistics import Confidence, Distance, Entropy, Extent, HeatMap, Received, Sink, Top
-from regard.observe.weights_from_qk import CallFromQK
 from regard.problem import Problem
 from regard.scores import ScaledDot
 from sweeps import sweep
@@ -43,10 +43,10 @@ def fold(calls, strongest=8):
         start, queries = queries, queries + call.queries
         sizes = call.batch, call.heads, queries, call.keys
         extent = Extent(*sizes, torch.float32, torch.device("cpu"), call.keys - queries, around=call)
-        assert compiled_pass.refuses(call, statistics) is None
+        assert native_pass.refuses(call, statistics) is None
         for one in statistics:
             one.start(extent)
-        for portion in compiled_pass.portions(call, statistics, extent, start):
+        for portion in native_pass.portions(call, statistics, extent, start):
             for rows in portion():
                 for one in statistics:
                     one.fold(rows)
@@ -158,7 +158,7 @@ def test_blocks_of_rows_that_cut_bins_add_up_for_every_mask(monkeypatch):
 
 
 def _check_small_blocks(cases, monkeypatch):
-    monkeypatch.setattr(compiled_pass, "_PAIRS", 20_000)
+    monkeypatch.setattr(native_pass, "_PAIRS", 20_000)
     for case in sweep(cases):
         with case as (kind, threads), monkeypatch.context() as patched:
             patched.setattr(torch, "get_num_threads", lambda threads=threads: threads)
@@ -167,8 +167,8 @@ def _check_small_blocks(cases, monkeypatch):
 
 
 def test_small_groups_of_rows(monkeypatch):
-    monkeypatch.setattr(compiled_pass, "_MOST", 4)
-    monkeypatch.setattr(compiled_pass, "_FEWEST", 4)
+    monkeypatch.setattr(native_pass, "_MOST", 4)
+    monkeypatch.setattr(native_pass, "_FEWEST", 4)
     call, exact = call_and_weights("window", 700, 700)
     check(fold([call]), exact)
 
@@ -218,7 +218,7 @@ def test_the_pass_takes_plain_calls_of_statistics_that_read_sums():
     standard = [HeatMap(), Top(), Entropy(), Received()]
 
     def takes(call, statistics=standard):
-        return compiled_pass.refuses(call, statistics) is None
+        return native_pass.refuses(call, statistics) is None
 
     class Own(Entropy):
         pass

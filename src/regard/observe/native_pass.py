@@ -26,12 +26,12 @@ from regard.backends.native.sizes import BLOCK, ROWS_AT_ONCE
 from regard.masks.causal_and_window import Band, band_of
 from regard.normalizers import Softmax
 from regard.normalizers.softmax import Sums
+from regard.observe.call_kinds import CallFromQK
 from regard.observe.keep_qk import QueriesKeys
 from regard.observe.statistics import Confidence, Distance, Entropy, Extent, HeatMap, Received, Statistic, Top
 from regard.observe.statistics.default_statistics import bin_width
 from regard.observe.watched_call import WatchedCall
 from regard.observe.weight_rows import RowBlock
-from regard.observe.weights_from_qk import CallFromQK
 from regard.problem import Problem
 
 __all__ = ["portions", "refuses"]
