@@ -204,6 +204,12 @@ def test_a_file_of_which_no_line_has_a_result_leaves_no_folder(run, model, tmp_p
         )
         assert not Path("o").exists()
         assert not list(tmp_path.glob("cache/heads/*"))
+    Path("mine").mkdir()
+    Path("link").symlink_to("mine")
+    code, _, err = run("look", "--each-line", "--out", "link", "corpus.txt", "--model", model)
+    assert code == 2
+    assert "each is left out" in err
+    assert not list(Path("mine").iterdir())  # which was there before, and stays
 
 
 # --- what is killed and interrupted

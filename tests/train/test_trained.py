@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 import regard
 from regard.cli import main
 from regard.data import Tokenizer
+from regard.errors import InputError
 from regard.models import Transformer
 from regard.train import train
 from regard.train.config import Config
@@ -259,3 +260,15 @@ def test_a_flipped_bit_of_a_tokenizer_is_refused_by_the_name_of_its_file(runs, t
         train(Config.from_dict(tables))
         assert damaged.read_bytes() == content
         regard.load_model(str(opened))
+
+
+def test_a_file_of_others_beside_checkpoints_is_neither_read_nor_removed(runs, tmp_path):
+    """It was deleted as what a run that failed had left."""
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    theirs = tmp_path / "run" / "checkpoints" / "tokenizer.json"
+    theirs.write_text("theirs")
+    tables = json.loads((runs / "causal" / "run.json").read_text("utf-8"))["config"]
+    tables["training"]["output_dir"] = str(tmp_path / "run")
+    with pytest.raises(InputError, match=r"tokenizer\.json is there, and was saved by no run: move it"):
+        train(Config.from_dict(tables))
+    assert theirs.read_text() == "theirs"

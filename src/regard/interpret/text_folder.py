@@ -3,10 +3,8 @@
 import json
 import os
 import re
-import shutil
-import tempfile
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,7 @@ from regard.files import lock, write_atomically
 
 __all__ = ["TextFolder", "open_text_folder"]
 
-_RUN = "run.json"
+_RUN, _MODEL = "run.json", "model.json"
 
 
 class TextFolder:
@@ -25,10 +23,11 @@ class TextFolder:
         path: Where they are.
         suffix: What the results' names end in.
         numbers: The texts' numbers.
+        is_ours: Whether a run has made the folder.
     """
 
-    def __init__(self, path: Path, suffix: str, numbers: Collection[int]) -> None:
-        self.path, self._suffix, self._numbers = path, suffix, frozenset(numbers)
+    def __init__(self, path: Path, suffix: str, numbers: Collection[int], *, is_ours: bool = False) -> None:
+        self.path, self._suffix, self._numbers, self._is_ours = path, suffix, frozenset(numbers), is_ours
 
     def check_run(self, identity: Mapping[str, Any], name: str = _RUN) -> None:
         """Save what identifies the run in a file of the folder, or compare it with what is there.
@@ -74,10 +73,14 @@ class TextFolder:
         return {number: self._reason(number).read_text("utf-8") for number in numbers}
 
     def remove(self) -> None:
-        """Remove the folder, all files at once: a kill leaves no half of it under its name."""
-        hidden = tempfile.mkdtemp(prefix=f".{self.path.name}.", dir=self.path.parent)
-        os.replace(self.path, hidden)
-        shutil.rmtree(hidden, ignore_errors=True)
+        """Remove the files of the run, what identifies it last, and the folder if the run has made it."""
+        own = re.compile(rf"\.?\d{{6,}}.*|\.?{re.escape(_MODEL)}.*")
+        for name in filter(own.fullmatch, os.listdir(self.path)):
+            (self.path / name).unlink(missing_ok=True)
+        (self.path / _RUN).unlink(missing_ok=True)
+        if self._is_ours:
+            with suppress(OSError):  # something else is in it
+                self.path.rmdir()
 
 
 @contextmanager
@@ -90,6 +93,7 @@ def open_text_folder(
         InputError: It cannot be made, holds something else, belongs to another run, or is open in another process.
     """
     try:
+        was_there = path.exists()
         path.mkdir(exist_ok=True)
         content = os.listdir(path)
         held = lock(path)
@@ -102,12 +106,12 @@ def open_text_folder(
     try:
         if content and _RUN not in content:
             raise InputError(f"{path} is not empty, and what it holds belongs to no run over texts: name a new folder")
-        folder = TextFolder(path, suffix, numbers)
+        folder = TextFolder(path, suffix, numbers, is_ours=not was_there or _RUN in content)
         folder.check_run(identity)
         try:
             yield folder
         finally:
-            if path.exists() and not folder.finished():
+            if path.exists() and (path / _RUN).exists() and not folder.finished():
                 folder.remove()
     finally:
         if held is not None:

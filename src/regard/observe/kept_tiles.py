@@ -1,9 +1,7 @@
 """Compute a rectangle of weights from the recorded queries and keys of a call site."""
 
-import contextlib
 import math
 import operator
-from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
@@ -28,7 +26,6 @@ from regard.serialization import read, tensor_of
 
 __all__ = ["weights"]
 
-_MANY = 2**18  # pairs
 # The exceptions that an invalid form may raise when its values are made and used.
 _BROKEN = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RuntimeError)
 
@@ -44,27 +41,7 @@ def weights(kept: Kept, batch_index: int, heads: slice, rows: slice, columns: sl
     sizes = [one.stop - one.start for one in (heads, rows, columns)]
     wide = torch.float64 if kept.arrays["q"].dtype == np.float64 else torch.float32
     found = torch.zeros(*sizes, dtype=wide, device="cpu")
-    with _threads(math.prod(sizes)):
-        _fill(found, kept, slice(batch_index, batch_index + 1), heads, rows, columns)
-    array: npt.NDArray[Any] = found.numpy()
-    return array
-
-
-@contextlib.contextmanager
-def _threads(pairs: int) -> Iterator[None]:
-    """Compute few pairs in one thread: on a busy machine, several wait for each other longer than they work."""
-    before = torch.get_num_threads()
-    if before == 1 or pairs >= _MANY:
-        yield
-        return
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-def _fill(found: Tensor, kept: Kept, batch: slice, heads: slice, rows: slice, columns: slice) -> None:
+    batch = slice(batch_index, batch_index + 1)
     for number, segment in enumerate(kept.segments):
         top, bottom = max(rows.start, segment.first), min(rows.stop, segment.first + segment.rows)
         left, right = max(columns.start, segment.shift), min(columns.stop, segment.shift + segment.keys)
@@ -78,6 +55,8 @@ def _fill(found: Tensor, kept: Kept, batch: slice, heads: slice, rows: slice, co
         lse = tensor_of(kept.arrays["lse"][batch, heads, top:bottom])
         here = found[:, top - rows.start : bottom - rows.start, left - columns.start : right - columns.start]
         here.copy_(_weigh(problem, part, q, k, lse)[0])
+    array: npt.NDArray[Any] = found.numpy()
+    return array
 
 
 def _weigh(problem: Problem, part: Part, q: Tensor, k: Tensor, lse: Tensor) -> Tensor:

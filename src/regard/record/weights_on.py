@@ -55,7 +55,8 @@ def weights_of_pairs(
         hit = layer.top_keys[batch_index][:, rows] == columns[None, :, None]
         found = (layer.top_weights[batch_index][:, rows] * hit).sum(-1)
         unknown = ~hit.any(-1) & (layer.top_keys[batch_index][:, rows] >= 0).all(-1)
-        return np.asarray(np.where(unknown, np.nan, found)[head])
+        found = np.where(unknown, np.nan, found)[head]
+        return np.asarray(np.where(np.isin(head, layer.recorded_heads)[:, None], found, 0))
     weights = np.zeros((len(head), len(rows)), layer.entropy.dtype)
     for at in range(0, len(rows), _BAND):
         some = slice(at, at + _BAND)

@@ -87,9 +87,12 @@ class Folder:
         of_0_2 = path / "vocabulary"  # where 0.2 saved the tokenizers that it trained
         self.tokenizers = of_0_2 if begun and of_0_2.is_dir() else self.checkpoints
         if not begun and writes:
-            with contextlib.suppress(OSError):
-                for name in _BESIDE_CHECKPOINTS:
-                    (self.checkpoints / name).unlink(missing_ok=True)
+            left = [self.checkpoints / name for name in _BESIDE_CHECKPOINTS if (self.checkpoints / name).exists()]
+            if left and not self._record.exists():
+                raise InputError(f"{left[0]} is there, and was saved by no run: {_WAY}")
+            with contextlib.suppress(OSError):  # of a run that began, and has no checkpoint
+                for file in left:
+                    file.unlink()
         if self._before is None and begun and writes:
             raise InputError(f"{path} has checkpoints and no run.json: name another folder as `output_dir`")
         if self._before is not None:
