@@ -804,8 +804,12 @@ def _check_focus(watched: Watched, ledger: Ledger, door: str, looked: Any, where
         key = focus.keys[look.target]
         weights, room, known = word_weights(held, 0, query, key)
         what = f"look {dict(where)}: {query.text!r} → {key.text!r} in {held.layer.name}, head {look.head}"
+        if "at least these" in focus.note and not known[look.head]:  # of a pooled map: the rest of it is not known
+            if look.weight > weights[look.head] + room[look.head]:
+                ledger.wrong(door, f"{what} is at least {look.weight:.9g}, and {weights[look.head]:.9g}")
+            continue
         ledger.number(door, what, look.weight, weights[look.head], room[look.head], unknown=~known[look.head])
-    if "layer" not in where:
+    if "layer" not in where or "at least these" in focus.note:
         return
     first = focus.looks[0]
     held = watched.held[first.layer]
