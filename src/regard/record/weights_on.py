@@ -1,4 +1,6 @@
-"""The weights of some queries on some keys, from whatever a layer's record holds: the one way to ask a record for them.
+"""The weights of some queries on some keys, from whatever a layer's record holds.
+
+Words, kinds of heads, the page's lines and `weights()` ask here; rectangles and pooled cells are those of `tiles.py`.
 
 Every weight is known of short texts, with keep="weights", and with keep="qk", of which any are computed. A pooled map
 has the strongest keys of each query only; what it does not have is NaN, never a number.
