@@ -732,6 +732,10 @@ def _ask_tile(
                 expected[:, at], unknown = np.nan, np.isin(np.arange(expected.shape[1]), at)[None]
             own = held.room[place["batch_index"], place["head"]].max()
             room = 4 * own / np.maximum(mean, 1e-9)[:, None]
+            # A sink that is not among the strongest keys of its row counts 0: at most the least of these is missing.
+            sure = held.known(place["batch_index"], place["head"])[rows][:, list(sunk)]
+            missing = np.where(sure, 0, weights[rows][:, list(sunk)]).sum(-1)
+            room = room + np.maximum.reduceat(missing, starts)[:, None] / np.maximum(mean, 1e-9)[:, None]
         if tile.size != expected.size:
             ledger.wrong(door, f"{what} has {tile.size} cells, not {expected.shape}")
             return
