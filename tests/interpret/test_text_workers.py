@@ -85,7 +85,7 @@ def test_where_no_text_can_be_done_the_run_ends_with_a_sentence_and_leaves_no_fo
     """Also where one is killed for memory that loads its model."""
     cases = [
         ({1: "a"}, "refused", InputError, "^there is no such model$"),
-        ({1: "a", 2: "b"}, "killed", RegardError, "^all workers were lost before they had a line, and 0 texts are"),
+        ({1: "a", 2: "b"}, "killed", RegardError, "^all workers were lost before they had a line: does the model fit"),
         ({0: "fails", 1: "waits 9"}, None, InputError, "^ValueError: of no use$"),
         ({0: "killed"}, None, InputError, "^the 2 workers that had it were lost, the last one was killed"),
         ({1: "full", 2: "waits 9"}, None, InputError, "^cannot write: no space left$"),

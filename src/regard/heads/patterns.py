@@ -21,6 +21,7 @@ MOST = 0.5  # share of a head's weight from which a rule or pattern describes it
 _EVEN = 0.9
 HEAD_SINK = 0.3  # ε of Gu 2024: a head whose mean weight on the first token is above it rests there
 LEAST = 0.05  # share of the weight of the queries that can see it, as the mean over the layer's heads
+_TOGETHER = 64  # keys
 _FIRST = 8  # queries of which all known weights tell whether attention is causal
 ABOVE_EVEN = 4  # multiple of an even share of all weight
 _ABOVE_BLIND = 2  # multiple of its weight under uniform attention
@@ -59,19 +60,28 @@ def _special(record: Record, stream: str, count: int, batch_index: int) -> list[
 def _masses(
     seen: Layer, rows: npt.NDArray[np.int_], special: Sequence[int], batch_index: int
 ) -> dict[str, npt.NDArray[np.float64]]:
-    masses = {"first": _mass(seen, rows, np.zeros_like(rows), batch_index)}
+    masses = {"first": _column_mass(seen, rows, [0], batch_index)}
     if special:
-        masses = {
-            "special_tokens": np.sum(
-                [_mass(seen, rows, np.full_like(rows, key), batch_index) for key in special], axis=0
-            )
-        }
+        masses = {"special_tokens": _column_mass(seen, rows, special, batch_index)}
     if _has_common_positions(seen):
         ahead = seen.keys - seen.queries  # the queries are the last positions
         for name, step in (("previous", ahead - 1), ("next", ahead + 1), ("self", ahead)):
             inside = rows[(rows + step >= 0) & (rows + step < seen.keys)]
             masses[name] = _mass(seen, inside, inside + step, batch_index)
     return masses
+
+
+def _column_mass(
+    seen: Layer, rows: npt.NDArray[np.int_], keys: Sequence[int], batch_index: int
+) -> npt.NDArray[np.float64]:
+    """Return the mean over the rows of the weight on some keys together, of shape (heads,)."""
+    total = np.zeros(seen.heads)
+    for run in np.split(np.asarray(keys), np.flatnonzero(np.diff(keys) != 1) + 1):  # neighbours are computed together
+        for at in range(0, len(run), _TOGETHER):
+            some = run[at : at + _TOGETHER].tolist()
+            weights = np.nan_to_num(weights_on(seen, batch_index, range(seen.heads), rows.tolist(), some))
+            total += weights.sum((1, 2), dtype=np.float64) / len(rows)
+    return total
 
 
 def _mass(

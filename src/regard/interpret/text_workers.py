@@ -163,9 +163,10 @@ class _Pool:
         if worker.text is None:
             self._warn(f"{lost}; it had no line")
             if not self._workers:
+                done = len(self._finished - {0})
+                kept = f", and {done} texts are finished and kept in {self._folder.path}" if done else ""
                 raise RegardError(
-                    f"all workers were lost before they had a line, and {len(self._finished - {0})} texts are finished "
-                    f"and kept in {self._folder.path}: does the model fit into memory?"
+                    f"all workers were lost before they had a line{kept}: does the model fit into memory?"
                 )
             return
         line = f"line {worker.text}" if worker.text else "line 0 (random tokens)"

@@ -168,7 +168,7 @@ def _sweep(statistics: list[Statistic], extent: Extent, start: int, *, compiled:
         if not folding:
             return
         assert extent.around is not None
-        around = extent.around.having(wants_lse=any(getattr(one, "wants_lse", False) for one in folding))
+        around = extent.around.having(wants_lse=any(map(_may_read_lse, folding)))
 
         def fold(rows: RowBlock) -> None:
             rows.key_start += around.shift
@@ -183,6 +183,11 @@ def _sweep(statistics: list[Statistic], extent: Extent, start: int, *, compiled:
         if around.is_sharded:
             for statistic in folding:
                 statistic.reduce_ranks(around.all_reduce)  # type: ignore[attr-defined]
+
+
+def _may_read_lse(statistic: Statistic) -> bool:
+    """Return whether a statistic reads the log-sum-exps of rows; one of a user's own may."""
+    return getattr(statistic, "wants_lse", not type(statistic).__module__.startswith("regard."))
 
 
 Portions = list[Callable[[], Iterator[RowBlock]]]

@@ -248,8 +248,8 @@ class Answers:
             if any(map(math.isnan, weights)):
                 if not recorded.all():
                     raise ObservationError(
-                        f"{queries[at].text!r} has {len(recorded)} tokens, and {recorded.sum()} of them were among the "
-                        "watched `queries`: name all of them, or leave `queries` out"
+                        f"{queries[at].text!r} has {len(recorded)} tokens, of which {recorded.sum()} have weight: the "
+                        "others see no key, or were not among the watched `queries`, which must name all of them"
                     )
                 raise ObservationError(
                     f"the weight from {query_token!r} to {key_token!r} is unknown: layer {self.number(seen)} of "

@@ -17,7 +17,7 @@ from regard.record.layers import Layer
 __all__ = ["rows_with_weight", "weights_of_pairs", "weights_on"]
 
 _PAIRS = 2**21  # computed at a time
-_BAND = 32  # neighbouring queries whose pairs are computed together, and of these those that were asked for are taken
+_BAND = 128  # neighbouring queries whose pairs are computed together, and of these those that were asked for are taken
 
 Array = npt.NDArray[np.floating[Any]]
 

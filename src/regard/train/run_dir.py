@@ -51,7 +51,8 @@ _FREE = {"task.train_file", "task.num_completions_to_print", "task.max_predict_s
         "context_parallel_size",
     )
 }
-_BESIDE_CHECKPOINTS = ("config.json", "labels.txt", "source.json", "target.json", "tokenizer.json", "translation.json")
+_TOKENIZERS = ("source.json", "target.json", "tokenizer.json")
+_BESIDE_CHECKPOINTS = ("config.json", "labels.txt", "translation.json", *_TOKENIZERS)
 _WAY = "move it, or name another folder as `output_dir`"
 _PACKAGES = ("torch", "numpy", "accelerate", "tokenizers", "safetensors", "transformers", "sacrebleu")
 
@@ -85,7 +86,8 @@ class Folder:
         # tokenizers may be of other data and other sizes.
         self._before = self._read() if begun else None
         of_0_2 = path / "vocabulary"  # where 0.2 saved the tokenizers that it trained
-        self.tokenizers = of_0_2 if begun and of_0_2.is_dir() else self.checkpoints
+        saved = any((self.checkpoints / name).exists() for name in _TOKENIZERS)
+        self.tokenizers = of_0_2 if begun and of_0_2.is_dir() and not saved else self.checkpoints
         if not begun and writes:
             left = [self.checkpoints / name for name in _BESIDE_CHECKPOINTS if (self.checkpoints / name).exists()]
             if left and not self._record.exists():

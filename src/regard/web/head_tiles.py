@@ -2,8 +2,9 @@
 
 Without sinks the matrix is p′ = p / (1 − s), where s is the weight that a row gives to sinks, and 0 in their columns.
 Cells of several positions pool p′ if single weights are available. Otherwise the rows of a cell are divided by the
-mean of their 1 − s, in which a sink beyond the strongest keys of its row counts 0, and the largest weight of a cell that
-contains a sink is unknown and returned as NaN. Single weights of a row with such a sink are unknown without the sinks.
+mean of their 1 − s, in which a sink beyond the strongest keys of its row counts 0, and the largest weight of a cell
+that contains a sink is unknown and returned as NaN. Single weights of a row with such a sink are unknown without the
+sinks.
 """
 
 from collections.abc import Sequence
