@@ -10,7 +10,6 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import ClassVar
 
 from regard.errors import InputError
 from regard.interpret.text_folder import open_text_folder
@@ -20,9 +19,8 @@ from regard.interpret.text_workers import share_texts
 class Job:
     """Saves the text and the number of its process; `log` gets a line for each text that is begun."""
 
-    identity: ClassVar = {"model": "none"}
-
     def __init__(self, log, wrong=None):
+        self.identity = {"model": "none"}
         self._log = Path(log)
         if wrong == "refused":
             raise InputError("there is no such model")
@@ -46,6 +44,8 @@ class Job:
     def _save(self, path, text):
         if text == "full":
             raise InputError("cannot write: no space left")
+        if text == "breaks":
+            raise OSError("broken")
         path.write_text(f"{text} {os.environ['OMP_NUM_THREADS']}")
 
 
@@ -55,7 +55,7 @@ def main():
     with open_text_folder(Path(folder), ".result", texts, {}) as opened:
         share_texts(
             texts, opened, Job, f"{folder}.log", num_workers=int(workers), progress=lambda done: None,
-            warn=lambda sentence: (sys.stdout.write(f"{sentence}\n"), sys.stdout.flush()),
+            warn=sys.exit,
         )  # fmt: skip
 
 

@@ -71,11 +71,9 @@ def test_a_killed_workers_text_is_done_again_and_left_out_with_the_second(tmp_pa
 
 
 def test_what_is_finished_is_skipped(tmp_path):
-    """Folders that 0.2 left hold claims beside it."""
     texts = {1: "a", 2: "fails", 3: "b"}
     first = shared(tmp_path / "out", texts)
     (tmp_path / "out" / "000001.result").unlink()
-    (tmp_path / "out" / "claims").mkdir()
     again = shared(tmp_path / "out", texts)
     assert first[:2] == again[:2]
     assert again[3] == [*first[3], "a"]
@@ -85,10 +83,11 @@ def test_where_no_text_can_be_done_the_run_ends_with_a_sentence_and_leaves_no_fo
     """Also where one is killed for memory that loads its model."""
     cases = [
         ({1: "a"}, "refused", InputError, "^there is no such model$"),
-        ({1: "a", 2: "b"}, "killed", RegardError, "^all workers were lost before they had a line: does the model fit"),
+        ({1: "a", 2: "b"}, "killed", RegardError, "^all workers were lost while they loaded the model"),
         ({0: "fails", 1: "waits 9"}, None, InputError, "^ValueError: of no use$"),
         ({0: "killed"}, None, InputError, "^the 2 workers that had it were lost, the last one was killed"),
         ({1: "full", 2: "waits 9"}, None, InputError, "^cannot write: no space left$"),
+        ({1: "breaks", 2: "waits 9"}, None, InputError, "^OSError: broken$"),
     ]
     for case in sweep(cases, str):
         with case as (texts, wrong, kind, words):
@@ -97,6 +96,28 @@ def test_where_no_text_can_be_done_the_run_ends_with_a_sentence_and_leaves_no_fo
                 shared(tmp_path / "out", texts, wrong=wrong)
             assert time.monotonic() - begun < 8, "no worker is waited for"
             assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_that_was_there_or_is_named_by_a_link_stays_without_results(tmp_path, monkeypatch):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "mine")
+    monkeypatch.chdir(tmp_path / "mine")
+    for case in sweep([Path(), tmp_path / "mine", tmp_path / "link"]):
+        with case as path:
+            with (
+                pytest.raises(InputError, match="no such model"),
+                open_text_folder(path, ".result", [1], {}) as folder,
+            ):
+                share_texts(
+                    {1: "a"}, folder, Job, str(tmp_path / "log"), "refused", num_workers=1, progress=print, warn=print
+                )  # fmt: skip
+            assert not list((tmp_path / "mine").iterdir())
+            with open_text_folder(path, ".result", [1], {}) as folder:
+                folder.leave_out(1, "why")
+                assert folder.reasons() == {1: "why"}
+                folder.remove()
+            assert not list((tmp_path / "mine").iterdir())
+            assert (tmp_path / "link").is_symlink()
 
 
 def test_a_folder_of_another_run_or_of_something_else_or_in_use_is_refused(tmp_path):

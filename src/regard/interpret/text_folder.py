@@ -23,18 +23,25 @@ class TextFolder:
         path: Where they are.
         suffix: What the results' names end in.
         numbers: The texts' numbers.
-        is_ours: Whether a run has made the folder.
+        made: Whether the folder was made for them.
     """
 
-    def __init__(self, path: Path, suffix: str, numbers: Collection[int], *, is_ours: bool = False) -> None:
-        self.path, self._suffix, self._numbers, self._is_ours = path, suffix, frozenset(numbers), is_ours
+    def __init__(self, path: Path, suffix: str, numbers: Collection[int], *, made: bool = True) -> None:
+        self.path, self._suffix, self._numbers, self._made = path, suffix, frozenset(numbers), made
 
-    def check_run(self, identity: Mapping[str, Any], name: str = _RUN) -> None:
+    def check_run(self, identity: Mapping[str, Any]) -> None:
         """Save what identifies the run in a file of the folder, or compare it with what is there.
 
         Raises:
             InputError: The folder belongs to another run, or the file cannot be read or written.
         """
+        self._check(_RUN, identity)
+
+    def check_model(self, identity: Mapping[str, Any]) -> None:
+        """Do the same with what identifies the model, which only workers load."""
+        self._check(_MODEL, identity)
+
+    def _check(self, name: str, identity: Mapping[str, Any]) -> None:
         file, now = self.path / name, json.loads(json.dumps(identity))
         if not file.exists():
             write_atomically(file, json.dumps(now).encode())
@@ -73,13 +80,14 @@ class TextFolder:
         return {number: self._reason(number).read_text("utf-8") for number in numbers}
 
     def remove(self) -> None:
-        """Remove the files of the run, what identifies it last, and the folder if the run has made it."""
-        own = re.compile(rf"\.?\d{{6,}}.*|\.?{re.escape(_MODEL)}.*")
-        for name in filter(own.fullmatch, os.listdir(self.path)):
-            (self.path / name).unlink(missing_ok=True)
-        (self.path / _RUN).unlink(missing_ok=True)
-        if self._is_ours:
-            with suppress(OSError):  # something else is in it
+        """Remove the files of the run, and the folder if it was made for them; what a kill leaves is a run still."""
+        for number in self._numbers:
+            self.result(number).unlink(missing_ok=True)
+            self._reason(number).unlink(missing_ok=True)
+        for file in (*self.path.glob(".[0-9]*.part"), self.path / _MODEL, self.path / _RUN):
+            file.unlink(missing_ok=True)
+        if self._made:
+            with suppress(OSError):  # somebody has put something else there
                 self.path.rmdir()
 
 
@@ -93,7 +101,7 @@ def open_text_folder(
         InputError: It cannot be made, holds something else, belongs to another run, or is open in another process.
     """
     try:
-        was_there = path.exists()
+        was_there = path.is_dir()
         path.mkdir(exist_ok=True)
         content = os.listdir(path)
         held = lock(path)
@@ -106,12 +114,12 @@ def open_text_folder(
     try:
         if content and _RUN not in content:
             raise InputError(f"{path} is not empty, and what it holds belongs to no run over texts: name a new folder")
-        folder = TextFolder(path, suffix, numbers, is_ours=not was_there or _RUN in content)
+        folder = TextFolder(path, suffix, numbers, made=not was_there or bool(content))
         folder.check_run(identity)
         try:
             yield folder
         finally:
-            if path.exists() and (path / _RUN).exists() and not folder.finished():
+            if path.exists() and not folder.finished():
                 folder.remove()
     finally:
         if held is not None:

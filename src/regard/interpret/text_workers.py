@@ -64,7 +64,7 @@ def share_texts(
             result cannot be saved.
         RegardError: All workers were lost before they had a text.
     """
-    pool = _Pool(texts, folder, (job, arguments, folder), progress, warn)
+    pool = _Pool(texts, folder, (job, arguments), progress, warn)
     try:
         pool.run(num_workers)
     finally:
@@ -85,11 +85,11 @@ class _Pool:
         self,
         texts: Mapping[int, str | None],
         folder: TextFolder,
-        work: tuple[Any, ...],
+        job: tuple[Callable[..., TextJob], tuple[Any, ...]],
         progress: Callable[[int], None],
         warn: Callable[[str], None],
     ) -> None:
-        self._texts, self._folder, self._work, self._progress, self._warn = texts, folder, work, progress, warn
+        self._texts, self._folder, self._job, self._progress, self._warn = texts, folder, job, progress, warn
         self._finished = folder.finished()
         self._queue = deque(number for number in texts if number not in self._finished)
         self._losses = Counter[int]()  # of workers, by the text that they had
@@ -130,13 +130,14 @@ class _Pool:
             signal.signal(signal.SIGINT, before)
         its_end.close()  # so the pipe ends with the worker
         self._workers[pipe] = worker = _Worker(number, process, pipe)
-        _send(worker, self._work)
+        _send(worker, self._job)
 
     def _take(self, worker: _Worker, kind: str, content: Any) -> None:
         """Take what a worker has sent."""
         if kind == "error":
             raise InputError(content)
         if kind == "loaded":
+            self._folder.check_model(content)
             worker.has_loaded = True
             return
         number, worker.text = worker.text, None
@@ -163,11 +164,7 @@ class _Pool:
         if worker.text is None:
             self._warn(f"{lost}; it had no line")
             if not self._workers:
-                done = len(self._finished - {0})
-                kept = f", and {done} texts are finished and kept in {self._folder.path}" if done else ""
-                raise RegardError(
-                    f"all workers were lost before they had a line{kept}: does the model fit into memory?"
-                )
+                raise RegardError("all workers were lost while they loaded the model: does it fit into memory?")
             return
         line = f"line {worker.text}" if worker.text else "line 0 (random tokens)"
         self._losses[worker.text] += 1
@@ -177,7 +174,7 @@ class _Pool:
         else:
             self._warn(f"{lost}, as the one before that had {line}")
             self._finish(worker.text, f"the {_ATTEMPTS} workers that had it were lost, the last one {how}")
-        if not self._workers:
+        if self._queue and not self._workers:
             self._start(worker.number)
 
 
@@ -190,12 +187,11 @@ def _do_texts(pipe: Connection) -> None:
     """Do one text after the other, in a process of its own."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before anything imports torch
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    with suppress(EOFError, BrokenPipeError):  # the process that started this one has ended
+    with suppress(EOFError, ConnectionError):  # the process that started this one has ended
         try:
-            make_job, arguments, folder = pipe.recv()
+            make_job, arguments = pipe.recv()
             job: TextJob = make_job(*arguments)
-            folder.check_run(job.identity, "model.json")
-            pipe.send(("loaded", None))
+            pipe.send(("loaded", job.identity))
             while True:
                 text, path = pipe.recv()
                 try:
@@ -205,8 +201,10 @@ def _do_texts(pipe: Connection) -> None:
                     continue
                 save(path)
                 pipe.send(("result", warning))
-        except RegardError as problem:
-            pipe.send(("error", str(problem)))
+        except Exception as problem:
+            pipe.send(("error", _sentence(problem)))
+            if not isinstance(problem, RegardError):  # a fault, whose traceback helps to mend it
+                raise
 
 
 def _end_with_parent() -> None:

@@ -43,8 +43,10 @@ def hiding(problem: Problem) -> Problem:
     """Return a call whose mask hides what the numbers of its bias hide: what a model adds to its scores is its mask."""
     if type(problem.bias) is not DenseBias:
         return problem
-    shown: Mask = Dense.over(~(problem.bias.four.detach() <= HIDDEN))  # NaN hides nothing, as in the model
-    shown = shown.with_place(q_offset=problem.q_offset)
+    hidden = problem.bias.four.detach() <= HIDDEN  # NaN hides nothing, as in the model
+    if hidden.is_cpu and not bool(hidden.any()):  # as in most steps of decoding
+        return problem
+    shown: Mask = Dense.over(~hidden).with_place(q_offset=problem.q_offset)
     shown = shown if problem.mask is None else problem.mask.mask & shown
     bound = BoundMask(shown, problem.queries, problem.keys, problem.q_offset, given=shown)
     return replace(problem, mask=bound)
