@@ -71,9 +71,10 @@ class CallFromQK(WatchedCall):
     def weights_of(self, rows: Rows, heads: Sequence[int]) -> Float[Tensor, "batch heads rows keys"]:
         """Return the weights of some rows and heads."""
         problem = self.problem
+        runs = runs_of(rows) if isinstance(rows, list) else [rows] if rows.start < rows.stop else []
         parts = [
             [weigh(problem, replace(problem.everything, heads=some, rows=run))[0] for some in self._heads(heads)]
-            for run in ([rows] if isinstance(rows, slice) else runs_of(rows))
+            for run in runs
         ]
         if not parts:
             return problem.q.new_zeros(problem.batch, len(heads), 0, problem.keys)
