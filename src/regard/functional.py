@@ -10,7 +10,7 @@ from torch import Tensor
 from regard import backends
 from regard.backends import Explanation, call_cache
 from regard.errors import InputError
-from regard.hooks import are_sharded, over_ranks
+from regard.hooks import HEARING, are_sharded, over_ranks, report
 from regard.jagged import Packing
 from regard.problem import InputOptions, Options, Problem, complete, shows_options
 from regard.tensors import autocast_dtype, run_eagerly
@@ -99,6 +99,9 @@ def attention(
     tensor([[0.2689],
             [0.7311]])
     """
+    if not torch.compiler.is_compiling() and HEARING.listeners and not HEARING.inside:
+        heard: Tensor | tuple[Tensor, ...] = report(attention, q, k, v, backend=backend, **options)
+        return heard
     call = None if torch.compiler.is_compiling() else call_cache.describe(q, k, v, backend, options)
     if call is not None and (compute := call_cache.find(call)) is not None:
         return compute(q, k, v)

@@ -2,13 +2,23 @@
 
 Calls whose sequences lie over the ranks of a process group are computed by `regard.parallel`, so nothing in the core
 knows how tensors are sharded. Weights of recorded queries and keys are computed by `regard.observe`, so records and
-atlases are read without torch.
+atlases are read without torch. Who listens to attention (`regard.observe`) is notified of its calls.
 """
 
+import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
-__all__ = ["KEPT_WEIGHTS", "OVER_RANKS", "are_sharded", "kept_weights", "over_ranks"]
+__all__ = [
+    "HEARING",
+    "KEPT_WEIGHTS",
+    "OVER_RANKS",
+    "Listener",
+    "are_sharded",
+    "kept_weights",
+    "over_ranks",
+    "report",
+]
 
 # By the name of the class of such tensors, what loads the module that takes them: it has `attend` and `explain`.
 OVER_RANKS: dict[str, Callable[[], Any]] = {}
@@ -32,3 +42,33 @@ def kept_weights() -> Any:
     """Load the module that computes weights from recorded queries and keys."""
     (load,) = KEPT_WEIGHTS
     return load()
+
+
+class Listener(Protocol):
+    """An object that is notified of each attention call in a thread."""
+
+    def hear(self, operator: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        """Process a call that has returned; what is computed here is not heard."""
+        ...
+
+
+class _Hearing(threading.local):
+    """Who is notified of this thread's calls, and whether one of these runs now, whose own parts are none."""
+
+    listeners: tuple[Listener, ...] = ()
+    inside = False
+
+
+HEARING = _Hearing()
+
+
+def report(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a function that attends, and notify the listeners of this thread of it as one call."""
+    HEARING.inside = True
+    try:
+        result = function(*args, **kwargs)
+        for one in HEARING.listeners:
+            one.hear(function, args, kwargs, result)
+    finally:
+        HEARING.inside = False
+    return result

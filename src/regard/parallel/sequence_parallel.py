@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode, handle_torch_function, has_torch_
 
 from regard.errors import InputError
 from regard.functional import attention
-from regard.hooks import are_sharded
+from regard.hooks import HEARING, are_sharded, report
 from regard.masks import BoundMask, Causal, Dense, Document, Mask, Padding
 from regard.masks.document import places_in_documents
 from regard.parallel.attend import attend
@@ -177,8 +177,10 @@ def attend_local(
     q: Tensor, k: Tensor, v: Tensor, *, shards: SequenceShards, backend: str = "auto", **options: Any
 ) -> Tensor | tuple[Tensor, ...]:
     """Compute attention() of this rank's queries and of the keys of all ranks."""
+    given = {"shards": shards, "backend": backend, **options}
+    if HEARING.listeners and not HEARING.inside:
+        return cast(Tensor, report(attend_local, q, k, v, **given))
     if has_torch_function((q, k, v)):
-        given = {"shards": shards, "backend": backend, **options}
         return cast(Tensor, handle_torch_function(attend_local, (q, k, v), q, k, v, **given))
     check_backend(backend, "inside sequence_parallel")
     local = call_over_shards(shards, q, k, v, complete(cast(Options, options)))
