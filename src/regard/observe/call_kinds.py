@@ -80,6 +80,10 @@ class CallFromQK(WatchedCall):
             return problem.q.new_zeros(problem.batch, len(heads), 0, problem.keys)
         return torch.cat([torch.cat(run, 1) for run in parts], 2)
 
+    def every_weight(self) -> Float[Tensor, "batch heads queries keys"]:
+        """Return all weights."""
+        return weigh(self.problem, self.problem.everything)[0]
+
     def _heads(self, heads: Sequence[int]) -> list[slice]:
         """Return heads as slices of neighbours, in the order given: whole groups that share their keys, or parts of
         one.
@@ -152,25 +156,35 @@ class CallFromWeights(WatchedCall):
         return self.weights.nbytes
 
     def portions(self, start: int, align: int) -> list[Callable[[], Iterator[RowBlock]]]:
-        """Return the rows of each sequence and head."""
+        """Return the rows of each sequence and of some heads."""
         plan = Plan.of(None, self.queries, self.keys, start, align, self.chosen_rows)
-        heads = range(self.heads) if self.head_numbers is None else self.head_numbers
+        if self.head_numbers is None:
+            step = _heads_in_block(plan, self.queries, self.keys, self.heads) or 1
+            heads = [(slice(at, at + step), slice(at, at + step)) for at in range(0, self.heads, step)]
+        else:
+            heads = [(slice(head, head + 1), slice(at, at + 1)) for at, head in enumerate(self.head_numbers)]
         return [
-            partial(self._rows, plan, batch_index, head, at, start)
+            partial(self._rows, plan, batch_index, some, recorded, start)
             for batch_index in range(self.batch)
-            for at, head in enumerate(heads)
+            for some, recorded in heads
         ]
 
-    def _rows(self, plan: Plan, batch_index: int, head: int, recorded: int, start: int) -> Iterator[RowBlock]:
+    def _rows(self, plan: Plan, batch_index: int, heads: slice, recorded: slice, start: int) -> Iterator[RowBlock]:
         wide = torch.promote_types(self.weights.dtype, torch.float32)
-        for block in plan.blocks(0, slice(0, 1)):
-            weights = self.weights[batch_index, head : head + 1, block.top : block.bottom].to(wide)
-            yield RowBlock(batch_index, slice(recorded, recorded + 1), start + block.top, 0, weights)
+        some = self.weights[batch_index, heads]
+        recorded = slice(recorded.start, recorded.start + len(some))
+        for block in plan.blocks(0, slice(0, len(some))):
+            yield RowBlock(batch_index, recorded, start + block.top, 0, some[:, block.top : block.bottom].to(wide))
 
     def weights_of(self, rows: Rows, heads: Sequence[int]) -> Float[Tensor, "batch heads rows keys"]:
         """Return the weights of some rows and heads."""
         found = self.weights.detach()[:, list(heads)][:, :, rows]
         return found.to(torch.promote_types(found.dtype, torch.float32))
+
+    def every_weight(self) -> Float[Tensor, "batch heads queries keys"]:
+        """Return a copy of all weights."""
+        wide = torch.promote_types(self.weights.dtype, torch.float32)
+        return self.weights.detach().to(wide, copy=True)
 
 
 def _heads_together(problem: Problem, plan: Plan) -> int:
@@ -178,8 +192,13 @@ def _heads_together(problem: Problem, plan: Plan) -> int:
     share their keys as leave all threads equal parts.
     """
     group, keys = problem.heads // problem.kv_heads, max(1, problem.keys)
-    if problem.heads * max(plan.unit, problem.queries) * keys <= BLOCK_ELEMENTS:
+    if _heads_in_block(plan, problem.queries, keys, problem.heads):
         return problem.heads
     most = min(_TOGETHER, BLOCK_ELEMENTS // (plan.unit * keys)) // group
     threads = torch.get_num_threads()
     return group * next((count for count in range(most, 1, -1) if problem.kv_heads % (count * threads) == 0), 1)
+
+
+def _heads_in_block(plan: Plan, queries: int, keys: int, heads: int) -> int | None:
+    """Return the number of all heads if they fit into one block."""
+    return heads if heads * max(plan.unit, queries) * max(1, keys) <= BLOCK_ELEMENTS else None

@@ -177,6 +177,12 @@ class Site:
             call = call.having(chosen_rows=frozenset(chosen))
         return call if self._heads is None else call.of_heads(self._heads)
 
+    @property
+    def waiting(self) -> tuple[Folding, Extent]:
+        """Its statistics and their sizes, for rows that wait to be processed."""
+        assert self._extent is not None
+        return self._folding, self._extent
+
     def finish(self) -> Layer:
         """Return the layer of the record."""
         assert self._extent is not None

@@ -12,6 +12,7 @@ from regard.observe.cached_text import drops_keys, length_of
 from regard.observe.call_site import Site
 from regard.observe.passes import FinishedSite, ForwardPasses, Key, Running, running
 from regard.observe.requested_statistics import Asked, Keep
+from regard.observe.run_statistics import fold_together
 from regard.observe.statistics.value_norm import output_projection
 from regard.observe.streams import Places, name_streams
 from regard.observe.token_ids import Listener
@@ -228,7 +229,9 @@ class Recorder:
         """Return the records, in the order of the passes; a record whose calls were all removed has no layers."""
         if self._passes.all:
             self._asked.check_layers()
-        seen = ([site for site in one.sites.values() if site not in self._withdrawn] for one in self._passes.all)
+        seen = [[site for site in one.sites.values() if site not in self._withdrawn] for one in self._passes.all]
+        for sites in seen:
+            fold_together([one.waiting for one in sites if isinstance(one, Site) and one.watched])
         return tuple(map(_record, seen, self._shared_out()))
 
     def close(self) -> None:

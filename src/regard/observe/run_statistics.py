@@ -9,30 +9,33 @@ times as slow, with one of two cores busy). Heads are independent of each other.
 import contextlib
 import dataclasses
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from regard.backends import preferred
 from regard.backends.native.choice import takes_some
 from regard.errors import ObservationError
 from regard.observe import native_pass
+from regard.observe.call_kinds import CallFromWeights
 from regard.observe.requested_statistics import RESERVED, needs_of
 from regard.observe.statistics import Extent, Statistic
 from regard.observe.statistics.base import Need
 from regard.observe.statistics.default_statistics import bin_width
 from regard.observe.watched_call import WatchedCall
+from regard.observe.weigh import plain_mode
 from regard.observe.weight_rows import RowBlock
 from regard.record.records import Layer
 from regard.record.statistic_axes import axes_of
 from regard.torch_private import DisableTorchFunction
 
-__all__ = ["Folding", "is_worth_it", "side_by_side"]
+__all__ = ["Folding", "fold_together", "is_worth_it", "side_by_side"]
 
 
 class Folding:
@@ -45,6 +48,9 @@ class Folding:
         self._later = [one for one in statistics if "gradient" in needs_of(one)]
         self._waiting = False  # for a backward pass
         self._calls = 0
+        self._together = not self._later and all(map(_reads_rows_alone, self._now))  # whether rows may wait for others
+        self._few: list[_Rows] = []  # those of small calls, which wait
+        self._found: list[Mapping[str, Any]] | None = None  # of each statistic, if several sites were folded together
 
     def leave_out(self, need: Need) -> None:
         """Drop the statistics with a prerequisite that is not available here."""
@@ -53,6 +59,12 @@ class Folding:
     def fold(self, extent: Extent, start: int) -> None:
         """Process the rows of a call, which begin at row `start` of the record."""
         self._calls += 1
+        if self._together and (rows := _few_rows(extent, start)) is not None:
+            self._few.append(rows)
+            if sum(one.weights.numel() for one in self._few) > _PAIRS_IN_WAIT:
+                self._fold_waiting(extent)
+            return
+        self._fold_waiting(extent)
         self._check_parts(extent)
         if self._later:
             self._wait(extent, start)
@@ -63,6 +75,21 @@ class Folding:
         _sweep(self._now, extent, start, compiled=wanted and reason is None)
         if preferred() != "auto":
             self.fallback_reason = self.fallback_reason or reason
+
+    def _fold_waiting(self, extent: Extent) -> None:
+        """Process the rows that have waited, which `extent` includes."""
+        if self._few:
+            call, start = _joined(self._few, extent)
+            self._few = []
+            _sweep(self._now, dataclasses.replace(extent, around=call, queries=start + call.queries), start)
+
+    def waiting_as(self, extent: Extent) -> Hashable | None:
+        """Return what sites have in common whose rows, all of which wait, are processed together; None if some do
+        not.
+        """
+        if not self._few or sum(one.weights.shape[2] for one in self._few) < extent.queries:
+            return None
+        return dataclasses.astuple(dataclasses.replace(extent.alone, site=""))
 
     def _check_parts(self, extent: Extent) -> None:
         """Raise if the sequence is sharded and a statistic needs whole rows."""
@@ -120,15 +147,19 @@ class Folding:
                 f"{self._later[0].name!r} needs gradients, and none reached {self._here}: call backward() of a loss "
                 "that depends on it within the `with` block"
             )
+        self._fold_waiting(extent)
         fields, others = dict[str, Any](), dict[str, Any]()
-        for statistic in (*self._now, *self._later):
+        statistics = (*self._now, *self._later)
+        found = self._found
+        if found is None:
             with _by_itself(extent.device):
-                results = statistic.finish(extent)
-            for name, found in results.items():
+                found = [statistic.finish(extent) for statistic in statistics]
+        for statistic, results in zip(statistics, found, strict=True):
+            for name, result in results.items():
                 if name in Layer.__dataclass_fields__ and statistic.name in RESERVED:
-                    fields[name] = found
+                    fields[name] = result
                 else:
-                    others[name] = self._checked(statistic, name, found, extent)
+                    others[name] = self._checked(statistic, name, result, extent)
         return {**fields, "statistics": others, "axes": axes_of((*self._now, *self._later), others)}
 
     def _checked(self, statistic: Statistic, name: str, found: Any, extent: Extent) -> Any:
@@ -145,6 +176,84 @@ class Folding:
                 f"with heads 1 where all share it, got shape {array.shape}"
             )
         return array
+
+
+_PAIRS_IN_WAIT = 2**18  # of queries and keys of one site, beyond which its rows are processed: 1 MiB in float32
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Rows:
+    """The weights of a small call, which wait to be processed with those of later calls and of other layers: for few
+    rows, the some thirty operations of the statistics cost many times what the weights do.
+    """
+
+    weights: Float[Tensor, "batch heads rows columns"]
+    start: int  # of the record's rows
+    shift: int  # of the record's columns
+
+
+def _reads_rows_alone(statistic: Statistic) -> bool:
+    """Return whether a statistic of regard's depends on nothing but the rows and their places."""
+    return getattr(statistic, "reads_rows_alone", False) and type(statistic).__module__.startswith("regard.")
+
+
+def _few_rows(extent: Extent, start: int) -> _Rows | None:
+    """Return the rows of a call, if they are few enough to wait for others."""
+    call = extent.around
+    if call is None or call.is_sharded or call.chosen_rows is not None or call.head_numbers is not None:
+        return None
+    if call.batch * call.heads * call.queries * call.keys > _PAIRS_IN_WAIT or preferred() != "auto":
+        return None
+    with DisableTorchFunction(), plain_mode(call.device):
+        return _Rows(call.every_weight(), start, call.shift)
+
+
+def _joined(few: Sequence[_Rows], extent: Extent) -> tuple[CallFromWeights, int]:
+    """Return rows of several calls as those of one, and the first of them."""
+    first, last = few[0], few[-1]
+    weights = first.weights
+    if len(few) > 1 or first.shift or weights.shape[3] < extent.keys:
+        with _by_itself(extent.device):
+            rows = last.start + last.weights.shape[2] - first.start
+            weights = weights.new_zeros(*weights.shape[:2], rows, extent.keys)
+            for one in few:
+                top, (height, width) = one.start - first.start, one.weights.shape[2:]
+                weights[:, :, top : top + height, one.shift : one.shift + width] = one.weights
+    return CallFromWeights(weights), first.start
+
+
+def fold_together(waiting: Sequence[tuple[Folding, Extent]]) -> None:
+    """Process the rows of call sites of the same sizes together, as heads of one, if none was processed before."""
+    alike: dict[Hashable, list[tuple[Folding, Extent]]] = {}
+    for folding, extent in waiting:
+        if (key := folding.waiting_as(extent)) is not None:
+            alike.setdefault(key, []).append((folding, extent))
+    for sites in alike.values():
+        some = max(1, _PAIRS_AT_ONCE // max(1, sites[0][1].queries * sites[0][1].keys * sites[0][1].heads))
+        for at in range(0, len(sites), some):
+            _fold_as_one(sites[at : at + some])
+
+
+_PAIRS_AT_ONCE = 2**20
+
+
+def _fold_as_one(sites: Sequence[tuple[Folding, Extent]]) -> None:
+    first, extent = sites[0]
+    with _by_itself(extent.device):
+        matrix = torch.cat([_joined(folding._few, one)[0].weights for folding, one in sites], 1)
+    whole = dataclasses.replace(extent, heads=matrix.shape[1], around=CallFromWeights(matrix))
+    _sweep(first._now, whole, 0)
+    with _by_itself(extent.device):
+        found = [statistic.finish(whole) for statistic in first._now]
+    for at, (folding, _) in enumerate(sites):
+        heads = slice(at * extent.heads, (at + 1) * extent.heads)
+        folding._few = []
+        folding._found = [{name: _of_heads(one, heads) for name, one in results.items()} for results in found]
+
+
+def _of_heads(result: Any, heads: slice) -> Any:
+    """Return an array's part; settings such as the width of bins are those of all."""
+    return np.ascontiguousarray(result[:, heads]) if isinstance(result, np.ndarray) else result
 
 
 _LONG = 512  # keys from which on the pass was measured to be faster

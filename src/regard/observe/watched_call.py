@@ -127,6 +127,10 @@ class WatchedCall:
         """Return the weights of some rows and heads, in float32 or the wider type of the model."""
         raise NotImplementedError  # by kind
 
+    def every_weight(self) -> Float[Tensor, "batch heads queries keys"]:
+        """Return all weights of a small call, in memory of their own."""
+        raise NotImplementedError  # by kind
+
     def visible(self, rows: slice, columns: slice) -> Bool[Tensor, "#batch #heads #rows columns"]:
         """Return which keys the queries of a rectangle see."""
         raise NotImplementedError  # by kind

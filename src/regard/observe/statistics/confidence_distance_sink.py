@@ -26,6 +26,7 @@ class Confidence(PerQuery):
 
     name = "confidence"
     by_head = True
+    reads_rows_alone = True
     takes_parts = True
     of_parts = "max"
 
@@ -48,6 +49,7 @@ class Distance(PerQuery):
 
     name = "distance"
     by_head = True
+    reads_rows_alone = True
     takes_parts = True
 
     def __init__(self) -> None:
@@ -107,6 +109,7 @@ class Sink(PerKey):
 
     name = "sink"
     by_head = True
+    reads_rows_alone = True
     takes_parts = True
 
     def of(self, rows: RowBlock) -> Float[Tensor, "heads columns"]:

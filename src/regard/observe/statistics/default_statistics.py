@@ -46,6 +46,7 @@ class HeatMap:
 
     name = "heatmap"
     by_head = True
+    reads_rows_alone = True
     takes_parts = True
 
     def __init__(self) -> None:
@@ -141,6 +142,7 @@ class Top:
 
     name = "top"
     by_head = True
+    reads_rows_alone = True
     takes_parts = True
 
     def __init__(self, k: int = 8) -> None:
@@ -196,6 +198,7 @@ class Entropy(PerQuery):
 
     name = "entropy"
     by_head = True
+    reads_rows_alone = True
     takes_parts = True
 
     def of(self, rows: RowBlock) -> Float[Tensor, "heads rows"]:
@@ -213,6 +216,7 @@ class Received(PerKey):
 
     name = "received"
     by_head = True
+    reads_rows_alone = True
     takes_parts = True
 
     def of(self, rows: RowBlock) -> Float[Tensor, "heads columns"]:
