@@ -70,6 +70,10 @@ class Site:
             return False
         if self._cross:
             return call.cross is not False and self._cross_keys.are_keys_of(call, any_queries=is_certain)
+        # The cache of this text, as long as it was left, has the keys of its one sequence.
+        by_length = same_cache and call.batch == 1 and call.newest + 1 - call.queries == self._filled
+        if by_length and length_of(cache) == self._filled + call.queries:
+            return is_certain or self._keys.precede(call)
         if is_certain:
             return self._keys.precede(call)
         return self._keys.are_old_keys_of(call, cache, self._filled + call.queries, same_cache=same_cache)

@@ -242,7 +242,13 @@ class ForwardPasses:
     def _site_in_continued_text(self, key: Key, call: WatchedCall) -> Site | FinishedSite | None:
         """Return the site of a call in a run that continues the text of `now`."""
         run, site = self._run, self.now.sites.get(key)
-        if site is None or (site not in self.unrelated and site.continues(call, is_certain=True)):
+        cache = run.cache()
+        same = cache is not None and self.now.cache() is cache
+        if site is None or site in self.unrelated:
+            known = site is None
+        else:
+            known = site.continues(call, is_certain=True, cache=cache, same_cache=same)
+        if known:
             return site
         if isinstance(site, Site):
             self._refuse_reordered(site, call)

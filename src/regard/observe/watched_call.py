@@ -202,6 +202,8 @@ class WatchedCall:
     def reach(self) -> int:
         """The number of keys up to the last one that a query sees, at least up to the newest key."""
         after = self.newest + 1
+        if after >= self.keys:
+            return after
         seen = torch.zeros(self.keys - after, dtype=torch.bool, device=self.device)
         some = max(1, _PAIRS // max(1, len(seen)))
         for top in range(0, self.queries if len(seen) else 0, some):

@@ -8,7 +8,8 @@ import inspect
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from functools import cached_property
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,7 @@ from torch.nn import functional
 
 from regard.masks import Causal, Dense, Document
 from regard.observe.call_kinds import CallFromQK
+from regard.observe.weigh import hiding
 from regard.positions import DenseBias
 from regard.problem import Problem
 from regard.torch_private import scaled_dot_product_attention
@@ -62,6 +64,8 @@ def is_plain(given: Mapping[str, Any]) -> bool:
 def read_sdpa(groups: Groups, arguments: dict[str, Any]) -> CallFromQK:
     """Return a call of `F.scaled_dot_product_attention` in a module with these groups as a watched call."""
     q, k, v, mask = *(arguments[name] for name in ("query", "key", "value")), arguments.get("attn_mask")
+    if _is_usual(q, k, v) and (groups[1] is None or q.shape[1] != groups[1]):
+        return SdpaCall(q, k, v, mask, is_causal=arguments.get("is_causal", False), scale=arguments.get("scale"))
     texts = None
     if q.is_nested:  # PyTorch has no mask for these
         (q, of_queries), (k, of_keys), (v, _) = map(padded, (q, k, v))
@@ -75,6 +79,62 @@ def read_sdpa(groups: Groups, arguments: dict[str, Any]) -> CallFromQK:
     seen = mask if texts is None else texts
     problem = problem_of_sdpa(q, k, seen, is_causal=arguments.get("is_causal", False), scale=arguments.get("scale"))
     return CallFromQK(problem, v=_values(problem, v.detach()))
+
+
+def _is_usual(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Return whether a call is (batch, heads, length, width) throughout, and computed in the types that it has."""
+    if q.is_nested or k.is_nested or not q.ndim == k.ndim == v.ndim == 4 or not k.shape[1]:
+        return False
+    same = q.shape[0] == k.shape[0] == v.shape[0] and not q.shape[1] % k.shape[1]
+    return same and _autocast_type(q.device.type) is None
+
+
+class SdpaCall(CallFromQK):
+    """A call of F.scaled_dot_product_attention with four dimensions, which is put in order when its rows are asked for.
+
+    What most calls are asked for, where they stand among their keys, is read from its sizes.
+    """
+
+    def __init__(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, is_causal: bool, scale: float | None):
+        self._given = q, k, mask, is_causal, scale
+        self.batch, self.heads, self.queries, _ = q.shape
+        self.keys = k.shape[2]
+        self.marks, self.v = (one.detach() if one.requires_grad else one for one in (k, v))
+
+    @cached_property
+    def problem(self) -> Problem:  # type: ignore[override]
+        """The call."""
+        q, k, mask, is_causal, scale = self._given
+        return hiding(problem_of_sdpa(q, k, mask, is_causal=is_causal, scale=scale).with_wide_parts())
+
+    @cached_property
+    def newest(self) -> int:
+        """The column of the newest key."""
+        _, _, mask, is_causal, _ = self._given
+        if self.queries == self.keys or (mask is None and not is_causal):
+            return self.keys - 1
+        return min(self.queries, self.keys) - 1 if mask is None else self._last_seen(self.queries - 1)
+
+    @property
+    def device(self) -> torch.device:
+        """Where q and k are."""
+        return self.marks.device
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of q and k."""
+        return self._given[0].nbytes + self.marks.nbytes
+
+    @property
+    def place(self) -> None:
+        """Nothing: no mask of PyTorch's is bound to a place."""
+        return
+
+    @property
+    def alone(self) -> Self:
+        """The call with nothing but its rows."""
+        _ = self.problem
+        return super().alone.having(_given=())
 
 
 def _broadcast(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
