@@ -1,6 +1,6 @@
 """Capture the q, k and v of one head of a real model, as they enter the formula, and compute its steps from them."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from torch import nn
@@ -12,7 +12,7 @@ from regard.interpret.look import look, prepare
 from regard.interpret.watch import read_attention
 from regard.observe.call_kinds import CallFromQK
 from regard.observe.intercept import Interception
-from regard.observe.recorder import Recorder
+from regard.observe.sink import Sink
 from regard.observe.watched_call import WatchedCall
 from regard.record.tokens import TokenRow, token_row
 
@@ -30,20 +30,17 @@ def choose(
     return first.layer, first.head, token or looked.highlight.queries[looked.highlight.word].text
 
 
-@dataclass(eq=False)
-class _Catcher(Recorder):
-    """A recorder of the calls themselves, one per layer."""
+class _Calls(Sink):
+    """The calls themselves, one per layer."""
 
-    model: nn.Module
-    caught: list[WatchedCall] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        super().__init__(self.model, "maps", 0)
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model)
+        self.seen: list[WatchedCall] = []
 
     def see(self, call: WatchedCall) -> None:
-        """Record the call without processing it."""
+        """Keep the call without processing it."""
         self.calls += 1
-        self.caught.append(call)
+        self.seen.append(call)
 
 
 def capture_head(model: str, text: str, layer: int, head: int) -> CapturedHead:
@@ -54,12 +51,12 @@ def capture_head(model: str, text: str, layer: int, head: int) -> CapturedHead:
         ObservationError: The model computes its weights where q and k cannot be told.
     """
     prepared = prepare(text, model=model)
-    catcher = _Catcher(prepared.loaded.model)
-    with Interception(prepared.loaded.model, catcher, {attention: read_attention}):
+    sink = _Calls(prepared.loaded.model)
+    with Interception(prepared.loaded.model, sink, {attention: read_attention}):
         prepared.run()
-    if not -len(catcher.caught) <= layer < len(catcher.caught):
-        raise InputError(f"`layer` must be from 0 to {len(catcher.caught) - 1} for {model}, got {layer}")
-    seen = catcher.caught[layer]
+    if not -len(sink.seen) <= layer < len(sink.seen):
+        raise InputError(f"`layer` must be from 0 to {len(sink.seen) - 1} for {model}, got {layer}")
+    seen = sink.seen[layer]
     if not isinstance(seen, CallFromQK) or seen.v is None:
         raise ObservationError(
             f"{model} computes the weights of layer {layer} itself, without a call that shows q, k and v: choose a "

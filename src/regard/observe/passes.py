@@ -5,22 +5,18 @@ record of their text. A run of the model (one outermost call of it) belongs to o
 of an earlier one determines the text of the whole run; several texts may alternate. A run without such a call is a
 forward pass of its own if it calls a site or a module that ran before. Otherwise it continues the last pass: the runs
 of an encoder and its decoder are one, unless several encoders wait for a decoder.
-
-The running modules are read from this thread's stack of calls. No hook is registered: hooks on all modules would affect
-other threads and their compilers, and hooks on one module disable PyTorch's fast paths.
 """
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from types import FrameType
 from typing import Any
 
 from torch import nn
 
 from regard.errors import ObservationError
-from regard.observe.cached_text import given_cache, reference_to
+from regard.observe.cached_text import reference_to
 from regard.observe.call_site import Site
+from regard.observe.running import Running
 from regard.observe.statistics import Statistic
 from regard.observe.streams import Place
 from regard.observe.watched_call import WatchedCall
@@ -31,46 +27,9 @@ __all__ = [
     "Forward",
     "ForwardPasses",
     "Key",
-    "Running",
-    "running",
 ]
 
-_CALL = nn.Module._call_impl.__code__
-_MARK = "the mark of this call of a module"
-
 Key = tuple[str, int]  # a site: its module's name, and the number of earlier calls of that module in the same run
-
-
-@dataclass(frozen=True)
-class Running:
-    """The innermost module that counts, if one runs; `begun` differs from one outermost call of such a module to the
-    next; `outside`: only modules that do not count are running; `calls`: every module that counts, with a mark of its
-    call; `cache`: the innermost one that was passed to such a module.
-    """
-
-    module: nn.Module | None
-    begun: object | None
-    outside: bool
-    calls: tuple[tuple[nn.Module, object], ...] = ()
-    cache: object | None = None
-
-
-def running(counts: Callable[[nn.Module], bool]) -> Running:
-    """Inspect the running module calls, from the innermost one on."""
-    calls: list[tuple[nn.Module, object]] = []
-    some, cache = False, None
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if frame.f_code is _CALL:
-            some = True
-            found = frame.f_locals["self"]
-            if counts(found):
-                # A mark with the lifetime of the call, which does not keep its frame and local variables alive.
-                calls.append((found, frame.f_locals.setdefault(_MARK, object())))
-                cache = given_cache(frame.f_locals["kwargs"]) if cache is None else cache
-        frame = frame.f_back
-    innermost, outermost = (calls[0][0], calls[-1][1]) if calls else (None, None)
-    return Running(innermost, outermost, some and not calls, tuple(calls), cache)
 
 
 @dataclass(frozen=True, eq=False)

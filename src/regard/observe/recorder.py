@@ -2,22 +2,23 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
-from torch import Tensor, nn
+from torch import nn
 
 from regard.errors import ObservationError
 from regard.observe.cached_text import drops_keys, length_of
 from regard.observe.call_site import Site
-from regard.observe.passes import FinishedSite, ForwardPasses, Key, Running, running
+from regard.observe.passes import FinishedSite, ForwardPasses, Key
 from regard.observe.requested_statistics import Asked, Keep
 from regard.observe.run_statistics import fold_together
+from regard.observe.sink import Sink, entries
 from regard.observe.statistics.value_norm import output_projection
 from regard.observe.streams import Places, name_streams
 from regard.observe.token_ids import Listener
 from regard.observe.watched_call import WatchedCall
-from regard.record.missing_attention import BLOCKED, BLOCKS, OTHER_KEYS, Caller, Missing, sum_missing
+from regard.record.missing_attention import BLOCKED, BLOCKS, OTHER_KEYS, Caller, Missing
 from regard.record.records import Layer, Record
 from regard.tensors import human_bytes
 
@@ -41,7 +42,7 @@ class _Ticket:
     withdrawn: bool = False
 
 
-class Recorder:
+class Recorder(Sink):
     """Stores recorded calls, one record per forward pass; the passes of one generation with a cache form one record."""
 
     def __init__(
@@ -54,27 +55,19 @@ class Recorder:
         listener: Listener | None = None,
         on_layer_end: OnLayerEnd | None = None,
     ) -> None:
+        super().__init__(model)
         self._on_layer_end = on_layer_end
         self._asked = asked or Asked(keep, max_bytes=max_bytes)
         if on_layer_end is not None:
             self._asked.check_alone()
         self._listener = listener if self._asked.needs("tokens") else None
-        self._names = {id(module): name for name, module in model.named_modules()}
         self._parents = {id(child): parent for parent in model.modules() for child in parent.children()}
         self._keep: Keep = keep
         self._max_bytes = self._left = max_bytes
-        self._model = model
-        self.module: nn.Module | None = None  # the innermost running module of the model at the last lookup
-        self._begun: object | None = None  # the last outermost call of the model, or of a part of it
-        self._running = Running(None, None, outside=False)
         self._passes = ForwardPasses(self._asked.of_pass)
         self._withdrawn: set[Site | FinishedSite] = set()  # sites that are no attention between tokens
-        self._turns: dict[str, int] = {}
+        self._turns, self._of_run = dict[str, int](), 0
         self._places = Places(model)
-        self._marks: dict[int, dict[int, object]] = {}  # of each module's calls in this pass; kept, so they differ
-        self._run = 0  # number of runs of the model
-        self._missed: Counter[tuple[Caller, str]] = Counter()
-        self.calls = 0  # total number of attention calls
 
     @property
     def index(self) -> int:
@@ -82,55 +75,9 @@ class Recorder:
         return self._passes.index
 
     @property
-    def caller(self) -> Caller:
-        """The module that was located last, and the run it belongs to."""
-        name = "" if self.module is None else self._names[id(self.module)]
-        return Caller(name, type(self.module or self._model).__name__, self._run)
-
-    @property
-    def wants_output(self) -> bool:
+    def needs_output(self) -> bool:  # type: ignore[override]
         """Whether a statistic needs the output of attention besides the weights."""
         return self._asked.needs("gradient")
-
-    def owns(self, module: nn.Module) -> bool:
-        """Return whether it is the model or a part of it."""
-        return id(module) in self._names
-
-    def locate(self, weight: Tensor | None = None) -> bool:
-        """Locate the module that is running in this thread; return False if it belongs to another model.
-
-        A kernel that computes a whole nn.TransformerEncoderLayer does not call its attention module, so the module
-        with this weight is used instead.
-        """
-        now = running(self.owns)
-        if weight is not None and (found := self._with_weight(now.module, weight)) is not None:
-            now = replace(now, module=found, outside=False, begun=object() if now.begun is None else now.begun)
-        self.place(now)
-        return not now.outside
-
-    def find_caller(self) -> Caller | None:
-        """Return the module that is running in this thread, or None if it belongs to another model."""
-        return self.caller if self.locate() else None
-
-    def place(self, now: Running) -> None:
-        """Take the modules that are running, where they are known otherwise than by this thread's stack of calls."""
-        self.module, self._running = now.module, now
-        if now.begun is not None and now.begun is not self._begun:
-            self._begun, self._turns, self._marks = now.begun, {}, {}
-            self._run += 1
-        for module, mark in now.calls:
-            self._marks.setdefault(id(module), {})[id(mark)] = mark
-
-    def _with_weight(self, layer: nn.Module | None, weight: Tensor) -> nn.Module | None:
-        inside = getattr(layer, "self_attn", None)
-        if isinstance(inside, nn.MultiheadAttention) and self.owns(inside):
-            return inside
-        found = (one for one in self._model.modules() if isinstance(one, nn.MultiheadAttention))
-        return next((one for one in found if one.in_proj_weight is weight), None)
-
-    def miss(self, caller: Caller, reason: str) -> None:
-        """Count attention that cannot be recorded."""
-        self._missed[caller, reason] += 1
 
     def withdraw(self, ticket: _Ticket, reason: str) -> None:
         """Remove a recorded call, because a later call shows that it is not attention between tokens."""
@@ -146,13 +93,15 @@ class Recorder:
             self.miss(caller, f"{BLOCKED}: {BLOCKS[caller.kind]}")
             return None
         name = caller.module
+        if self._of_run != self.run:
+            self._turns, self._of_run = {}, self.run
         turn = self._turns.get(name, 0)
         if turn and self._loops(name, turn - 1, call):
             turn -= 1
         self._turns[name] = turn + 1
         self.calls += 1
         key = name, turn
-        site = self._passes.find(key, call, self._run, self._running)
+        site = self._passes.find(key, call, self.run, self.now)
         if site is not None and site in self._passes.unrelated:
             self._leave_out(site, caller)
             return None
@@ -193,9 +142,9 @@ class Recorder:
         forward, module = self._passes.now, self.module
         parent = self._parents.get(id(module)) if module is not None else None
         name = _named(key)
-        place = self._places.of(key[0], {module: len(marks) for module, marks in self._marks.items()})
+        place = self._places.of(key[0], self.entries())
         number = place.number if place.number is not None and not key[1] else len(forward.sites)
-        cache = self._running.cache
+        cache = self.now.cache
         return Site(
             name,
             place,
@@ -238,25 +187,16 @@ class Recorder:
         """Drop what was stored, which cycles of references would keep until Python's garbage collector runs."""
         self._passes.close()
 
-    @property
-    def missing(self) -> tuple[Missing, ...]:
-        """The attention that could not be recorded, over all passes."""
-        return _entries(self._missed)
-
     def _shared_out(self) -> list[tuple[Missing, ...]]:
         """Return the missing attention of each pass, by the run of the model in which it was missed."""
         passes = self._passes.all
         counts: list[Counter[tuple[Caller, str]]] = [Counter() for _ in passes]
         kept = [at for at, one in enumerate(passes) if set(one.sites.values()) - self._withdrawn]
-        for (caller, reason), calls in self._missed.items() if kept else ():
+        for (caller, reason), calls in self.missed.items() if kept else ():
             begun = [at for at in kept if min(passes[at].runs) <= caller.run]
             own = [at for at in begun if caller.run in passes[at].runs]
             counts[(own or begun or kept[:1])[-1]][caller, reason] += calls
-        return [_entries(one) for one in counts]
-
-
-def _entries(missed: Counter[tuple[Caller, str]]) -> tuple[Missing, ...]:
-    return sum_missing(Missing(one.module, f"{one.kind} {reason}", calls) for (one, reason), calls in missed.items())
+        return [entries(one) for one in counts]
 
 
 def _record(sites: Sequence[Site | FinishedSite], missing: tuple[Missing, ...]) -> Record:

@@ -21,8 +21,8 @@ from regard.observe.intercept.compiled_graphs import FORM, Behind, CompiledBlock
 from regard.observe.intercept.graph_reading import Attending, read_graph
 from regard.observe.intercept.watch_operators import WATCH_CALL, WATCH_OPERATOR_CALL, reporting_to
 from regard.observe.intercept.watching_mode import Hears, WatchingMode, modes_of_all_threads, restack
-from regard.observe.passes import Running
 from regard.observe.recorder import Recorder
+from regard.observe.running import Running
 from regard.torch_private import get_current_function_mode_stack
 
 __all__ = ["CompiledWatch"]
@@ -102,7 +102,7 @@ class CompiledWatch(CompiledBlock):
         Raises:
             ObservationError: A statistic needs gradients.
         """
-        if self._recorder.wants_output:
+        if self._recorder.needs_output:
             raise ObservationError(_GRADIENTS)
         self._begun, self._marks, self._has_run, self._is_apart = object(), {}, False, False
         return _CompiledCall(self, mode, hears, ends)

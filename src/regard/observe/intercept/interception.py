@@ -51,7 +51,7 @@ from regard.observe.intercept.watching_mode import (
     modes_above_watches,
     modes_here,
 )
-from regard.observe.recorder import Recorder
+from regard.observe.sink import Sink
 from regard.observe.watched_call import WatchedCall
 from regard.record.missing_attention import KERNEL_REASON, SCRIPT_REASON, TRANSFORMED
 from regard.torch_private import (
@@ -83,7 +83,7 @@ class Interception(WatchingMode):
     numbers, so the output is bitwise the same. Other threads are not observed.
     """
 
-    def __init__(self, model: nn.Module, recorder: Recorder, readers: Mapping[Callable[..., Any], Reader]) -> None:
+    def __init__(self, model: nn.Module, recorder: Sink, readers: Mapping[Callable[..., Any], Reader]) -> None:
         super().__init__(model, encoder_of(model))
         self._recorder = recorder
         with DisableTorchFunction():
@@ -238,7 +238,7 @@ class Interception(WatchingMode):
             self._recorder.miss(self._recorder.caller, TRANSFORMED)
             return None
         call = read()
-        if self._recorder.wants_output and (given := _heads(call, output)) is not None:
+        if self._recorder.needs_output and (given := _heads(call, output)) is not None:
             call = call.having(output=given)
         if not (call.batch and call.heads and call.queries and call.keys):
             self._recorder.calls += 1

@@ -39,8 +39,8 @@ from regard.observe.intercept.watching_mode import (
     modes_of_all_threads,
     restack,
 )
-from regard.observe.recorder import Recorder
 from regard.observe.selection import HeadsChosen
+from regard.observe.sink import Sink
 from regard.observe.tap_steps import TapSite, TapSteps
 from regard.observe.watched_call import Rows, WatchedCall
 from regard.observe.weigh import plain_mode
@@ -80,11 +80,11 @@ class _Ticket:
     withdrawn: bool = False
 
 
-class _TapRecorder(Recorder):
+class _TapSink(Sink):
     """Locates the calls of tapped layers, and passes them to the mode."""
 
     def __init__(self, model: nn.Module, see: Callable[[WatchedCall], Any], withdraw: Callable[[Any], None]) -> None:
-        super().__init__(model, "maps", 0)
+        super().__init__(model)
         self._see, self._withdraw = see, withdraw
 
     def see(self, call: WatchedCall) -> Any:
@@ -95,7 +95,7 @@ class _TapRecorder(Recorder):
         """Remove a captured call."""
         if not ticket.withdrawn:
             ticket.withdrawn = True
-            self.miss(ticket.caller, reason)
+            super().withdraw(ticket, reason)
             self._withdraw(ticket)
 
 
@@ -110,7 +110,7 @@ class TapMode(Interception):
         steps: TapSteps,
         readers: Mapping[Callable[..., Any], Reader],
     ) -> None:
-        super().__init__(model, _TapRecorder(model, self._capture, self._drop), readers)
+        super().__init__(model, _TapSink(model, self._capture, self._drop), readers)
         self.steps = steps
         self._sites = TappedSites(model, heads, stream)
         self._layers = self._sites.layers
