@@ -1,9 +1,11 @@
 """Generation with caches: the rows of all steps together are those of one pass over the finished text."""
 
 import itertools
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 import regard
 from interpret.small_models import MODELS
@@ -145,16 +147,69 @@ def test_encoder_and_decoder_generate_together(far, name: str, kind: str, cache:
         assert max(far(one.weights, other) for one, other in zip(ours, theirs, strict=True)) < 2e-5
 
 
-def test_reordered_beams_are_refused_with_the_reason() -> None:
+class _Beams:
+    """The texts of beams, from what a model is given and how its cache is reordered."""
+
+    def __init__(self, monkeypatch: Any) -> None:
+        self.ids: Tensor | None = None
+        self._next: Tensor | None = None  # nothing reads them behind the last step
+        reorder = transformers.DynamicCache.reorder_cache
+        monkeypatch.setattr(
+            transformers.DynamicCache, "reorder_cache", lambda cache, rows: (self.pick(rows), reorder(cache, rows))[1]
+        )
+
+    def pick(self, rows: Tensor) -> None:
+        self._next = rows
+
+    def read(self, _: Any, __: Any, kwargs: Any) -> None:
+        given = kwargs["input_ids"]
+        if self.ids is not None and self._next is not None:
+            self.ids = self.ids[self._next]
+        self.ids = given if self.ids is None else torch.cat([self.ids, given], 1)
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("keep", ["weights", "qk"])
+def test_beams_are_followed(far, monkeypatch: Any, batch: int, keep: Any) -> None:
     for case in sweep(itertools.product(["sdpa", "eager"], ["Llama", "DeepSeek-V3"])):
         with case as (kind, name):
-            model = made(name)
+            if keep == "qk" and kind == "eager":
+                continue
+            model, asked = made(name), {"num_beams": 3, "max_new_tokens": 12, "min_new_tokens": 12, "do_sample": False}
             model.set_attn_implementation(kind)
-            with (
-                pytest.raises(ObservationError, match=r"reordered between two steps, as beam search does.*num_beams=1"),
-                regard.watch(model),
-            ):
-                model.generate(**prompt(6), num_beams=3, max_new_tokens=12, do_sample=False)
+            given = {name: one[:1].expand(batch, -1) for name, one in prompt(6).items()}
+            given["input_ids"] = given["input_ids"] + torch.arange(batch)[:, None]
+            plain = model.generate(**given, **asked)
+            beams = _Beams(monkeypatch)
+            hook = model.register_forward_pre_hook(beams.read, with_kwargs=True)
+            with regard.watch(model, keep=keep, statistics=["distance"]) as seen:
+                assert torch.equal(model.generate(**given, **asked), plain)
+            hook.remove()
+            assert beams.ids is not None
+            model.set_attn_implementation("eager")
+            with torch.no_grad():
+                whole = model(beams.ids, output_attentions=True, use_cache=False).attentions
+            assert beams.ids.shape == (3 * batch, 17)
+            for at, theirs in enumerate(whole):
+                assert far(seen.weights(layer=at), theirs) < 2e-5
+                i = torch.arange(17)
+                assert far(seen.statistic("distance", layer=at), (theirs * (i[:, None] - i).abs()).sum(-1)) < 2e-4
+
+
+def test_a_statistic_that_cannot_follow_beams_says_so() -> None:
+    class Mine:
+        name = "mine"
+
+        def start(self, extent: Any) -> None: ...
+        def fold(self, rows: Any) -> None: ...
+        def finish(self, extent: Any) -> Any: ...
+
+    model = made("Llama")
+    with (
+        pytest.raises(ObservationError, match=r"beam search has reordered.*'mine' has no method `reorder\(rows\)`"),
+        regard.watch(model, statistics=[Mine()]),
+    ):
+        model.generate(**prompt(6), num_beams=3, max_new_tokens=12, do_sample=False)
 
 
 @pytest.mark.parametrize("pairs", PAIRS_OF_TIERS)

@@ -214,7 +214,7 @@ def watch(
     asked = Asked(keep, (*statistics, *spans), layers=layers, heads=heads, queries=queries, max_bytes=max_bytes)
     heard = None
     if tokenizer is not None or (asked.needs("tokens") and tokens is None):
-        heard = Heard(lambda: recorder.index, tokenizer, tokens_of)
+        heard = Heard(model, lambda: recorder.index, tokenizer, tokens_of)
     listener = GivenTokens(tokens) if asked.needs("tokens") and tokens is not None else heard
     recorder = Recorder(model, keep, max_bytes, asked=asked, listener=listener, on_layer_end=on_layer_end)
     observation = Observation()

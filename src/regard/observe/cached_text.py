@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from jaxtyping import Int
 from torch import Tensor
 
-from regard.errors import ObservationError
 from regard.observe.watched_call import WatchedCall
 
 __all__ = ["CrossKeys", "SelfKeys", "drops_keys", "given_cache", "length_of", "reference_to"]
@@ -64,23 +64,28 @@ class SelfKeys:
             return False
         return not _same_columns(old, self._columns[:, :, :-dropped])
 
-    def refuse_reordered(self, call: WatchedCall, name: str) -> None:
-        """Raise if beam search has reordered the rows of the cache, so that each row has the keys of another beam."""
+    def reordered(self, call: WatchedCall) -> Int[Tensor, " batch"] | None:
+        """Return the sequence that each one of a call continues, if beam search has reordered the rows of the cache, so
+        that each row has the keys of another beam; None if they are none of these.
+        """
         before = call.newest - call.queries
         if before < 0 or self._newest is None or call.batch < 2:
-            return
+            return None
         found, known = self._found(before, call)
-        if _same(found, known) and self._columns is not None:  # beams that end with the same token
-            found = _two_heads(call.marks[:, :, : before + 1])
-            if found.shape != self._columns.shape:
-                return
-            known = self._columns
-        if not _same(found, known) and all(any(_same(row, other) for other in known) for row in found):
-            raise ObservationError(
-                f"the cache of {name or 'this model'} was reordered between two steps, as beam search does, so its "
-                "rows no longer belong to one text: watch greedy decoding or sampling (num_beams=1), or run the "
-                "finished text through the model once under watch"
-            )
+        if self._columns is not None:  # beams that end with the same token differ before it
+            found, known = _two_heads(call.marks[:, :, : before + 1]), self._columns
+        if found.shape != known.shape:
+            return None
+        rows = [
+            next((at for at in (own, *range(len(known))) if _same(row, known[at])), None)
+            for own, row in enumerate(found)
+        ]
+        return None if None in rows or rows == list(range(len(rows))) else torch.tensor(rows, device=found.device)
+
+    def reorder(self, rows: Int[Tensor, " batch"]) -> None:
+        """Let each sequence go on from the keys of another."""
+        self._newest = None if self._newest is None else self._newest[rows]
+        self._columns = None if self._columns is None else self._columns[rows]
 
     def _found(self, column: int, call: WatchedCall) -> tuple[Tensor, Tensor]:
         assert self._newest is not None

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Int
 from torch import Tensor
 
 from regard.observe.cached_text import CrossKeys, SelfKeys, length_of
@@ -82,13 +83,24 @@ class Site:
         """Return whether the call's old keys are not all those of its text."""
         return not self._cross and call.newest - call.queries + 1 < self._filled
 
-    def refuse_reordered(self, call: WatchedCall, cache: Any, *, same_cache: bool) -> None:
-        """Raise if beam search has reordered the rows. It keeps their cache and its length: in a copy, or where the
-        newest keys were cut off, rows may have each other's tokens by chance.
+    def reordered(self, call: WatchedCall, cache: Any, *, same_cache: bool) -> Int[Tensor, " batch"] | None:
+        """Return the sequence that each one of a call continues, if beam search has reordered them. It keeps their
+        cache and its length: in a copy, or where the newest keys were cut off, rows may have each other's tokens by
+        chance.
         """
         reorders = cache is None or (same_cache and length_of(cache) == self._filled + call.queries)
-        if reorders and self._is_as_large(call) and not self._cross:
-            self._keys.refuse_reordered(call, self.name)
+        return self._keys.reordered(call) if reorders and self._is_as_large(call) and not self._cross else None
+
+    def reorder(self, rows: Int[Tensor, " batch"]) -> None:
+        """Let each sequence go on from another one's rows, unless there are more or fewer (those of an encoder)."""
+        if self._extent is None or self._extent.batch != len(rows):
+            return
+        if self.watched:
+            self._folding.reorder(rows, self._extent)
+        if self._hearing is not None:
+            self._hearing.reorder(rows)
+        if not self._cross:
+            self._keys.reorder(rows)
 
     def keep_all_keys(self) -> None:
         """Keep all keys from the next call on, since this site determines which text a run continues."""

@@ -134,6 +134,21 @@ class QueriesKeys:
         all_reduce(count, "sum")
         self._lse[-1] = lse.where(count > 0, torch.nan).cpu()
 
+    def reorder(self, rows: Tensor) -> None:
+        """Let each sequence go on from the queries and keys of another.
+
+        Raises:
+            ObservationError: A mask or bias has values for each sequence.
+        """
+        if any(len(one) > 1 for one in self._arrays.values()):
+            raise ObservationError(
+                'keep="qk" stores masks and biases for each sequence, which beam search reorders: watch with '
+                'keep="maps", or keep="weights"'
+            )
+        at = rows.cpu()
+        self._queries, self._keys, self._lse = ([x[at] for x in xs] for xs in (self._queries, self._keys, self._lse))
+        self._room = self._room[at] if len(self._room) else self._room
+
     def finish(self, extent: Extent, /) -> Mapping[str, Any]:
         """Return all data as arrays."""
         parts = [part for part in (*self._keys, self._room) if part.shape[2]]

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from regard.errors import ObservationError
 from regard.observe.cached_text import reference_to
@@ -84,8 +84,8 @@ class _Run:
 class ForwardPasses:
     """The forward passes so far."""
 
-    def __init__(self, across: Callable[[], dict[int, Statistic]]) -> None:
-        self._across = across
+    def __init__(self, across: Callable[[], dict[int, Statistic]], on_reorder: Callable[[int, Tensor], None]) -> None:
+        self._across, self._on_reorder = across, on_reorder
         self.all: list[Forward] = []
         self._now: Forward | None = None
         self._run = _Run(-1, None)
@@ -108,7 +108,7 @@ class ForwardPasses:
         If it is in `unrelated`, the call does not continue it, although other calls of the run have continued its text.
 
         Raises:
-            ObservationError: Beam search has reordered the rows, or alternating texts cannot be distinguished.
+            ObservationError: Alternating texts cannot be distinguished, or a statistic does not follow beam search.
         """
         # Attention outside of all modules has no run, and each call is one of its own.
         if number != self._run.number or running.module is None:
@@ -126,8 +126,8 @@ class ForwardPasses:
         if not run.new_sites:
             self._now = self.all[-1] if self.all else self._begin()
         known = self.now.sites.get(key)
-        if isinstance(known, Site):
-            self._refuse_reordered(known, call)
+        if isinstance(known, Site) and not run.new_sites and self._reorders(known, call):
+            return self._continued(key, call)
         if known is not None or not (run.new_sites or self._may_join()):
             self._move(self._begin())
         return None
@@ -209,17 +209,23 @@ class ForwardPasses:
             known = site.continues(call, is_certain=True, cache=cache, same_cache=same)
         if known:
             return site
-        if isinstance(site, Site):
-            self._refuse_reordered(site, call)
         assert run.continues is not None
         if self._is_ambiguous() or site.crosses or run.continues.crosses:
             self._refuse_alternating(site)
         self.unrelated.add(site)
         return site
 
-    def _refuse_reordered(self, site: Site, call: WatchedCall) -> None:
+    def _reorders(self, site: Site, call: WatchedCall) -> bool:
+        """Let the sequences of `now` go on as beam search has reordered them, and return whether it has."""
         cache = self._run.cache()
-        site.refuse_reordered(call, cache, same_cache=self.now.cache() is cache)
+        rows = site.reordered(call, cache, same_cache=self.now.cache() is cache)
+        if rows is None:
+            return False
+        for one in self.now.sites.values():
+            if isinstance(one, Site):
+                one.reorder(rows)
+        self._on_reorder(self.index, rows)
+        return True
 
     def _is_ambiguous(self) -> bool:
         """Return whether the run might continue another text, as far as its first keys show."""

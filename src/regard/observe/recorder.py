@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from torch import nn
+from torch import Tensor, nn
 
 from regard.errors import ObservationError
 from regard.observe.cached_text import drops_keys, length_of
@@ -60,11 +60,12 @@ class Recorder(Sink):
         self._asked = asked or Asked(keep, max_bytes=max_bytes)
         if on_layer_end is not None:
             self._asked.check_alone()
+        self._ids = listener
         self._listener = listener if self._asked.needs("tokens") else None
         self._parents = {id(child): parent for parent in model.modules() for child in parent.children()}
         self._keep: Keep = keep
         self._max_bytes = self._left = max_bytes
-        self._passes = ForwardPasses(self._asked.of_pass)
+        self._passes = ForwardPasses(self._asked.of_pass, self._reorder)
         self._withdrawn: set[Site | FinishedSite] = set()  # sites that are no attention between tokens
         self._turns, self._of_run = dict[str, int](), 0
         self._places = Places(model)
@@ -78,6 +79,10 @@ class Recorder(Sink):
     def needs_output(self) -> bool:  # type: ignore[override]
         """Whether a statistic needs the output of attention besides the weights."""
         return self._asked.needs("gradient")
+
+    def _reorder(self, index: int, rows: Tensor) -> None:
+        if self._ids is not None:
+            self._ids.reorder(index, rows)
 
     def withdraw(self, ticket: _Ticket, reason: str) -> None:
         """Remove a recorded call, because a later call shows that it is not attention between tokens."""

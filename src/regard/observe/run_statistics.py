@@ -83,6 +83,24 @@ class Folding:
             self._few = []
             _sweep(self._now, dataclasses.replace(extent, around=call, queries=start + call.queries), start)
 
+    def reorder(self, rows: Tensor, extent: Extent) -> None:
+        """Let each sequence go on from the results of another, as beam search reorders them.
+
+        Raises:
+            ObservationError: A statistic cannot do that.
+        """
+        self._few = [dataclasses.replace(one, weights=one.weights[rows]) for one in self._few]
+        if not self._calls or (self._few and self._few[0].start == 0):
+            return
+        for statistic in (*self._now, *self._later):
+            if not hasattr(statistic, "reorder"):
+                raise ObservationError(
+                    f"beam search has reordered the sequences of {self._here}, and {statistic.name!r} has no method "
+                    "`reorder(rows)` to follow it: leave it out, or watch greedy decoding or sampling (num_beams=1)"
+                )
+            with _by_itself(extent.device):
+                statistic.reorder(rows)
+
     def waiting_as(self, extent: Extent) -> Hashable | None:
         """Return what sites have in common whose rows, all of which wait, are processed together; None if some do
         not.
@@ -212,13 +230,14 @@ def _joined(few: Sequence[_Rows], extent: Extent) -> tuple[CallFromWeights, int]
     """Return rows of several calls as those of one, and the first of them."""
     first, last = few[0], few[-1]
     weights = first.weights
-    if len(few) > 1 or first.shift or weights.shape[3] < extent.keys:
+    if len(few) > 1 or first.shift or weights.shape[3] != extent.keys:
         with _by_itself(extent.device):
             rows = last.start + last.weights.shape[2] - first.start
             weights = weights.new_zeros(*weights.shape[:2], rows, extent.keys)
             for one in few:
-                top, (height, width) = one.start - first.start, one.weights.shape[2:]
-                weights[:, :, top : top + height, one.shift : one.shift + width] = one.weights
+                top, height = one.start - first.start, one.weights.shape[2]
+                width = min(one.weights.shape[3], extent.keys - one.shift)  # behind it is the room of a static cache
+                weights[:, :, top : top + height, one.shift : one.shift + width] = one.weights[..., :width]
     return CallFromWeights(weights), first.start
 
 

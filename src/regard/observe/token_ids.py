@@ -32,6 +32,10 @@ class Listener(Protocol):
         """Return which ids are separators, or None if the text of tokens is unknown."""
         ...
 
+    def reorder(self, index: int, rows: Int[Tensor, " batch"]) -> None:
+        """Let each sequence of a record go on from the ids of another, as beam search reorders them."""
+        ...
+
 
 class Hearing:
     """Joins the ids of one site's calls, if their number equals that of its positions."""
@@ -71,6 +75,12 @@ class Hearing:
         pair = tuple(known)
         return Ids(*pair, self._listener.separators) if len(pair) == 2 else None
 
+    def reorder(self, rows: Int[Tensor, " batch"]) -> None:
+        """Let each sequence go on from the ids of another."""
+        at = rows.cpu()
+        queries, keys = (one if one is None or len(one) != len(at) else one[at] for one in (self._queries, self._keys))
+        self._queries, self._keys = queries, queries if self._keys is self._queries else keys
+
     def _joined(self, known: Tensor | None, heard: Tensor | None, call: WatchedCall, end: int) -> Tensor | None:
         """Return ids up to position `end`: the known ones and a new one for each query of the call."""
         if heard is None:
@@ -92,23 +102,28 @@ _SEPARATORS = frozenset(".,;:!?…。，、；：！？")
 _SEPARATING = frozenset({"[SEP]", "</s>", "<sep>", "<|endoftext|>"})
 
 
-class Heard:
-    """A hook that records the token ids in the calls of a model.
+ModuleCall = tuple[nn.Module, tuple[Any, ...], Mapping[str, Any]]  # with its positional and named arguments
 
-    The record of a call is known only after the call has run: then `index` returns the index of this record. The steps
-    of one generation belong to one record, and their ids are concatenated. `tokens_of` names ids by the tokenizer.
+
+class Heard:
+    """Records the token ids in the runs of a model.
+
+    The ids are those of the outermost running call that has some, by name, as its first argument, or in a dictionary:
+    that of the model, of a part of it whose method was called, or of the module that embeds them. The record of a run
+    is known only after the run: then `index` returns the index of this record. The steps of one generation belong to
+    one record, and their ids are concatenated. `tokens_of` names ids by the tokenizer.
     """
 
     whole = False
 
-    def __init__(self, index: Callable[[], int], tokenizer: Any, tokens_of: TokensOf) -> None:
-        self._index = index
+    def __init__(self, model: nn.Module, index: Callable[[], int], tokenizer: Any, tokens_of: TokensOf) -> None:
+        self._model, self._index = model, index
         self._tokenizer, self._tokens_of = tokenizer, tokens_of
         self._ids: dict[int, _Ids] = {}
         self._pending: dict[str, Tensor] = {}
         self._streams: dict[str, Tensor] = {}  # ids of the running call
         self._embedded = EmbeddedIds()
-        self._is_in_call = False
+        self._has_attended = False  # whether the run has attention
         self._looks = True  # whether this call's embeddings are seen: those of compiled code are not
         self._mixed: set[int] = set()  # records whose model has embedded other texts too
         self._unread: set[tuple[int, str]] = set()  # records and arguments whose ids were not embedded as given
@@ -119,25 +134,21 @@ class Heard:
         self._was_read = False  # whether statistics have used ids
         self._separates: dict[int, bool] = {}
 
-    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Record the ids of one call of the model."""
-        self._settle()
-        self._is_in_call = True
-        first = args[0] if args and isinstance(args[0], Tensor) and not args[0].is_floating_point() else None
-        for name in ("input_ids", "decoder_input_ids"):
-            ids = kwargs.get(name, first if name == "input_ids" else None)
-            if isinstance(ids, Tensor) and not ids.is_nested and ids.ndim == 2:
-                self._pending[name] = ids.detach().to("cpu", copy=True)  # a loop may fill one buffer again and again
-        self._streams = _by_stream(module, self._pending)
-        if self._encodes is None:
-            self._encodes = reads_two_texts(module)
-        self._turns = Counter()
-        self._embedded, self._looks = EmbeddedIds(set(getattr(self._tokenizer, "all_special_ids", ()))), True
+    def begin(self, calls: Sequence[ModuleCall]) -> None:
+        """Record the ids of a run, of which these calls are running, the outermost first.
 
-    @property
-    def is_in_call(self) -> bool:
-        """Whether a call of the model is running."""
-        return self._is_in_call
+        A run without attention, such as that of an embedding alone, reads its ids for the next one.
+        """
+        if self._has_attended or not self._pending:
+            self._settle()
+            self._embedded, self._looks = EmbeddedIds(set(getattr(self._tokenizer, "all_special_ids", ()))), True
+        found = next(filter(None, (_ids_in(args, kwargs) for _, args, kwargs in calls)), {})
+        for name, ids in found.items():
+            self._pending[name] = ids.detach().to("cpu", copy=True)  # a loop may fill one buffer again and again
+        self._streams = _by_stream(self._model, self._pending)
+        if self._encodes is None:
+            self._encodes = reads_two_texts(self._model)
+        self._turns, self._has_attended = Counter(), False
 
     def look_away(self) -> None:
         """Note that the embeddings of the running call are not seen, as in compiled code or of other ranks."""
@@ -151,16 +162,38 @@ class Heard:
         """Note a call of a module, and whether its queries were made of other inputs than these ids, such as those of a
         second tower.
         """
+        self._has_attended = True
         if not self._streams:  # outside of calls no ids are known
             return
         self._turns[name] += 1
         if is_other:
             self._of_other_input.add(name if self._turns[name] == 1 else f"{name}#{self._turns[name]}")
 
-    def leave(self, module: nn.Module, args: Any, output: Any) -> None:
-        """Assign the ids of the call that has ended, and clear them, since calls outside of it have other inputs."""
-        self._settle()
-        self._streams, self._is_in_call = {}, False
+    def __call__(self, module, args, kwargs):
+        self._is_in = True
+        self.begin([(module, args, kwargs)])
+
+    _is_in = False
+
+    @property
+    def is_in_call(self):
+        return self._is_in
+
+    def leave(self, module, args, output):
+        self._is_in = False
+        self.end()
+
+    def end(self) -> None:
+        """Assign the ids of the run that has ended, and clear them, since calls outside of it have other inputs."""
+        if self._has_attended:
+            self._settle()
+            self._streams = {}
+
+    def reorder(self, index: int, rows: Int[Tensor, " batch"]) -> None:
+        """Let each sequence of a record go on from the ids of another, where there are as many."""
+        at = rows.cpu()
+        for name, steps in self._ids.get(index, {}).items():
+            self._ids[index][name] = [one[at] if len(one) == len(at) else one for one in steps]
 
     def streams(self) -> Mapping[str, Tensor]:
         """Return the ids of the running call, by stream."""
@@ -194,6 +227,7 @@ class Heard:
             for name, ids in self._pending.items():
                 heard.setdefault(name, []).append(ids)
             self._pending = {}
+        self._has_attended = False
 
     def tokens(self, index: int, record: Record) -> Streams:
         """Return the tokens of one record, where their number equals that of its positions.
@@ -201,7 +235,8 @@ class Heard:
         Raises:
             ObservationError: A statistic has used ids of a call in which the model embeds several texts or other ids.
         """
-        self._settle()
+        if self._has_attended:
+            self._settle()
         others = _streams_of_others(record, self._of_other_input) if index in self._own else set()
         found: Streams = {}
         for argument, steps in self._ids.get(index, {}).items():
@@ -260,6 +295,9 @@ class GivenTokens:
         }
         self._separating = torch.tensor([_separates(text) for text in numbers], device="cpu")
 
+    def reorder(self, index: int, rows: Int[Tensor, " batch"]) -> None:
+        """Do nothing: tokens are given for a batch of one."""
+
     def streams(self) -> Mapping[str, Tensor]:
         """Return the ids of the whole text of each stream."""
         return self._ids
@@ -267,6 +305,22 @@ class GivenTokens:
     def separators(self, ids: Tensor) -> Tensor | None:
         """Return the mask of separators."""
         return self._separating[ids]
+
+
+_ARGUMENTS = ("input_ids", "decoder_input_ids")
+
+
+def _ids_in(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Return the ids among the arguments of a call, by name."""
+    given: dict[str, Any] = {"input_ids": args[0]} if args and isinstance(args[0], Tensor) else {}
+    for one in (*args, *kwargs.values()):
+        given |= {name: one[name] for name in _ARGUMENTS if name in one} if isinstance(one, Mapping) else {}
+    given |= {name: kwargs[name] for name in _ARGUMENTS if name in kwargs}
+    return {name: one for name, one in given.items() if _are_ids(one)}
+
+
+def _are_ids(one: Any) -> bool:
+    return isinstance(one, Tensor) and not one.is_floating_point() and not one.is_nested and one.ndim == 2
 
 
 def _separates(text: str) -> bool:

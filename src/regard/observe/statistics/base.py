@@ -81,6 +81,9 @@ class Statistic(Protocol):
     are not needed. `by_head` is True if rows of different heads may be processed concurrently in several threads,
     which a subclass of PerQuery or PerKey may set if the result of `of` depends only on the rows.
 
+    `reorder(rows)`, if there is one, lets each sequence of the batch go on from another one's results, as beam search
+    reorders them; without it, reordered sequences are refused.
+
     `axes` tells what the axes of the array under `name` are behind (batch, heads), so that exported files can name
     them: a tuple of ("queries", None), ("keys", None), ("keys", (3, 5)) for chosen ones, or ("names", ("a", "b")).
 
@@ -142,6 +145,10 @@ class PerQuery:
         else:
             torch.maximum(known, found, out=known)
 
+    def reorder(self, rows: Tensor) -> None:
+        """Let each sequence go on from the numbers of another."""
+        self._parts = [part[rows] for part in self._parts]
+
     @property
     def numbers(self) -> Tensor:
         """The numbers of the rows of the last call, (batch, heads, rows)."""
@@ -194,6 +201,10 @@ class PerKey:
         """Add up the sums of all ranks."""
         assert self._sums is not None
         all_reduce(self._sums, "sum")
+
+    def reorder(self, rows: Tensor) -> None:
+        """Let each sequence go on from the sums of another."""
+        self._sums = None if self._sums is None else self._sums[rows]
 
     def of(self, rows: RowBlock) -> Float[Tensor, "heads columns"]:
         """Return the contribution of these rows to each of their columns."""

@@ -90,6 +90,10 @@ class Rectangle:
         assert self._found is not None
         all_reduce(self._found, "sum")
 
+    def reorder(self, rows: Tensor) -> None:
+        """Let each sequence go on from the weights of another."""
+        self._found = None if self._found is None else self._found[rows]
+
     def finish(self, extent: Extent, /) -> Mapping[str, Any]:
         """Return the rectangle, with NaN outside the matrix."""
         assert self._found is not None
@@ -136,6 +140,10 @@ class Rows:
         assert self._found is not None
         all_reduce(self._found, "sum")
 
+    def reorder(self, rows: Tensor) -> None:
+        """Let each sequence go on from the rows of another."""
+        self._found = None if self._found is None else self._found[rows]
+
     def finish(self, extent: Extent, /) -> Mapping[str, Any]:
         """Return the rows, with NaN for queries that do not exist."""
         assert self._found is not None
@@ -168,6 +176,7 @@ class Weights:
     """
 
     name = "weights"
+    reads_rows_alone = True
 
     def __init__(self) -> None:
         self._parts: list[Tensor] = []
@@ -184,6 +193,10 @@ class Weights:
         here = slice(rows.rows.start - self._first, rows.rows.stop - self._first)
         part = self._parts[-1][rows.batch_index, rows.heads, here, rows.columns]
         part.copy_(rows.weights[..., : part.shape[-1]])
+
+    def reorder(self, rows: Tensor) -> None:
+        """Let each sequence go on from the rows of another."""
+        self._parts = [part[rows] for part in self._parts]
 
     def finish(self, extent: Extent, /) -> Mapping[str, Any]:
         """Return all rows; earlier rows have weight 0 for later keys."""

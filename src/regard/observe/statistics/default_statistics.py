@@ -96,6 +96,14 @@ class HeatMap:
         if self._max is not self._sum:
             all_reduce(self._max, "max")
 
+    def reorder(self, rows: Tensor) -> None:
+        """Let each sequence go on from the map of another."""
+        assert self._sum is not None
+        assert self._max is not None
+        single = self._max is self._sum
+        self._sum = self._sum[rows]
+        self._max = self._sum if single else self._max[rows]
+
     def finish(self, extent: Extent, /) -> Mapping[str, Any]:
         """Return maxima, and sums divided by the number of pairs in each bin."""
         assert self._sum is not None
@@ -180,6 +188,10 @@ class Top:
         all_reduce(self._keys[-1], "sum")
         self._keys[-1].sub_(1)
         all_reduce(self._weights[-1], "sum")
+
+    def reorder(self, rows: Tensor) -> None:
+        """Let each sequence go on from the rows of another."""
+        self._keys, self._weights = ([part[rows] for part in parts] for parts in (self._keys, self._weights))
 
     def finish(self, extent: Extent, /) -> Mapping[str, Any]:
         """Return all rows, with at most as many columns as there are keys."""
