@@ -87,6 +87,11 @@ class Recorder:
         return Caller(name, type(self.module or self._model).__name__, self._run)
 
     @property
+    def running(self) -> Running:
+        """The modules that were running at the last lookup."""
+        return self._running
+
+    @property
     def wants_output(self) -> bool:
         """Whether a statistic needs the output of attention besides the weights."""
         return self._asked.needs("gradient")
