@@ -38,6 +38,8 @@ from torch._ops import OpOverload, OpOverloadPacket
 from torch.overrides import _get_current_function_mode_stack as get_current_function_mode_stack
 from torch.overrides import _pop_mode as pop_mode
 from torch.overrides import _push_mode as push_mode
+from torch.utils._python_dispatch import _pop_mode as pop_dispatch_mode
+from torch.utils._python_dispatch import _push_mode as push_dispatch_mode
 
 
 def get_default_store() -> object:
@@ -176,7 +178,9 @@ __all__ = [
     "native_multi_head_attention",
     "outside_transforms",
     "peek_interpreter_stack",
+    "pop_dispatch_mode",
     "pop_mode",
+    "push_dispatch_mode",
     "push_mode",
     "scaled_dot_product_attention",
     "set_eval_frame",

@@ -13,6 +13,7 @@ from regard.hooks import are_sharded
 from regard.interpret.observation import Observation
 from regard.interpret.unsupported import why_incomplete, why_nothing
 from regard.interpret.vision_transformers import patch_tokens
+from regard.jagged import Packing
 from regard.masks import BoundMask
 from regard.observe.call_kinds import CallFromQK
 from regard.observe.intercept import Interception
@@ -261,7 +262,11 @@ def read_attention(q: Tensor, k: Tensor, v: Tensor, *, backend: str = "auto", **
     is_bound = isinstance(asked.get("mask"), BoundMask)
     if are_sharded(q, k, v):
         return CallFromShards.of(read(q, k, v, complete(_without_dropout(asked))), is_bound=is_bound)
-    problem = Problem.of(q, k, v, **_without_dropout(asked))
+    options = complete(_without_dropout(asked))
+    if q.is_nested or k.is_nested or v.is_nested:  # as one packed text
+        packing = Packing.of(q, k, v).rotated(options["rotary"])
+        q, k, v, options = packing.q, packing.k, packing.v, packing.asked(options)
+    problem = Problem.of(q, k, v, **options)
     with without_autocast(q.device):  # a score's projections are computed without it, as in the call
         return CallFromQK(problem, v=problem.v, is_bound=is_bound)
 

@@ -10,7 +10,10 @@ __all__ = [
     "BLOCKS",
     "BY_HAND",
     "CHANNELS",
+    "DEFORMABLE",
+    "DEPTH",
     "DIFFERENCE",
+    "EDGES",
     "KERNEL_REASON",
     "LANDMARKS",
     "NEGATIVE",
@@ -54,6 +57,15 @@ OWN_KEYS = (
     "rows do not say which positions they are for"
 )
 CHANNELS = "attends between channels, whose product sums over positions, so its weights are not those of positions"
+DEPTH = "attends to the outputs of several layers, not to positions, so its weights are not those of tokens"
+EDGES = (
+    "makes its weights by exp and sums over the edges of a graph, each of which has one weight, so they cannot be shown "
+    "as queries × keys"
+)
+DEFORMABLE = (
+    "weighs values that it samples at places between the positions (deformable attention), so its weights are not those "
+    "of keys"
+)
 UNKNOWN = (
     "hands its weights, together with other activations, to {}, which is not looked into: let it multiply them by "
     "torch.matmul"

@@ -13,7 +13,6 @@ from torch import nn
 
 from regard.errors import ObservationError
 from regard.observe.intercept.exchanged_functions import patched, with_globals
-from regard.observe.intercept.kernel_calls import is_heard
 from regard.observe.intercept.watching_mode import HERE, is_compiled, modes_here, modes_of_all_threads
 
 __all__ = [
@@ -100,7 +99,7 @@ def _deciding_here(original: types.FunctionType) -> Callable[..., Any]:
             return original(callback)
         modes = modes_of_all_threads()
         function = sys._getframe(1).f_locals.get("fn") if modes else None
-        refused = is_heard() or not all(one.expects(function) for one in modes_here())
+        refused = not all(one.expects(function) for one in modes_here())
         if refused and dynamo._stance.stance == "default":
             return refuse(callback)
         for one in modes:

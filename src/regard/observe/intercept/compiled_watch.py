@@ -20,10 +20,9 @@ from regard.observe.intercept.compiled_code import EAGERLY
 from regard.observe.intercept.compiled_graphs import FORM, Behind, CompiledBlock, GraphCompiler, example
 from regard.observe.intercept.graph_reading import Attending, read_graph
 from regard.observe.intercept.watch_operators import WATCH_CALL, WATCH_OPERATOR_CALL, reporting_to
-from regard.observe.intercept.watching_mode import Hears, WatchingMode, modes_of_all_threads, restack
+from regard.observe.intercept.watching_mode import Hears, WatchingMode
 from regard.observe.recorder import Recorder
 from regard.observe.running import Running
-from regard.torch_private import get_current_function_mode_stack
 
 __all__ = ["CompiledWatch"]
 
@@ -173,23 +172,18 @@ class CompiledWatch(CompiledBlock):
 
 
 class _CompiledCall:
-    """A call of the model in compiled code, during which the watch's mode is off the stack of its thread."""
+    """A call of the model in compiled code, during which the watch hears and follows nothing."""
 
     def __init__(self, watch: CompiledWatch, mode: WatchingMode, hears: Hears | None, ends: Callable[[], None]) -> None:
         self._watch, self._mode, self._hears, self._ends = watch, mode, hears, ends
-        stack = get_current_function_mode_stack()
-        self._at = stack.index(mode)
-        restack([one for one in stack if one is not mode])
+        mode.stop()
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Process the start of a call."""
 
     def leave(self, module: nn.Module, args: Any, output: Any) -> None:
-        """Process the end of the call; put the mode where it was, behind watches that were opened before it."""
-        stack, opened = get_current_function_mode_stack(), modes_of_all_threads()
-        before = opened[: opened.index(self._mode)]
-        at = max((index + 1 for index, one in enumerate(stack) if one in before), default=self._at)
-        restack([*stack[:at], self._mode, *stack[at:]])
+        """Process the end of the call."""
+        self._mode.start()
         self._ends()
         if self._hears is not None:
             self._hears.leave(module, args, output)

@@ -1,44 +1,28 @@
-"""The interception: a torch-function mode that processes each attention call of one thread after it has returned."""
+"""The interception: what processes each attention call of one thread after it has returned.
 
-import contextlib
+Calls of PyTorch's kernels, of its encoders' fast paths and of regard.attention are heard (`listening.py`). What tensors
+are made of, and attention by hand, is followed by a dispatch mode (`following`).
+"""
+
 import functools
-import re
+import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from regard.observe.intercept.call_names_and_products import (
-    OPERATORS,
-    TorchCall,
-    is_inexact,
-    name_of,
-    read_lookup,
-    tensors_in,
-)
+from regard.observe.following.follower import Follower
+from regard.observe.following.origins import Origin, crosses
+from regard.observe.following.roles import Output
 from regard.observe.intercept.compiled_code import runs_compiled
-from regard.observe.intercept.eager_softmax import Eager
-from regard.observe.intercept.exchanged_functions import attends, graph_of, has_softmax, showing_scripts
-from regard.observe.intercept.layouts import is_transformed
-from regard.observe.intercept.operation_kinds import LOOKUPS
-from regard.observe.intercept.tensor_origins import (
-    EncoderCall,
-    LearnedTensors,
-    Origin,
-    Origins,
-    Outputs,
-    crosses,
-    encoder_of,
-    storage_of,
-)
 from regard.observe.intercept.torch_attention_calls import (
-    KERNEL,
     groups_of,
     read_encoder_layer,
-    read_functional,
+    read_functional_softmax,
     read_native,
     read_sdpa,
     sdpa_arguments,
@@ -49,18 +33,18 @@ from regard.observe.intercept.watching_mode import (
     WatchingMode,
     in_backward,
     modes_above_watches,
-    modes_here,
 )
+from regard.observe.listening import ATTENTION, FAST_PATHS, FUSED, listen, unheard, unlisten
+from regard.observe.running import Running
 from regard.observe.sink import Sink
 from regard.observe.watched_call import WatchedCall
-from regard.record.missing_attention import KERNEL_REASON, SCRIPT_REASON, TRANSFORMED
+from regard.record.missing_attention import DEPTH, KERNEL_REASON, TRANSFORMED, Caller
 from regard.torch_private import (
     DisableTorchFunction,
     TorchDispatchModeKey,
     get_dispatch_mode,
     is_tracing,
-    native_multi_head_attention,
-    transformer_encoder_layer_fwd,
+    maybe_current_level,
 )
 
 if TYPE_CHECKING:
@@ -69,11 +53,22 @@ if TYPE_CHECKING:
 __all__ = ["Interception", "Reader", "is_traced"]
 
 
-_ATTENDS = re.compile(r"flash|attention|sdpa|attn_(func|fwd|forward|varlen)|mha_(fwd|forward)", re.IGNORECASE)
-_PRIVATE = "_scaled_dot_product"  # PyTorch's functions below F.scaled_dot_product_attention
 _COLOURS = (1, 3, 4)  # channels of an image
 _FAKE = TorchDispatchModeKey.FAKE
+_FUNCTIONAL = functional.multi_head_attention_forward.__code__
+_WHOLE_LAYER = "_transformer_encoder_layer_fwd"
 Reader = Callable[..., WatchedCall]
+
+
+@dataclass(eq=False)
+class _Pending:
+    """A call whose output autograd does not know yet."""
+
+    call: WatchedCall
+    queries: Origin
+    running: Running
+    noted: Callable[[Any], None]
+    output: Tensor
 
 
 class Interception(WatchingMode):
@@ -84,35 +79,47 @@ class Interception(WatchingMode):
     """
 
     def __init__(self, model: nn.Module, recorder: Sink, readers: Mapping[Callable[..., Any], Reader]) -> None:
-        super().__init__(model, encoder_of(model))
+        super().__init__(model, _encoder_of(model))
         self._recorder = recorder
+        self.follower = Follower(self)
         with DisableTorchFunction():
-            self._parameters = {storage_of(one) for one in (*model.parameters(), *model.buffers())}
-        learned = LearnedTensors(self._is_parameter)
-        self._origins = Origins(learned.holds)
-        self._outputs = Outputs(recorder.withdraw)
-        self._eager = Eager(learned, self._origins, self._outputs, recorder.miss, recorder.find_caller)
+            self.follower.knows([*model.parameters(), *model.buffers()])
         self._readers = dict(readers)
-        self._scripts = contextlib.ExitStack()
-        self._runs_compiled = False
+        self._is_listening = self._runs_compiled = False
+        self.pending: _Pending | None = None
         self._other_input: set[int] = set()  # roots of what the running call embeds or is given besides its own ids
         self._own_input: set[int] = set()  # those of its ids where they were embedded
         self.image_grids: set[tuple[int, int]] = set()  # rows and columns that convolutions made of images
+
+    @property
+    def is_listening(self) -> bool:
+        """Whether it hears the attention of its thread now."""
+        return self._is_listening
+
+    def start(self, *, follows: bool = True) -> None:
+        """Hear this thread from now on, and follow it."""
+        if not self._is_listening:
+            self._is_listening = True
+            listen(self)
+            if follows:
+                self.follower.start()
+
+    def stop(self) -> None:
+        """Stop to hear and follow it, until `start`."""
+        if self._is_listening:
+            self._is_listening = False
+            self.follower.stop()
+            unlisten(self)
+            self.flush()
 
     def watches(self, module: nn.Module) -> bool:
         """Return whether the module is the watched model or a part of it."""
         return self._recorder.owns(module)
 
-    def __enter__(self) -> Self:
-        """Start to observe this thread, including TorchScript."""
-        self._scripts.enter_context(showing_scripts(self._scripted))
-        return super().__enter__()
-
     def __exit__(self, *raised: Any) -> None:
         """Restore everything, also after an error."""
-        with self._scripts:
-            super().__exit__(*raised)
-        self._eager.finish()
+        super().__exit__(*raised)
+        self.follower.rules.finish()
 
     @functools.cached_property
     def _compiled_watch(self) -> "CompiledWatch":
@@ -135,11 +142,11 @@ class Interception(WatchingMode):
         here = here and module is self._model
         if here and self.hears is not None:
             with DisableTorchFunction():
-                given = [one for one in tensors_in((args, tuple(kwargs.values()))) if one.is_floating_point()]
+                given = [one for one in _tensors_in((args, tuple(kwargs.values()))) if one.is_floating_point()]
             self._own_input = set()
             if modes_above_watches():  # a rank embeds its own positions
                 self.hears.look_away()
-            self._other_input = {root for one in given for root in self._origins.of(one).roots}
+            self._other_input = {root for one in given for root in self.follower.rules.origin_of(one).roots}
         if not here or self._runs_compiled or not runs_compiled(module):
             return hears
         end = self._compiled_watch.begin(self, hears, functools.partial(setattr, self, "_runs_compiled", False))
@@ -153,80 +160,59 @@ class Interception(WatchingMode):
         alone = self.hears is not None and not self.hears.is_in_call
         if self.hears is not None and alone:
             self.hears(self._model, args, kwargs)
-        return EncoderCall(self._origins, self.hears if alone else None)
+        return _EncoderCall(self.follower, self.hears if alone else None)
 
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        """Run the call, then process it."""
-        kwargs = kwargs or {}
-        looking = not in_backward() and not is_traced()
-        call = TorchCall(func, name_of(func), args, kwargs)
-        if looking:
-            with DisableTorchFunction():
-                self._eager.before(call)
-        result = func(*args, **kwargs)
-        if looking:
-            # The following computations must not reach other modes, such as a second watch or a mode of the caller.
-            with DisableTorchFunction(), torch.no_grad():
-                self._look(call, args[0] if call.name == "__setitem__" else result)
-        return result
+    # --- what is heard
 
-    def _look(self, call: TorchCall, result: Any) -> None:
-        """Process a call that has returned, and follow its result."""
-        func, args, kwargs = call.func, call.args, call.kwargs
-        if call.name.startswith(_PRIVATE) or (isinstance(func, OPERATORS) and _ATTENDS.search(str(func))):
-            self._notice(call, result)
-        elif func is KERNEL:
-            self._see_pair(lambda: self._read_sdpa(args, kwargs), call, result)
-        elif func is functional.multi_head_attention_forward:
-            self._see_pair(lambda: read_functional(args, kwargs), call, result)
-        elif func is native_multi_head_attention:
-            self._see(lambda: read_native(args, kwargs), self._origins.of(args[0]))
-        elif func is transformer_encoder_layer_fwd:
-            self._see(lambda: read_encoder_layer(args, kwargs), self._origins.of(args[0]), weight=args[3])
-            self._origins.give(result, self._origins.of(args[0]))
-        elif func in self._readers:
-            self._see_pair(lambda: self._readers[func](*args, **kwargs), call, result)
+    def hear(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        """Process a call that has returned."""
+        if in_backward() or is_traced():
+            return
+        self.flush()
+        with DisableTorchFunction(), torch.no_grad():
+            if operator is ATTENTION:
+                given = sdpa_arguments(args, kwargs)
+                self._see_pair(lambda: read_sdpa(groups_of(self._recorder.module), given), *_ends(given), result)
+            elif operator in FAST_PATHS:
+                self._hear_fast_path(operator, args, kwargs, result)
+            elif operator in FUSED:
+                self._notice(str(operator))
+            elif operator in self._readers:
+                given = dict(zip(("q", "k"), args, strict=False)) | kwargs
+                self._see_pair(lambda: self._readers[operator](*args, **kwargs), given["q"], given["k"], result)
+            elif self.follower.is_active:
+                if operator.name() == "aten::conv2d" and args[0].ndim > 2 and args[0].shape[-3] in _COLOURS:
+                    self.image_grids.add((result.shape[-2], result.shape[-1]))
+                self.follower.hear(operator, args, kwargs, result)
+
+    def _hear_fast_path(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        rules = self.follower.rules
+        origin = rules.origin_of(args[0])
+        if operator.name() == f"aten::{_WHOLE_LAYER}":
+            self._see(lambda: read_encoder_layer(args, kwargs), origin, weight=args[3])
+            rules.give(result, origin)
         else:
-            self._follow(call, result)
+            self._see(lambda: read_native(args, kwargs), origin)
+            rules.give(result[0], origin)
 
-    def _follow(self, call: TorchCall, result: Any) -> None:
-        """Follow the result of any other function on scores, weights or attention outputs."""
-        results = list(filter(is_inexact, tensors_in((result,))))
-        if self.hears is not None and call.name in LOOKUPS and not is_transformed():
-            self._hear(self.hears, call, result)
-        if call.func is functional.conv2d and call.tensors[0].shape[-3] in _COLOURS:
-            self.image_grids |= {(one.shape[-2], one.shape[-1]) for one in results}
-        self._origins.carry(call, filter(is_inexact, tensors_in((result,), nested=True)))
-        self._outputs.carry(call, results)
-        seen = self._eager.after(call, results)
-        if seen is not None:
-            self._eager.keep(self._see(lambda: seen, self._origins.of(result), output=result))
-
-    def _hear(self, hears: HearsIds, call: TorchCall, result: Any) -> None:
-        """Process an embedding: other ids than those of the model's call make another input."""
-        found = read_lookup(call, result)
-        if found is not None and hears.look_up(*found):
-            self._own_input |= self._origins.of(result).roots if result.is_floating_point() else set()
-        elif found is not None and call.name == "embedding":
-            self._other_input |= self._origins.of(result).roots
-
-    def _read_sdpa(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> WatchedCall:
-        return read_sdpa(groups_of(self._recorder.module), sdpa_arguments(args, kwargs))
-
-    def _see_pair(self, read: Callable[[], WatchedCall], call: TorchCall, result: Any) -> None:
+    def _see_pair(self, read: Callable[[], WatchedCall], queries: Tensor, keys: Tensor, result: Any) -> None:
         """Process a call with queries and keys as arguments: its result has the positions of its queries."""
-        q, k = (self._origins.of(one) for one in _queries_and_keys(call))
+        rules = self.follower.rules
+        q, k = rules.origin_of(queries), rules.origin_of(keys)
+        axes = rules.memory.view(keys).axes
+        ticket = None
+        if axes is not None and len(axes) > 1 and any(one[0] == "l" and one[1] > 1 for one in axes[-2]):
+            self._miss_here(DEPTH)
+        else:
 
-        def known() -> WatchedCall:
-            seen, cross = read(), crosses(q, k)
-            return seen if cross is None else seen.having(cross=cross)
+            def known() -> WatchedCall:
+                call, cross = read(), crosses(q, k)
+                return call if cross is None else call.having(cross=cross)
 
-        self._see(known, q, output=result)
+            ticket = self._see(known, q, output=result)
         output = result[0] if isinstance(result, tuple) else result
         if isinstance(output, Tensor):
-            self._origins.give(output, q)
+            rules.give(output, q, None if ticket is None else Output(frozenset([ticket])))
 
     def _see(
         self, read: Callable[[], WatchedCall], queries: Origin, *, output: Any = None, weight: Tensor | None = None
@@ -234,51 +220,97 @@ class Interception(WatchingMode):
         """Convert a call and pass it to the recorder, unless it has no queries or no keys, and return its ticket."""
         if not self._recorder.locate(weight):
             return None
-        if is_transformed():
+        if maybe_current_level() is not None:
             self._recorder.miss(self._recorder.caller, TRANSFORMED)
             return None
         call = read()
         if self._recorder.needs_output and (given := _heads(call, output)) is not None:
             call = call.having(output=given)
+        return self._pass_on(call, queries)
+
+    def _pass_on(self, call: WatchedCall, queries: Origin) -> Any:
         if not (call.batch and call.heads and call.queries and call.keys):
             self._recorder.calls += 1
             return None
         if self.hears is not None:
-            latents = {one for one, size in self._origins.latents.items() if size == call.queries} - self._own_input
-            other = queries.roots <= self._other_input | latents
+            latents = self.follower.rules.latents
+            alike = {one for one, size in latents.items() if size == call.queries} - self._own_input
+            other = queries.roots <= self._other_input | alike
             self.hears.note_input(self._recorder.caller.module, is_other=other)
-        ticket = self._recorder.see(call)
-        self._outputs.give(output, ticket)
-        return ticket
+        return self._recorder.see(call)
 
-    def _notice(self, call: TorchCall, result: Any) -> None:
-        """Process an operator called by its name: PyTorch's kernel is recorded, any other with an attention's name is
-        missing.
+    def _notice(self, name: str) -> None:
+        """Process an operator called by its name that gives no weights."""
+        self._miss_here(KERNEL_REASON.format(name))
+
+    def _miss_here(self, reason: str) -> None:
+        if self._recorder.locate():
+            self._recorder.miss(self._recorder.caller, reason)
+
+    # --- what is followed
+
+    def find_caller(self) -> Caller | None:
+        """Return the running module, or None if it belongs to another model."""
+        return self._recorder.find_caller()
+
+    def miss(self, caller: Caller, reason: str) -> None:
+        """Count attention that cannot be recorded."""
+        self._recorder.miss(caller, reason)
+
+    def withdraw(self, ticket: Any, reason: str) -> None:
+        """Remove a recorded call that is no attention between tokens."""
+        self._recorder.withdraw(ticket, reason)
+
+    def record(self, call: WatchedCall, queries: Origin, output: Tensor | None, noted: Callable[[Any], None]) -> None:
+        """Record a call whose weights the model has computed; one whose gradients are wanted when autograd knows its
+        output, which is at the next operator.
         """
-        name = str(call.func) if isinstance(call.func, OPERATORS) else f"torch.{call.name}"
-        if name.startswith("aten.scaled_dot_product_attention"):
-            self._see_pair(lambda: self._read_sdpa(call.args, call.kwargs), call, result)
-        elif self._recorder.locate():
-            self._recorder.miss(self._recorder.caller, KERNEL_REASON.format(name))
-
-    def _scripted(self, script: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        """Process a call of TorchScript by its arguments and results; it is missing if attention is computed inside."""
-        if self not in modes_here() or in_backward() or is_traced():
+        if not self._recorder.locate():
             return
-        call = TorchCall(script, "script", args, kwargs)
-        graph, results = graph_of(script), [one for one in tensors_in((result,)) if one.is_floating_point()]
+        if self._recorder.needs_output and output is not None:
+            running = self._recorder.now
+            self.pending = _Pending(call, queries, running, noted, output)
+            return
         with DisableTorchFunction(), torch.no_grad():
-            if attends(graph):
-                if (caller := self._recorder.find_caller()) is not None:
-                    self._recorder.miss(caller, SCRIPT_REASON)
-            elif has_softmax(graph):
-                self._eager.scripted(call.tensors, results)
-            else:
-                self._eager.after(call, results)
-            self._origins.carry(call, results)
+            noted(self._pass_on(call, queries))
 
-    def _is_parameter(self, one: Tensor) -> bool:
-        return storage_of(one) in self._parameters
+    def flush(self) -> None:
+        """Record the call that waits for its output."""
+        pending, self.pending = self.pending, None
+        if pending is None:
+            return
+        call, output = pending.call, pending.output
+        self._recorder.place(pending.running)
+        sizes = (call.batch, call.heads, call.queries)
+        with unheard(), DisableTorchFunction(), torch.no_grad():
+            call = call.having(output=output) if output.ndim == 4 and output.shape[:3] == sizes else call
+            pending.noted(self._pass_on(call, pending.queries))
+
+    def functional_call(self, ends: tuple[Origin, Origin]) -> WatchedCall | None:
+        """Return the call of F.multi_head_attention_forward whose softmax has run, if it is one."""
+        frame = sys._getframe(1)
+        while frame is not None and frame.f_code is not _FUNCTIONAL:
+            if frame.f_code is _CALL:
+                return None  # the function has no modules inside
+            frame = frame.f_back  # type: ignore[assignment]
+        if frame is None:
+            return None
+        with torch.no_grad():
+            call = read_functional_softmax(frame.f_locals)
+        cross = crosses(*ends)
+        return call if cross is None else call.having(cross=cross)
+
+    def look_up(self, ids: Tensor, table: Tensor, roots: frozenset[int], *, embeds: bool) -> None:
+        """Process an embedding: other ids than those of the model's call make another input."""
+        if self.hears is None or maybe_current_level() is not None or ids.is_nested or table.ndim != 2:
+            return
+        if self.hears.look_up(ids, table):
+            self._own_input |= roots
+        elif embeds:
+            self._other_input |= roots
+
+
+_CALL = nn.Module._call_impl.__code__
 
 
 def is_traced() -> bool:
@@ -288,15 +320,47 @@ def is_traced() -> bool:
     return torch.compiler.is_dynamo_compiling() or is_tracing() or get_dispatch_mode(_FAKE) is not None
 
 
-def _queries_and_keys(call: TorchCall) -> tuple[Tensor, Tensor]:
-    """Return the queries and keys of a call, by name or by position."""
-    given = dict(zip(("query", "key"), call.args, strict=False)) | call.kwargs
-    return given["query" if "query" in given else "q"], given["key" if "key" in given else "k"]
+def _ends(given: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+    return given["query"], given["key"]
 
 
-def _heads(seen: WatchedCall, output: Any) -> Tensor | None:
+def _heads(call: WatchedCall, output: Any) -> Tensor | None:
     """Return the output of a call if it is (batch, heads, queries, width) itself, since a view has no gradient of its
     own.
     """
     output = output[0] if isinstance(output, tuple) else output
-    return output if isinstance(output, Tensor) and output.ndim == 4 and not output.is_nested else seen.output
+    return output if isinstance(output, Tensor) and output.ndim == 4 and not output.is_nested else call.output
+
+
+def _tensors_in(values: tuple[Any, ...]) -> Iterator[Tensor]:
+    for value in values:
+        if isinstance(value, Tensor) and not value.is_nested:
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from _tensors_in(tuple(value))
+
+
+class _EncoderCall:
+    """A call of an encoder, whose output is a memory: what a decoder makes of the same tensor is another text."""
+
+    def __init__(self, follower: Follower, hears: Any) -> None:
+        self._follower, self._hears = follower, hears
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Process the start of the call."""
+
+    def leave(self, module: nn.Module, args: Any, output: Any) -> None:
+        """Process the end of the call."""
+        memory = getattr(output, "last_hidden_state", output[0] if isinstance(output, tuple) and output else None)
+        if isinstance(memory, Tensor):
+            self._follower.rules.begin(memory)
+        if self._hears is not None:
+            self._hears.leave(module, args, output)
+
+
+def _encoder_of(model: nn.Module) -> tuple[nn.Module, ...]:
+    """Return the encoder of an encoder–decoder of transformers."""
+    if not getattr(getattr(model, "config", None), "is_encoder_decoder", False) or not hasattr(model, "get_encoder"):
+        return ()
+    encoder: Any = model.get_encoder()  # type: ignore[operator]
+    return (encoder,) if isinstance(encoder, nn.Module) and encoder is not model else ()

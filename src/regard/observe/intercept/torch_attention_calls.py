@@ -4,10 +4,9 @@ Of multi-head attention, q and k are projected again from the arguments of PyTor
 """
 
 import contextlib
-import inspect
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
 
@@ -30,7 +29,7 @@ __all__ = [
     "padded",
     "problem_of_sdpa",
     "read_encoder_layer",
-    "read_functional",
+    "read_functional_softmax",
     "read_native",
     "read_sdpa",
     "sdpa_arguments",
@@ -232,8 +231,6 @@ def _kv_heads(module: nn.Module | None, groups: int) -> int | None:
     return None
 
 
-_FUNCTIONAL = inspect.signature(functional.multi_head_attention_forward)
-
 # The kernels of the fast paths are builtins without a signature.
 _NATIVE = (
     *("query", "key", "value", "embed_dim", "num_heads", "qkv_weight", "qkv_bias", "proj_weight", "proj_bias"),
@@ -252,24 +249,19 @@ class _Attention:
 
     num_heads: int
     in_proj_bias: Tensor | None
-    bias_k: Tensor | None = None
-    bias_v: Tensor | None = None
-    add_zero_attn: bool = False
 
 
-def read_functional(args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallFromQK:
-    """Return a call of `F.multi_head_attention_forward`, whose tensors are (length, batch, width)."""
-    bound = _FUNCTIONAL.bind(*args, **kwargs)
-    bound.apply_defaults()
-    given = dict(bound.arguments)
-    cross = given["query"] is not given["key"]
-    q, k, v = (_batch_first(given[name]) for name in ("query", "key", "value"))
-    if given["use_separate_proj_weight"]:
-        weights = (given["q_proj_weight"], given["k_proj_weight"], given["v_proj_weight"])
-    else:
-        weights = given["in_proj_weight"].chunk(3)
-    made = _Attention(**{field.name: given[field.name] for field in fields(_Attention)})
-    return _seen(made, (q, k, v), weights, given, cross=cross)
+def read_functional_softmax(given: Mapping[str, Any]) -> CallFromQK:
+    """Return a call of `F.multi_head_attention_forward` that computes its weights, by its local variables: q, k and v
+    are (batch · heads, length, width), and its mask is added to the scores.
+    """
+    heads, batch = given["num_heads"], given["bsz"]
+    q, k, v = (given[name].unflatten(0, (batch, heads)) for name in "qkv")
+    mask = given["attn_mask"]
+    if mask is not None:
+        mask = mask.unflatten(0, (batch, heads)) if len(mask) == batch * heads else mask[:, None]
+    problem = problem_of_sdpa(q, k, mask)
+    return CallFromQK(problem, cross=given["query"] is not given["key"], v=v.detach())
 
 
 def read_native(args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallFromQK:
@@ -300,18 +292,13 @@ def _of_kernel(given: dict[str, Any], name: str) -> CallFromQK:
     return _seen(made, (x, x, x), given["qkv_weight"].chunk(3), masks, cross=False)
 
 
-def _batch_first(x: Tensor) -> Tensor:
-    return x.transpose(0, 1) if x.ndim == 3 else x[None]
-
-
 def _seen(
     made: _Attention, inputs: tuple[Tensor, Tensor, Tensor], weights: Any, masks: dict[str, Any], *, cross: bool
 ) -> CallFromQK:
     """Project, split into heads, and merge the masks, in which True hides."""
     biases = made.in_proj_bias.chunk(3) if made.in_proj_bias is not None else (None, None, None)
-    q = _heads(made, functional.linear(inputs[0], weights[0], biases[0]))
-    k = _heads(made, _appended(made, functional.linear(inputs[1], weights[1], biases[1]), made.bias_k))
-    attend = _attend(masks, batch=len(q), heads=made.num_heads, queries=q.shape[2], keys=k.shape[2])
+    q, k = (_heads(made, functional.linear(inputs[at], weights[at], biases[at])) for at in (0, 1))
+    attend = _attend(masks)
     problem = problem_of_sdpa(q, k, attend)
 
     kind, narrow = q.device.type, _autocast_type(q.device.type)
@@ -319,7 +306,7 @@ def _seen(
     def project() -> Tensor:
         # Under the model's autocast, if enabled, since otherwise inputs and weights may differ in dtype.
         with contextlib.nullcontext() if narrow is None else torch.autocast(kind, dtype=narrow):
-            return _heads(made, _appended(made, functional.linear(inputs[2], weights[2], biases[2]), made.bias_v))
+            return _heads(made, functional.linear(inputs[2], weights[2], biases[2]))
 
     return CallFromQK(problem, cross=cross, project=project)
 
@@ -334,40 +321,12 @@ def _heads(made: _Attention, x: Tensor) -> Tensor:
     return split.transpose(1, 2)
 
 
-def _appended(made: _Attention, x: Tensor, learned: Tensor | None) -> Tensor:
-    """Return keys or values with the learned one and the zero one appended, if the module has these."""
-    if learned is not None:
-        x = torch.cat([x, learned.transpose(0, 1).expand(len(x), -1, -1)], 1)
-    return torch.cat([x, x.new_zeros(len(x), 1, x.shape[-1])], 1) if made.add_zero_attn else x
-
-
-def _attend(given: dict[str, Any], *, batch: int, heads: int, queries: int, keys: int) -> _Attend:
-    """Return both masks as one mask for SDPA; the columns appended by bias_k and add_zero_attn are visible to all
-    queries.
-    """
+def _attend(given: dict[str, Any]) -> _Attend:
+    """Return the mask of a kernel as SDPA has it."""
     if isinstance(texts := given.get("texts"), Document):
         return texts
-    mask, padding = given.get("attn_mask"), given.get("key_padding_mask")
-    parts = []
-    if mask is not None:
-        parts.append(mask.view(batch, heads, queries, -1) if mask.ndim == 3 else mask[(None,) * (4 - mask.ndim)])
-    if padding is not None:
-        parts.append((padding if padding.ndim == 2 else padding[None])[:, None, None])
-    total: Tensor | None = None
-    for part in parts:
-        sees = False if part.dtype == torch.bool else 0.0
-        total = _add(total, functional.pad(part, (0, keys - part.shape[-1]), value=sees))
-    return ~total if total is not None and total.dtype == torch.bool else total
-
-
-def _add(total: Tensor | None, part: Tensor) -> Tensor:
-    """Combine two masks: booleans by or, others as numbers that are added to the scores."""
-    if total is None:
-        return part
-    if total.dtype == part.dtype == torch.bool:
-        return total | part
-    numbers = [
-        torch.zeros_like(x, dtype=torch.float32).masked_fill(x, -torch.inf) if x.dtype == torch.bool else x
-        for x in (total, part)
-    ]
-    return numbers[0] + numbers[1]
+    hidden = given.get("attn_mask", given.get("key_padding_mask"))
+    if hidden is None:
+        return None
+    mask: Tensor = hidden[:, None, None] if hidden is given.get("key_padding_mask") else hidden
+    return ~mask[(None,) * (4 - mask.ndim)]

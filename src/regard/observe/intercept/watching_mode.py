@@ -1,32 +1,21 @@
-"""Torch-function modes that observe one thread, without effect on PyTorch's fast paths or on other threads.
+"""What observes one model in one thread: its calls are announced to it, and its attention is heard.
 
-`nn.MultiheadAttention`, `nn.TransformerEncoderLayer` and `nn.TransformerEncoder` have fast paths, which any
-torch-function mode disables, and without which a padded encoder has another output (by 3.3). In a watching thread
-these modules get the result of PyTorch's `has_torch_function` without the watching modes. Other threads, and code
-compiled there, run PyTorch's own code.
+Nothing of PyTorch is replaced, so fast paths stay as they are, and other threads run PyTorch's own code.
 """
 
 import contextlib
 import functools
 import sys
 import threading
-import types
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode, has_torch_function
 
 from regard.errors import ObservationError
-from regard.observe.intercept.exchanged_functions import Namespace, patched, with_globals
-from regard.torch_private import (
-    current_graph_task_id,
-    get_current_function_mode_stack,
-    pop_mode,
-    push_mode,
-    set_eval_frame,
-)
+from regard.observe.intercept.exchanged_functions import patched
+from regard.torch_private import current_graph_task_id, get_current_function_mode_stack, set_eval_frame
 
 __all__ = [
     "CALL",
@@ -39,10 +28,8 @@ __all__ = [
     "modes_above_watches",
     "modes_here",
     "modes_of_all_threads",
-    "restack",
 ]
 
-_CLASSES = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder)
 CALL = "_compiled_call_impl"  # the attribute in which `module.compile()` stores the compiled call
 
 
@@ -73,8 +60,8 @@ class HearsIds(Hears, Protocol):
         """Process a call of a module, and whether its queries were made of other inputs than these ids."""
 
 
-class WatchingMode(TorchFunctionMode):
-    """A mode that observes one model in one thread, and changes nothing.
+class WatchingMode:
+    """What observes one model in one thread, and changes nothing.
 
     `hears` is notified of the model's calls in this thread; `calls_elsewhere` counts those in other threads, which are
     not recorded.
@@ -84,10 +71,22 @@ class WatchingMode(TorchFunctionMode):
 
     def __init__(self, model: nn.Module, parts: Sequence[nn.Module] = ()) -> None:
         """Make a mode to which the calls of the model, and of these parts of it, are announced."""
-        super().__init__()
         self._model, self._parts, self.calls_elsewhere = model, parts, 0
         self._lock, self._thread = threading.Lock(), 0
         self._patches = contextlib.ExitStack()
+
+    @property
+    def is_listening(self) -> bool:
+        """Whether it hears the attention of its thread now."""
+        raise NotImplementedError
+
+    def start(self) -> None:
+        """Hear the attention of this thread from now on."""
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        """Stop to hear it, until `start`."""
+        raise NotImplementedError
 
     def watches(self, module: nn.Module) -> bool:
         """Return whether the module is the watched model or a part of it."""
@@ -95,19 +94,14 @@ class WatchingMode(TorchFunctionMode):
 
     def __enter__(self) -> Self:
         """Start to observe this thread."""
-        self._patches = self._exchange([self._model, *self._parts])
-        super().__enter__()  # type: ignore[no-untyped-call]
-        if above := modes_above_watches():
-            restack([one for one in get_current_function_mode_stack() if one not in above] + above)
+        self._patches = self._announce_to_me([self._model, *self._parts])
+        self.start()
         return self
 
-    def _exchange(self, modules: Iterable[nn.Module]) -> contextlib.ExitStack:
+    def _announce_to_me(self, modules: Iterable[nn.Module]) -> contextlib.ExitStack:
         """Let the calls of these modules be announced to this mode, and return what restores everything."""
         self._thread = threading.get_ident()
         with contextlib.ExitStack() as stack:
-            # Classes instead of instances: parts of other models that run here must take the same decision.
-            for kind in _CLASSES:
-                stack.enter_context(patched(kind, "forward", functools.partial(_deciding_alike, kind)))
             for module in modules:
                 stack.enter_context(patched(module, CALL, functools.partial(announced, module)))
             _open.append(self)
@@ -117,14 +111,12 @@ class WatchingMode(TorchFunctionMode):
     def __exit__(self, *raised: Any) -> None:
         """Restore everything, also after an error."""
         with self._patches:
-            stack = get_current_function_mode_stack()
-            if self not in stack:
+            if threading.get_ident() != self._thread:
                 raise ObservationError(
                     "a watch ends in the thread that opened it, whose calls it sees, and another one left its `with` "
                     "block: enter and leave it in one thread"
                 )
-            # Not always the last one: generators with a watch may end in any order.
-            restack([one for one in stack if one is not self])
+            self.stop()
 
     def compiles(self, callback: Any, function: Any) -> Any:
         """Return what the compiler calls instead of `callback`, in this thread, for the frames of a compiled function.
@@ -154,8 +146,9 @@ _open: list[WatchingMode] = []  # modes of all threads
 
 
 def modes_here() -> list[WatchingMode]:
-    """Return the watching modes of this thread."""
-    return [one for one in get_current_function_mode_stack() if isinstance(one, WatchingMode)]
+    """Return the modes that hear the attention of this thread."""
+    thread = threading.get_ident()
+    return [one for one in _open if one._thread == thread and one.is_listening]
 
 
 def modes_above_watches() -> list[Any]:
@@ -176,32 +169,6 @@ def is_watching(module: nn.Module) -> bool:
 def in_backward() -> bool:
     """Return whether a backward pass is running, in which gradient checkpointing repeats forward code."""
     return current_graph_task_id() != -1
-
-
-def _deciding_alike(kind: type[nn.Module], original: Any) -> Callable[..., Any]:
-    """Return a `forward` that takes the same decisions in a watching thread as without watching.
-
-    Compilers depend on defaults and closures of the functions they compile, and would compile again if these changed.
-    Therefore the function has the defaults of the original, and no closure.
-    """
-    own = isinstance(original, types.FunctionType)
-    _forwards[kind] = original, with_globals(original, torch=_TORCH) if own else original
-    forward = types.FunctionType(_forward.__code__, globals(), "forward", getattr(original, "__defaults__", None))
-    forward.__kwdefaults__ = getattr(original, "__kwdefaults__", None)
-    _skip(forward)
-    return functools.update_wrapper(forward, original)
-
-
-# The original functions and their replacements.
-_forwards: dict[type[nn.Module], tuple[Callable[..., Any], Callable[..., Any]]] = {}
-
-
-def _forward(*args: Any, **kwargs: Any) -> Any:
-    for kind in _CLASSES:
-        if isinstance(args[0], kind):
-            break
-    original, alike = _forwards[kind]
-    return (alike if not torch.compiler.is_dynamo_compiling() and modes_here() else original)(*args, **kwargs)
 
 
 def is_compiled(module: nn.Module) -> bool:
@@ -267,24 +234,3 @@ def _skip(function: Any) -> None:
     """Make compilers of other threads skip this function and compile the functions that it calls."""
     if (dynamo := sys.modules.get("torch._dynamo.eval_frame")) is not None:
         dynamo.skip_code(function.__code__)
-
-
-def _has_torch_function(tensors: Iterable[Tensor]) -> bool:
-    """Return the result of PyTorch's function without the watching modes: the tensors may be of a subclass."""
-    stack = get_current_function_mode_stack()
-    restack([one for one in stack if not isinstance(one, WatchingMode)])
-    try:
-        return bool(has_torch_function(tensors))
-    finally:
-        restack(stack)
-
-
-def restack(modes: list[Any]) -> None:
-    """Replace this thread's torch-function modes."""
-    for _ in get_current_function_mode_stack():
-        pop_mode()
-    for mode in modes:
-        push_mode(mode)
-
-
-_TORCH = Namespace(torch, overrides=Namespace(torch.overrides, has_torch_function=_has_torch_function))

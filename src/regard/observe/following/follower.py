@@ -1,0 +1,148 @@
+"""The dispatch mode that follows what a model computes, where its attention is written by hand or not known yet.
+
+It lies below autograd and below operators that PyTorch makes of others, so attention by hand is a few operators however
+it is spelled: F.linear is t and addmm, einsum is permute and bmm, a product with heads is expand, view and bmm. What a
+heard operator computes inside (`listening.py`), and what a backward pass repeats, is not followed.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from regard.hooks import HEARING
+from regard.observe.following.operators import Operator, operator_of
+from regard.observe.following.rules import Rules
+from regard.observe.following.rules import Watcher as _Watcher
+from regard.observe.listening import unheard
+from regard.record.missing_attention import KERNEL_REASON
+from regard.tensors import unwrapped
+from regard.torch_private import (
+    current_graph_task_id,
+    is_tracing,
+    maybe_current_level,
+    pop_dispatch_mode,
+    push_dispatch_mode,
+)
+
+__all__ = ["Follower", "Watcher"]
+
+_ATTENDS = re.compile(r"flash|attention|sdpa|attn_(func|fwd|forward|varlen)|mha_(fwd|forward)", re.IGNORECASE)
+_BEFORE = {"sub", "mul", "unsqueeze", "squeeze", "transpose", "t", "exp"}  # what writes its first argument
+
+
+class Watcher(_Watcher, Protocol):
+    """Who is told of the attention that was found, and waits for the output of the last call."""
+
+    pending: Any  # what has the output of the last call, which autograd does not know yet
+
+    def flush(self) -> None:
+        """Process that autograd knows it."""
+        ...
+
+
+class Follower(TorchDispatchMode):
+    """Follows tensors in the thread that enters it; it can be entered and left between calls of the model."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, watcher: Watcher) -> None:
+        super().__init__()
+        self.rules = Rules(watcher)
+        self._watcher = watcher
+        self._operators: dict[Any, tuple[Operator, Callable[..., None], bool]] = {}
+        self._is_active = False
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it is on the stack of its thread."""
+        return self._is_active
+
+    def start(self) -> None:
+        """Follow this thread from now on."""
+        if not self._is_active:
+            push_dispatch_mode(self)
+            self._is_active = True
+
+    def stop(self) -> None:
+        """Stop to follow this thread; other modes may have been entered since."""
+        if not self._is_active:
+            return
+        self._is_active = False
+        above = []
+        while (mode := pop_dispatch_mode()) is not self:
+            above.append(mode)
+        for mode in reversed(above):
+            push_dispatch_mode(mode)
+
+    def knows(self, parameters: Sequence[Tensor]) -> None:
+        """Note which tensors are learned."""
+        for tensor in parameters:
+            self.rules.memory.cell(tensor).learned = 1
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operator, then follow its result."""
+        if HEARING.inside or current_graph_task_id() != -1:
+            return func(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        if types and any(issubclass(kind, FakeTensor) for kind in types) or is_tracing():
+            return func(*args, **kwargs)
+        found = self._operators.get(func)
+        if found is None:
+            operator = operator_of(func)
+            before = operator.name in _BEFORE and (operator.is_in_place or operator.name == "sub")
+            found = self._operators[func] = operator, getattr(self.rules, f"_{operator.rule}"), before
+        operator, rule, before = found
+        waits = self._watcher.pending
+        if waits is not None and not (operator.rule == "view" and args[0] is waits.output):
+            self._watcher.flush()
+            waits = None
+        if operator.is_composite and not types and self._decomposes(func, args):
+            push_dispatch_mode(self)
+            try:
+                return func.decompose(*args, **kwargs)
+            finally:
+                pop_dispatch_mode()
+        rules = self.rules
+        if before:
+            with unheard():
+                rules.before(operator, args)
+        result = func(*args, **kwargs)
+        if not operator.is_aten and self._attends(func, args):
+            return result
+        if waits is not None:
+            waits.output = result
+        with unheard():
+            rules.apply(rule, operator, args, kwargs, result, func)
+        return result
+
+    def hear(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """Follow the result of an operator that was heard as a whole."""
+        if maybe_current_level() is not None:  # where tensors are wrapped
+            args = tuple(unwrapped(one) if isinstance(one, Tensor) else one for one in args)
+            result = unwrapped(result) if isinstance(result, Tensor) else result
+        operator = operator_of(func)
+        self.rules.apply(getattr(self.rules, f"_{operator.rule}"), operator, args, kwargs, result, func)
+
+    def _attends(self, func: Any, args: Any) -> bool:
+        """Process an operator of another library whose name is one of attention, which is missing."""
+        name = str(func)
+        if not _ATTENDS.search(name):
+            return False
+        if (caller := self._watcher.find_caller()) is not None:
+            self._watcher.miss(caller, KERNEL_REASON.format(name))
+        return True
+
+    def _decomposes(self, func: Any, args: Any) -> bool:
+        """Return whether an operator is one of several parts for these tensors (in inference mode it comes as one)."""
+        tensor = next((one for one in args if isinstance(one, Tensor)), None)
+        if tensor is None and args and isinstance(args[0], list | tuple):
+            tensor = next((one for one in args[0] if isinstance(one, Tensor)), None)
+        if tensor is None or tensor.is_nested or tensor.layout is not torch.strided:
+            return False
+        kind = tensor.device.type.upper()
+        return not torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), kind)
