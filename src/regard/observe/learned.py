@@ -2,7 +2,7 @@
 
 The first call of each kind is followed operator by operator (`following`). If all of its attention was heard at the
 dispatcher (`listening`), later calls are only listened to, by any watch, as long as the model lives: what is heard is
-looked up here. Another kind of call (other arguments, gradients, another implementation of attention) is followed again.
+looked up here. Another kind of call (other arguments, gradients, another implementation of attention) is followed too.
 """
 
 import weakref
@@ -44,6 +44,11 @@ class Script:
             return None
         found = calls[turn] if turn < len(calls) else calls[-1] if len(set(calls)) == 1 else None
         return found if found is not None and found.heads == heads else None
+
+    def has_softmax(self, name: str) -> bool:
+        """Return whether a module, or its neighbour in the list of layers, has a softmax that is no attention."""
+        pattern = _without_numbers(name)
+        return name in self.softmaxes or any(_without_numbers(other) == pattern for other in self.softmaxes)
 
     def _of_neighbours(self, name: str) -> list[Attends] | None:
         pattern = _without_numbers(name)

@@ -24,7 +24,19 @@ from regard.torch_private import (
     is_torch_function_disabled,
 )
 
-__all__ = ["ATTENTION", "FAST_PATHS", "FUSED", "SOFTMAXES", "Listener", "is_heard", "listen", "unheard", "unlisten"]
+__all__ = [
+    "ATTENTION",
+    "CONVOLUTION",
+    "EMBEDDING",
+    "FAST_PATHS",
+    "FUSED",
+    "SOFTMAXES",
+    "Listener",
+    "is_heard",
+    "listen",
+    "unheard",
+    "unlisten",
+]
 
 
 def _operators(*names: str) -> frozenset[OpOverload]:
@@ -35,6 +47,7 @@ def _operators(*names: str) -> frozenset[OpOverload]:
 
 
 ATTENTION = torch.ops.aten.scaled_dot_product_attention.default
+EMBEDDING, CONVOLUTION = torch.ops.aten.embedding.default, torch.ops.aten.conv2d.default
 # What F.scaled_dot_product_attention calls, and what compiled code calls in its place.
 FUSED = _operators(
     *("_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention"),

@@ -107,6 +107,10 @@ class Locator:
         """Its name in the model; empty for the model itself, and outside of all modules."""
         return "" if self.now.module is None else self._names[id(self.now.module)]
 
+    def name_of(self, module: nn.Module) -> str:
+        """Return the name of the model or of a part of it."""
+        return self._names[id(module)]
+
     @property
     def caller(self) -> Caller:
         """The module that was located last, and the run it belongs to."""

@@ -18,6 +18,7 @@ __all__ = [
     "LANDMARKS",
     "NEGATIVE",
     "ONE_BY_ONE",
+    "OTHERWISE",
     "OTHER_KEYS",
     "OTHER_SUM",
     "OWN_KEYS",
@@ -65,6 +66,10 @@ EDGES = (
 DEFORMABLE = (
     "weighs values that it samples at places between the positions (deformable attention), so its weights are not those "
     "of keys"
+)
+OTHERWISE = (
+    "attends otherwise than in an earlier call with such arguments, from which its attention is known: call the model "
+    "again, which is then looked at anew"
 )
 UNKNOWN = (
     "hands its weights, together with other activations, to {}, which is not looked into: let it multiply them by "

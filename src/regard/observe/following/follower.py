@@ -89,7 +89,7 @@ class Follower(TorchDispatchMode):
         if HEARING.inside or current_graph_task_id() != -1:
             return func(*args, **(kwargs or {}))
         kwargs = kwargs or {}
-        if types and any(issubclass(kind, FakeTensor) for kind in types) or is_tracing():
+        if (types and any(issubclass(kind, FakeTensor) for kind in types)) or is_tracing():
             return func(*args, **kwargs)
         found = self._operators.get(func)
         if found is None:

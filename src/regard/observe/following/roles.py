@@ -45,7 +45,9 @@ class Scores:
 
     ends: tuple[Origin, Origin]
     exponential: bool = False
-    weak: bool = False  # possibly a sum over positions: only a softmax over the other letter proves that they are scores
+    weak: bool = (
+        False  # possibly a sum over positions: only a softmax over the other letter proves that they are scores
+    )
     blind: Tensor | None = None  # rows without a visible key, if their maximum was subtracted
     odd: str | None = None  # why they cannot be shown
     lost: bool = False  # whether they were rearranged: the letters are those from before
@@ -211,7 +213,9 @@ def show(
         heads = sum(factor[0] == "h" for _, factor in leading)
     else:
         heads = 0 if count < 2 else 2 if count > 2 and shares[-1] else 1
-    return CallFromWeights(_four(four, count - heads), marks=_four(values, count - heads), v=_four(values, count - heads))
+    return CallFromWeights(
+        _four(four, count - heads), marks=_four(values, count - heads), v=_four(values, count - heads)
+    )
 
 
 def _kept(axis: Axis) -> Axis:

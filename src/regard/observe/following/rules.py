@@ -254,7 +254,9 @@ class Rules:
 
         def expanded(axes: Axes, _: Any) -> Axes:
             more = len(shape) - len(axes)
-            own = (axis if size_of(axis) == size else (("n", size),) for axis, size in zip(axes, shape[more:], strict=True))
+            own = (
+                axis if size_of(axis) == size else (("n", size),) for axis, size in zip(axes, shape[more:], strict=True)
+            )
             return (*((("n", size),) for size in shape[:more]), *own)
 
         self._shape(args, kwargs, result, expanded)
@@ -420,7 +422,9 @@ class Rules:
         if spread is not None:
             role = roles[spread]
             others = sum(tensors[at].numel() == result.numel() for at in active)
-            edges = operator.name in _SPREADS and others == 2 and role.two_sided and tensors[spread].shape == result.shape
+            edges = (
+                operator.name in _SPREADS and others == 2 and role.two_sided and tensors[spread].shape == result.shape
+            )
             keeps = edges or (others <= 1 and tensors[spread].numel() == result.numel())
             if role.two_sided or len(active) != 2:
                 self._put(result, axes, role if keeps else None)
@@ -438,7 +442,12 @@ class Rules:
 
     def _pair(self, one: View, other: View, shape: tuple[int, ...], result: Tensor, *, multiplies: bool) -> Any:
         """Return the axes of two activations that are spread over each other, or None if they are not."""
-        if one is other or one.axes is None or other.axes is None or (one.axes is other.axes and not _has_copies(one.axes)):
+        if (
+            one is other
+            or one.axes is None
+            or other.axes is None
+            or (one.axes is other.axes and not _has_copies(one.axes))
+        ):
             return None
         pair = paired(one.axes, other.axes, shape)
         two_sided = pair[1] and pair[2]
@@ -475,14 +484,24 @@ class Rules:
         if type(role) is Noise and len(views) > 1:
             role = next((one for one in roles if type(one) is not Noise), None)
             return role if isinstance(role, _SCALARS) else None
-        return role if alone and isinstance(role, _SCALARS) and operator.name in ("add", "mul", "div", "clamp_min") else None
+        return (
+            role
+            if alone and isinstance(role, _SCALARS) and operator.name in ("add", "mul", "div", "clamp_min")
+            else None
+        )
 
     def _miss(self, reason: str) -> None:
         if (caller := self._watcher.find_caller()) is not None:
             self._watcher.miss(caller, reason)
 
     def _change_scores(
-        self, operator: Operator, tensors: list[Tensor], views: list[View], scored: list[int], active: list[int], result: Tensor
+        self,
+        operator: Operator,
+        tensors: list[Tensor],
+        views: list[View],
+        scored: list[int],
+        active: list[int],
+        result: Tensor,
     ) -> None:
         def rank(at: int) -> tuple[bool, ...]:
             return not views[at].role.weak, views[at].axes is not None, tensors[at].shape == result.shape
@@ -521,7 +540,9 @@ class Rules:
         if view.axes is None or source.ndim != result.ndim:
             return None, role
         same = all(
-            source.shape[at] == result.shape[at] for at, axis in enumerate(view.axes) if letters_of((axis,)) & {"q", "k"}
+            source.shape[at] == result.shape[at]
+            for at, axis in enumerate(view.axes)
+            if letters_of((axis,)) & {"q", "k"}
         )
         return (broadcast((view.axes,), tuple(result.shape)) if same else None), role
 
@@ -628,9 +649,11 @@ class Rules:
                 else:
                     self._sum(at, factors, views, sides, learned, result)
                 return
-        weighs = [_weighs(one, factor, other) for one, factor, other in ((views[0], left, right), (views[1], right, left))]
+        weighs = [
+            _weighs(one, factor, other) for one, factor, other in ((views[0], left, right), (views[1], right, left))
+        ]
         if any(learned) or any(weighs):
-            at = 1 if learned[0] and not learned[1] or (weighs[1] and not any(learned)) else 0
+            at = 1 if (learned[0] and not learned[1]) or (weighs[1] and not any(learned)) else 0
             self._project(at, factors, views, sides, result)
         else:
             self._score(factors, views, sides, result)
@@ -975,7 +998,9 @@ class Rules:
             cell.origin = self._origin(views[0].cell, tensors[0]) if cell.learned == MADE else None
         else:
             # The keys of a resampler are those of an image and its own latents.
-            found = [self._origin(view.cell, one) for view, one, has in zip(views, tensors, several, strict=True) if has]
+            found = [
+                self._origin(view.cell, one) for view, one, has in zip(views, tensors, several, strict=True) if has
+            ]
             origin = found[0]
             for other in found[1:]:
                 origin = join(origin, other)
@@ -1001,7 +1026,9 @@ class Rules:
             ends = role.ends
             for at in scored[1:]:
                 ends = join(ends[0], roles[at].ends[0]), join(ends[1], roles[at].ends[1])
-            self._put(result, axes if axes is not None and _is_once(axes) else None, replace(role, ends=ends, log_of=None))
+            self._put(
+                result, axes if axes is not None and _is_once(axes) else None, replace(role, ends=ends, log_of=None)
+            )
             return
         pairs = [role for role in roles if type(role) is Pairs]
         if pairs and pairs[0].two_sided and dim is not None:
@@ -1012,7 +1039,9 @@ class Rules:
             shape = tuple(result.shape[:dim] + result.shape[dim + 1 :])
             pair = paired(one, other, shape) if one is not other else None
             if pair is not None and pair[1] and pair[2]:
-                ends = tuple(self._origin(view.cell, tensor) for view, tensor in zip(views[:2], tensors[:2], strict=True))
+                ends = tuple(
+                    self._origin(view.cell, tensor) for view, tensor in zip(views[:2], tensors[:2], strict=True)
+                )
                 axes = (*pair[0][:dim], (("f", result.shape[dim]),), *pair[0][dim:])
                 self._put(result, axes, Pairs(ends, two_sided=True))  # type: ignore[arg-type]
                 return
@@ -1093,7 +1122,7 @@ class Rules:
         if type(role) is Weights:
             self._put(result, axes, replace(role, source=_source(role, args[0]), blended=True))
             return
-        if axes is not None and "layer" in operator.name or "rms" in operator.name:
+        if (axes is not None and "layer" in operator.name) or "rms" in operator.name:
             last = axes[-1] if axes is not None else ()
             if axes is not None and all(factor[0] == "b" for factor in last):
                 axes = (*axes[:-1], (("f", size_of(last)),))
@@ -1144,7 +1173,9 @@ class Rules:
             is_table = bool(self.memory.cell(source).learned)
             if is_table:
                 self._rows(source, first, result)
-            self._watcher.look_up(first, source, self.origin_of(result).roots if is_table else frozenset(), embeds=False)
+            self._watcher.look_up(
+                first, source, self.origin_of(result).roots if is_table else frozenset(), embeds=False
+            )
             if is_table:
                 return
         self._rearrange(operator, args, kwargs, result)
@@ -1284,9 +1315,7 @@ def _fits(tensors: Sequence[Tensor], result: Tensor) -> bool:
 
 def _has_room(one: Tensor, result: Tensor) -> bool:
     """Return whether weights have a dimension of one where their product with others has more."""
-    return one.ndim == result.ndim and any(
-        own == 1 < size for own, size in zip(one.shape, result.shape, strict=True)
-    )
+    return one.ndim == result.ndim and any(own == 1 < size for own, size in zip(one.shape, result.shape, strict=True))
 
 
 def _weighs(view: View, factor: Tensor, other: Tensor) -> bool:

@@ -20,9 +20,10 @@ from regard.observe.intercept.compiled_code import EAGERLY
 from regard.observe.intercept.compiled_graphs import FORM, Behind, CompiledBlock, GraphCompiler, example
 from regard.observe.intercept.graph_reading import Attending, read_graph
 from regard.observe.intercept.watch_operators import WATCH_CALL, WATCH_OPERATOR_CALL, reporting_to
-from regard.observe.intercept.watching_mode import Hears, WatchingMode
+from regard.observe.intercept.watching_mode import Ends, WatchingMode
 from regard.observe.recorder import Recorder
 from regard.observe.running import Running
+from regard.observe.token_ids import Heard
 
 __all__ = ["CompiledWatch"]
 
@@ -95,7 +96,7 @@ class CompiledWatch(CompiledBlock):
         self._marks: dict[str, object] = {}
         self._has_run = self._is_apart = False
 
-    def begin(self, mode: WatchingMode, hears: Hears | None, ends: Callable[[], None]) -> Hears:
+    def begin(self, mode: WatchingMode, hears: Heard | None, ends: Callable[[], None]) -> Ends:
         """Process the start of a call of the model, and return what to notify of its end.
 
         Raises:
@@ -174,19 +175,16 @@ class CompiledWatch(CompiledBlock):
 class _CompiledCall:
     """A call of the model in compiled code, during which the watch hears and follows nothing."""
 
-    def __init__(self, watch: CompiledWatch, mode: WatchingMode, hears: Hears | None, ends: Callable[[], None]) -> None:
+    def __init__(self, watch: CompiledWatch, mode: WatchingMode, hears: Heard | None, ends: Callable[[], None]) -> None:
         self._watch, self._mode, self._hears, self._ends = watch, mode, hears, ends
         mode.stop()
-
-    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Process the start of a call."""
 
     def leave(self, module: nn.Module, args: Any, output: Any) -> None:
         """Process the end of the call."""
         self._mode.start()
         self._ends()
         if self._hears is not None:
-            self._hears.leave(module, args, output)
+            self._hears.end()
         if output is not None:
             self._watch.end()
 

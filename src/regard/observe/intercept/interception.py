@@ -7,8 +7,10 @@ are made of, and attention by hand, is followed by a dispatch mode (`following`)
 import functools
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -28,17 +30,27 @@ from regard.observe.intercept.torch_attention_calls import (
     sdpa_arguments,
 )
 from regard.observe.intercept.watching_mode import (
-    Hears,
-    HearsIds,
+    Ends,
     WatchingMode,
     in_backward,
     modes_above_watches,
 )
-from regard.observe.listening import ATTENTION, FAST_PATHS, FUSED, listen, unheard, unlisten
-from regard.observe.running import Running
+from regard.observe.learned import Attends, Script, learned_of, signature_of
+from regard.observe.listening import (
+    ATTENTION,
+    CONVOLUTION,
+    EMBEDDING,
+    FAST_PATHS,
+    FUSED,
+    SOFTMAXES,
+    listen,
+    unheard,
+    unlisten,
+)
+from regard.observe.running import Running, arguments_of, at_end
 from regard.observe.sink import Sink
 from regard.observe.watched_call import WatchedCall
-from regard.record.missing_attention import DEPTH, KERNEL_REASON, TRANSFORMED, Caller
+from regard.record.missing_attention import DEPTH, KERNEL_REASON, OTHERWISE, TRANSFORMED, Caller
 from regard.torch_private import (
     DisableTorchFunction,
     TorchDispatchModeKey,
@@ -78,6 +90,8 @@ class Interception(WatchingMode):
     numbers, so the output is bitwise the same. Other threads are not observed.
     """
 
+    learns = True  # whether later calls of a known kind are only listened to
+
     def __init__(self, model: nn.Module, recorder: Sink, readers: Mapping[Callable[..., Any], Reader]) -> None:
         super().__init__(model, _encoder_of(model))
         self._recorder = recorder
@@ -90,6 +104,14 @@ class Interception(WatchingMode):
         self._other_input: set[int] = set()  # roots of what the running call embeds or is given besides its own ids
         self._own_input: set[int] = set()  # those of its ids where they were embedded
         self.image_grids: set[tuple[int, int]] = set()  # rows and columns that convolutions made of images
+        self._learned = learned_of(model)
+        self._key: Hashable = None  # of the running call's kind
+        self._script: Script | None = None  # what is known of it, or learned now; None between runs
+        self._is_inside = False  # whether the follower asks, which cannot be stopped before it has returned
+        self._turns = Counter[str]()  # heard calls of each module in the run
+        self._end: object = None
+        if self.learns:
+            recorder.on_run = self._begin_run
 
     @property
     def is_listening(self) -> bool:
@@ -111,6 +133,7 @@ class Interception(WatchingMode):
             self.follower.stop()
             unlisten(self)
             self.flush()
+            self._end_run()
 
     def watches(self, module: nn.Module) -> bool:
         """Return whether the module is the watched model or a part of it."""
@@ -133,34 +156,80 @@ class Interception(WatchingMode):
             return callback
         return self._compiled_watch.callback(callback)
 
-    def begins(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hears | None:
+    def begins(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ends | None:
         """Process the start of a call; compiled code runs without this mode, which would be compiled into it."""
-        hears = super().begins(module, args, kwargs)
-        here = threading.get_ident() == self._thread and not in_backward()
-        if here and module in self._parts:
-            return self._begin_encoder(args, kwargs)
-        here = here and module is self._model
-        if here and self.hears is not None:
-            with DisableTorchFunction():
-                given = [one for one in _tensors_in((args, tuple(kwargs.values()))) if one.is_floating_point()]
-            self._own_input = set()
-            if modes_above_watches():  # a rank embeds its own positions
-                self.hears.look_away()
-            self._other_input = {root for one in given for root in self.follower.rules.origin_of(one).roots}
-        if not here or self._runs_compiled or not runs_compiled(module):
-            return hears
-        end = self._compiled_watch.begin(self, hears, functools.partial(setattr, self, "_runs_compiled", False))
-        self._runs_compiled = True
+        super().begins(module, args, kwargs)
+        if threading.get_ident() != self._thread or in_backward():
+            return None
+        if module in self._parts:
+            return _EncoderCall(self.follower)
+        if module is not self._model or self._runs_compiled:
+            return None
+        if not runs_compiled(module):
+            return _Run(self)
         if self.hears is not None:
+            self.hears.begin([(module, args, kwargs)])
             self.hears.look_away()
+        end = self._compiled_watch.begin(self, self.hears, functools.partial(setattr, self, "_runs_compiled", False))
+        self._runs_compiled = True
         return end
 
-    def _begin_encoder(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hears:
-        """Process a call of the encoder, which `generate` makes outside of the model's: its ids are the source's."""
-        alone = self.hears is not None and not self.hears.is_in_call
-        if self.hears is not None and alone:
-            self.hears(self._model, args, kwargs)
-        return _EncoderCall(self.follower, self.hears if alone else None)
+    # --- runs of the model
+
+    def _begin_run(self, frames: Sequence[FrameType]) -> None:
+        """Begin a run, of which the calls with these frames are running, the innermost first: a kind of call that is
+        known is only listened to, any other is followed.
+        """
+        self._end_run()
+        calls = [arguments_of(frame) for frame in reversed(frames)]
+        module, args, kwargs = calls[0]
+        self._key = self._learned.settings(), signature_of(self._recorder.name_of(module), module, args, kwargs)
+        self._script, self._turns = self._learned.scripts.get(self._key) or Script(), Counter()
+        self._end = at_end(frames[-1], self._ended)
+        if self._key in self._learned.scripts and self._script.is_heard and not self._is_inside:
+            self.follower.stop()
+        else:
+            self._script = Script()
+            self.follower.start()
+            given = (one for one in _tensors_in((args, tuple(kwargs.values()))) if one.is_floating_point())
+            self._other_input = {root for one in given for root in self.follower.rules.origin_of(one).roots}
+            self._other_input -= self._own_input
+            self._own_input = set()
+        if self.hears is not None:
+            self.hears.begin(calls)
+            if modes_above_watches():  # a rank embeds its own positions
+                self.hears.look_away()
+
+    def _ended(self, _: object) -> None:
+        """Process the end of a run: what comes next is followed until it is known."""
+        if threading.get_ident() == self._thread and self._is_listening:
+            self.flush()
+            self._end_run()
+            self.follower.start()
+
+    def _end_run(self) -> None:
+        script, self._script, self._end = self._script, None, None
+        if script is not None:
+            self._learned.scripts.setdefault(self._key, script)
+            if self.hears is not None:
+                self.hears.end()
+
+    @property
+    def _is_known(self) -> bool:
+        """Whether a run of a known kind is only listened to."""
+        return self._script is not None and not self.follower.is_active
+
+    def forget_run(self) -> None:
+        """Learn nothing of the running call."""
+        if not self._is_known:
+            self._script = None
+
+    def _unlearn(self) -> None:
+        """Process attention that the known kind of the running call does not have."""
+        self._learned.scripts.pop(self._key, None)
+        self._script = None
+        self._recorder.miss(self._recorder.caller, OTHERWISE)
+        self.follower.start()
 
     # --- what is heard
 
@@ -180,16 +249,36 @@ class Interception(WatchingMode):
             elif operator in self._readers:
                 given = dict(zip(("q", "k"), args, strict=False)) | kwargs
                 self._see_pair(lambda: self._readers[operator](*args, **kwargs), given["q"], given["k"], result)
-            elif self.follower.is_active:
-                if operator.name() == "aten::conv2d" and args[0].ndim > 2 and args[0].shape[-3] in _COLOURS:
-                    self.image_grids.add((result.shape[-2], result.shape[-1]))
-                self.follower.hear(operator, args, kwargs, result)
+            else:
+                self._hear_other(operator, args, kwargs, result)
+
+    def _hear_other(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        """Process an operator that begins a text or an image, or a softmax."""
+        here = self._recorder.locate()
+        if operator is CONVOLUTION and args[0].ndim > 2 and args[0].shape[-3] in _COLOURS:
+            self.image_grids.add((result.shape[-2], result.shape[-1]))
+        if operator in SOFTMAXES and here and self._script is not None:
+            name = self._recorder.name
+            if self.follower.is_active:
+                self._script.softmaxes.add(name)
+            elif not self._script.has_softmax(name):
+                self._unlearn()
+        if self.follower.is_active:
+            self.follower.hear(operator, args, kwargs, result)
+        elif operator is EMBEDDING and self.hears is not None:
+            self.hears.look_up(args[1], args[0])
 
     def _hear_fast_path(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        is_whole = operator.name() == f"aten::{_WHOLE_LAYER}"
+        if not self._recorder.locate(args[3] if is_whole else None):
+            return
+        if self._is_known:
+            self._see_known(lambda: (read_encoder_layer if is_whole else read_native)(args, kwargs), None)
+            return
         rules = self.follower.rules
         origin = rules.origin_of(args[0])
-        if operator.name() == f"aten::{_WHOLE_LAYER}":
-            self._see(lambda: read_encoder_layer(args, kwargs), origin, weight=args[3])
+        if is_whole:
+            self._see(lambda: read_encoder_layer(args, kwargs), origin)
             rules.give(result, origin)
         else:
             self._see(lambda: read_native(args, kwargs), origin)
@@ -197,6 +286,11 @@ class Interception(WatchingMode):
 
     def _see_pair(self, read: Callable[[], WatchedCall], queries: Tensor, keys: Tensor, result: Any) -> None:
         """Process a call with queries and keys as arguments: its result has the positions of its queries."""
+        if not self._recorder.locate():  # which may begin a run
+            return
+        if self._is_known:
+            self._see_known(read, result)
+            return
         rules = self.follower.rules
         q, k = rules.origin_of(queries), rules.origin_of(keys)
         axes = rules.memory.view(keys).axes
@@ -214,14 +308,27 @@ class Interception(WatchingMode):
         if isinstance(output, Tensor):
             rules.give(output, q, None if ticket is None else Output(frozenset([ticket])))
 
-    def _see(
-        self, read: Callable[[], WatchedCall], queries: Origin, *, output: Any = None, weight: Tensor | None = None
-    ) -> Any:
-        """Convert a call and pass it to the recorder, unless it has no queries or no keys, and return its ticket."""
-        if not self._recorder.locate(weight):
-            return None
+    def _see_known(self, read: Callable[[], WatchedCall], output: Any) -> None:
+        """Pass a call of a run that is only listened to, to the recorder."""
         if maybe_current_level() is not None:
             self._recorder.miss(self._recorder.caller, TRANSFORMED)
+            return
+        assert self._script is not None
+        call, name = read(), self._recorder.name
+        known = self._script.find(name, self._turns[name], call.heads)
+        self._turns[name] += 1
+        if known is None:
+            self._unlearn()
+            return
+        more: dict[str, Any] = {} if known.cross is None else {"cross": known.cross}
+        if self._recorder.needs_output and (given := _heads(call, output)) is not None:
+            more["output"] = given
+        self._give(call.having(**more) if more else call, is_other=known.is_other)
+
+    def _see(self, read: Callable[[], WatchedCall], queries: Origin, *, output: Any = None) -> Any:
+        """Convert a call and pass it to the recorder, unless it has no queries or no keys, and return its ticket."""
+        if maybe_current_level() is not None:
+            self.miss(self._recorder.caller, TRANSFORMED)
             return None
         call = read()
         if self._recorder.needs_output and (given := _heads(call, output)) is not None:
@@ -229,14 +336,19 @@ class Interception(WatchingMode):
         return self._pass_on(call, queries)
 
     def _pass_on(self, call: WatchedCall, queries: Origin) -> Any:
+        latents = self.follower.rules.latents
+        alike = {one for one, size in latents.items() if size == call.queries} - self._own_input if latents else set()
+        is_other = queries.roots <= self._other_input | alike
+        if self._script is not None:
+            self._script.calls[self._recorder.name].append(Attends(call.heads, call.cross, is_other))
+        return self._give(call, is_other=is_other)
+
+    def _give(self, call: WatchedCall, *, is_other: bool) -> Any:
         if not (call.batch and call.heads and call.queries and call.keys):
             self._recorder.calls += 1
             return None
         if self.hears is not None:
-            latents = self.follower.rules.latents
-            alike = {one for one, size in latents.items() if size == call.queries} - self._own_input
-            other = queries.roots <= self._other_input | alike
-            self.hears.note_input(self._recorder.caller.module, is_other=other)
+            self.hears.note_input(self._recorder.name, is_other=is_other)
         return self._recorder.see(call)
 
     def _notice(self, name: str) -> None:
@@ -245,28 +357,43 @@ class Interception(WatchingMode):
 
     def _miss_here(self, reason: str) -> None:
         if self._recorder.locate():
-            self._recorder.miss(self._recorder.caller, reason)
+            self.miss(self._recorder.caller, reason)
 
     # --- what is followed
 
     def find_caller(self) -> Caller | None:
         """Return the running module, or None if it belongs to another model."""
-        return self._recorder.find_caller()
+        return self._recorder.caller if self._locate_inside() else None
+
+    def _locate_inside(self) -> bool:
+        self._is_inside = True
+        try:
+            return self._recorder.locate()
+        finally:
+            self._is_inside = False
 
     def miss(self, caller: Caller, reason: str) -> None:
         """Count attention that cannot be recorded."""
+        self._is_by_hand()
         self._recorder.miss(caller, reason)
+
+    def _is_by_hand(self) -> None:
+        """Note that not all attention of the running kind of call is heard."""
+        if self._script is not None:
+            self._script.is_heard = False
 
     def withdraw(self, ticket: Any, reason: str) -> None:
         """Remove a recorded call that is no attention between tokens."""
+        self._is_by_hand()
         self._recorder.withdraw(ticket, reason)
 
     def record(self, call: WatchedCall, queries: Origin, output: Tensor | None, noted: Callable[[Any], None]) -> None:
         """Record a call whose weights the model has computed; one whose gradients are wanted when autograd knows its
         output, which is at the next operator.
         """
-        if not self._recorder.locate():
+        if not self._locate_inside():
             return
+        self._is_by_hand()
         if self._recorder.needs_output and output is not None:
             running = self._recorder.now
             self.pending = _Pending(call, queries, running, noted, output)
@@ -302,6 +429,7 @@ class Interception(WatchingMode):
 
     def look_up(self, ids: Tensor, table: Tensor, roots: frozenset[int], *, embeds: bool) -> None:
         """Process an embedding: other ids than those of the model's call make another input."""
+        self._locate_inside()  # a run may begin with it
         if self.hears is None or maybe_current_level() is not None or ids.is_nested or table.ndim != 2:
             return
         if self.hears.look_up(ids, table):
@@ -340,22 +468,29 @@ def _tensors_in(values: tuple[Any, ...]) -> Iterator[Tensor]:
             yield from _tensors_in(tuple(value))
 
 
+class _Run:
+    """A call of the model: what is seen of one that ends in an exception is not all."""
+
+    def __init__(self, interception: Interception) -> None:
+        self._interception = interception
+
+    def leave(self, module: nn.Module, args: Any, output: Any) -> None:
+        """Process the end of the call."""
+        if output is None:
+            self._interception.forget_run()
+
+
 class _EncoderCall:
     """A call of an encoder, whose output is a memory: what a decoder makes of the same tensor is another text."""
 
-    def __init__(self, follower: Follower, hears: Any) -> None:
-        self._follower, self._hears = follower, hears
-
-    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Process the start of the call."""
+    def __init__(self, follower: Follower) -> None:
+        self._follower = follower
 
     def leave(self, module: nn.Module, args: Any, output: Any) -> None:
         """Process the end of the call."""
         memory = getattr(output, "last_hidden_state", output[0] if isinstance(output, tuple) and output else None)
         if isinstance(memory, Tensor):
             self._follower.rules.begin(memory)
-        if self._hears is not None:
-            self._hears.leave(module, args, output)
 
 
 def _encoder_of(model: nn.Module) -> tuple[nn.Module, ...]:

@@ -98,6 +98,8 @@ class _TapSink(Sink):
 class TapMode(Interception):
     """While it is open, the rows of chosen heads are passed to `steps`, for the calls of one thread."""
 
+    learns = False  # but by itself, of the tapped layers
+
     def __init__(
         self,
         model: nn.Module,
@@ -359,9 +361,6 @@ class _End:
 
     def __init__(self, ends: Sequence[Callable[[bool], None]]) -> None:
         self._ends = ends
-
-    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Process the start of a call."""
 
     def leave(self, module: nn.Module, args: Any, output: Any) -> None:
         """Process the end of a call."""

@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, Self
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from regard.errors import ObservationError
 from regard.observe.intercept.exchanged_functions import patched
+from regard.observe.token_ids import Heard
 from regard.torch_private import current_graph_task_id, get_current_function_mode_stack, set_eval_frame
 
 __all__ = [
@@ -33,41 +34,20 @@ __all__ = [
 CALL = "_compiled_call_impl"  # the attribute in which `module.compile()` stores the compiled call
 
 
-class Hears(Protocol):
-    """An object that is notified of each call of the model, and of its end."""
-
-    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Process the start of a call."""
+class Ends(Protocol):
+    """An object that is notified of the end of a call of the model."""
 
     def leave(self, module: nn.Module, args: Any, output: Any) -> None:
         """Process the end of a call; `output` is None after an exception."""
 
 
-class HearsIds(Hears, Protocol):
-    """An object that is also notified of the ids that a call embeds."""
-
-    @property
-    def is_in_call(self) -> bool:
-        """Whether a call of the model is running."""
-
-    def look_up(self, ids: Tensor, table: Tensor) -> bool:
-        """Process an embedding inside a call, and return whether it is of the ids that the model was called with."""
-
-    def look_away(self) -> None:
-        """Process that the embeddings of the running call are not seen."""
-
-    def note_input(self, name: str, *, is_other: bool) -> None:
-        """Process a call of a module, and whether its queries were made of other inputs than these ids."""
-
-
 class WatchingMode:
     """What observes one model in one thread, and changes nothing.
 
-    `hears` is notified of the model's calls in this thread; `calls_elsewhere` counts those in other threads, which are
-    not recorded.
+    `hears` takes the token ids of its runs; `calls_elsewhere` counts calls in other threads, which are not recorded.
     """
 
-    hears: HearsIds | None = None
+    hears: Heard | None = None
 
     def __init__(self, model: nn.Module, parts: Sequence[nn.Module] = ()) -> None:
         """Make a mode to which the calls of the model, and of these parts of it, are announced."""
@@ -129,7 +109,7 @@ class WatchingMode:
         """Return whether a compiled function only leads to a call of the model, which is announced."""
         return getattr(function, "__self__", None) is self._model and function.__name__ == "_wrapped_call_impl"
 
-    def begins(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hears | None:
+    def begins(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ends | None:
         """Process the start of a call, and return what to notify of its end; the backward pass only repeats calls."""
         if module is not self._model or in_backward():
             return None
@@ -137,9 +117,7 @@ class WatchingMode:
             with self._lock:
                 self.calls_elsewhere += 1
             return None
-        if self.hears is not None:
-            self.hears(module, args, kwargs)
-        return self.hears
+        return None
 
 
 _open: list[WatchingMode] = []  # modes of all threads
@@ -188,11 +166,11 @@ def announced(model: nn.Module, compiled: Callable[..., Any] | None) -> Callable
         if torch.compiler.is_dynamo_compiling():
             return model._call_impl(*args, **kwargs)
         before = compiler = set_eval_frame(None)
-        told: list[Hears] = []
+        told: list[Ends] = []
         output = None
         try:
             HERE.compiler = compiler
-            told.extend(hears for one in tuple(_open) if (hears := one.begins(model, args, kwargs)) is not None)
+            told.extend(end for one in tuple(_open) if (end := one.begins(model, args, kwargs)) is not None)
             if compiler is not None:
                 for one in tuple(_open):
                     compiler = one.compiles(compiler, None)
@@ -220,7 +198,7 @@ class _Here(threading.local):
 HERE = _Here()
 
 
-def _leave_all(told: Sequence[Hears], model: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+def _leave_all(told: Sequence[Ends], model: nn.Module, args: tuple[Any, ...], output: Any) -> None:
     """Notify all of them of the end of a call, also if one raises."""
     for at, one in enumerate(told):
         try:
