@@ -59,6 +59,8 @@ class Folding:
     def fold(self, extent: Extent, start: int) -> None:
         """Process the rows of a call, which begin at row `start` of the record."""
         self._calls += 1
+        if not self._now and not self._later:
+            return
         if self._together and (rows := _few_rows(extent, start)) is not None:
             self._few.append(rows)
             if sum(one.weights.numel() for one in self._few) > _PAIRS_IN_WAIT:
