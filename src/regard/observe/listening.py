@@ -57,7 +57,7 @@ FUSED = _operators(
 # Those of nn.MultiheadAttention and nn.TransformerEncoderLayer, which project and attend in one operator.
 FAST_PATHS = _operators("_native_multi_head_attention", "_transformer_encoder_layer_fwd")
 SOFTMAXES = _operators("softmax.int", "special_softmax", "_softmax", "_safe_softmax", "_masked_softmax")
-_READS = _operators("embedding", "one_hot", "conv2d")  # of token ids and images: with them a text or an image begins
+READS = _operators("embedding", "one_hot", "conv2d")  # of token ids and images: with them a text or an image begins
 # Their states have no positions, which does not show in the operators that they consist of.
 _RECURRENT = _operators(
     *("lstm.input", "lstm.data", "gru.input", "gru.data", "rnn_tanh.input", "rnn_tanh.data", "rnn_relu.input"),
@@ -106,7 +106,7 @@ def _register() -> None:
         if not _registered:
             others, own = Library("_", "IMPL", _NAME), Library("aten", "IMPL", _NAME)
             others.fallback(fallthrough_kernel)
-            for one in (ATTENTION, *FUSED, *FAST_PATHS, *SOFTMAXES, *_READS, *_RECURRENT):
+            for one in (ATTENTION, *FUSED, *FAST_PATHS, *SOFTMAXES, *READS, *_RECURRENT):
                 own.impl(one, _reporting(one), with_keyset=True)
             _registered.extend((others, own))
 

@@ -14,6 +14,7 @@ from torch import nn
 from regard.errors import ObservationError
 from regard.observe.intercept.exchanged_functions import patched, with_globals
 from regard.observe.intercept.watching_mode import HERE, is_compiled, modes_here, modes_of_all_threads
+from regard.observe.learned import parts_of
 
 __all__ = [
     "EAGERLY",
@@ -31,6 +32,9 @@ def refuse_compiled(model: nn.Module, *, whole: bool = True, to: str = "watch") 
     With `whole=False`, the module itself may be compiled.
     """
     if stance() == "force_eager":
+        return
+    compiled = (one for one in parts_of(model) if is_compiled(one) or "_orig_mod" in one._modules)
+    if not any(whole or one is not model for one in compiled):
         return
     eagerly = EAGERLY.replace("watch", to)
     for name, module in model.named_modules():

@@ -35,13 +35,14 @@ from regard.observe.intercept.watching_mode import (
     in_backward,
     modes_above_watches,
 )
-from regard.observe.learned import Attends, Script, learned_of, signature_of
+from regard.observe.learned import Attends, Script, signature_of
 from regard.observe.listening import (
     ATTENTION,
     CONVOLUTION,
     EMBEDDING,
     FAST_PATHS,
     FUSED,
+    READS,
     SOFTMAXES,
     listen,
     unheard,
@@ -95,23 +96,41 @@ class Interception(WatchingMode):
     def __init__(self, model: nn.Module, recorder: Sink, readers: Mapping[Callable[..., Any], Reader]) -> None:
         super().__init__(model, _encoder_of(model))
         self._recorder = recorder
-        self.follower = Follower(self)
-        with DisableTorchFunction():
-            self.follower.knows([*model.parameters(), *model.buffers()])
         self._readers = dict(readers)
         self._is_listening = self._runs_compiled = False
         self.pending: _Pending | None = None
         self._other_input: set[int] = set()  # roots of what the running call embeds or is given besides its own ids
         self._own_input: set[int] = set()  # those of its ids where they were embedded
         self.image_grids: set[tuple[int, int]] = set()  # rows and columns that convolutions made of images
-        self._learned = learned_of(model)
+        self._learned = recorder.learned
         self._key: Hashable = None  # of the running call's kind
         self._script: Script | None = None  # what is known of it, or learned now; None between runs
+        self._is_reading = False  # whether the operator that is heard reads ids or an image
         self._is_inside = False  # whether the follower asks, which cannot be stopped before it has returned
         self._turns = Counter[str]()  # heard calls of each module in the run
         self._end: object = None
         if self.learns:
             recorder.on_run = self._begin_run
+
+    @functools.cached_property
+    def follower(self) -> Follower:
+        """What follows the operators of calls that are not known yet."""
+        follower = Follower(self)
+        with DisableTorchFunction():
+            follower.knows([*self._model.parameters(), *self._model.buffers()])
+        return follower
+
+    @property
+    def follows(self) -> bool:
+        """Whether the operators of this thread are followed now."""
+        return "follower" in vars(self) and self.follower.is_active
+
+    def follow(self, on: bool) -> None:
+        """Follow the operators of this thread, or do not."""
+        if on:
+            self.follower.start()
+        elif self.follows:
+            self.follower.stop()
 
     @property
     def is_listening(self) -> bool:
@@ -123,14 +142,13 @@ class Interception(WatchingMode):
         if not self._is_listening:
             self._is_listening = True
             listen(self)
-            if follows:
-                self.follower.start()
+            self.follow(follows and not (self.learns and self._learned.is_read_first))
 
     def stop(self) -> None:
         """Stop to hear and follow it, until `start`."""
         if self._is_listening:
             self._is_listening = False
-            self.follower.stop()
+            self.follow(False)
             unlisten(self)
             self.flush()
             self._end_run()
@@ -142,7 +160,8 @@ class Interception(WatchingMode):
     def __exit__(self, *raised: Any) -> None:
         """Restore everything, also after an error."""
         super().__exit__(*raised)
-        self.follower.rules.finish()
+        if "follower" in vars(self):
+            self.follower.rules.finish()
 
     @functools.cached_property
     def _compiled_watch(self) -> "CompiledWatch":
@@ -187,10 +206,10 @@ class Interception(WatchingMode):
         self._script, self._turns = self._learned.scripts.get(self._key) or Script(), Counter()
         self._end = at_end(frames[-1], self._ended)
         if self._key in self._learned.scripts and self._script.is_heard and not self._is_inside:
-            self.follower.stop()
+            self.follow(False)
         else:
-            self._script = Script()
-            self.follower.start()
+            self._script = Script(is_read_first=self._is_reading)
+            self.follow(True)
             given = (one for one in _tensors_in((args, tuple(kwargs.values()))) if one.is_floating_point())
             self._other_input = {root for one in given for root in self.follower.rules.origin_of(one).roots}
             self._other_input -= self._own_input
@@ -205,7 +224,7 @@ class Interception(WatchingMode):
         if threading.get_ident() == self._thread and self._is_listening:
             self.flush()
             self._end_run()
-            self.follower.start()
+            self.follow(not self._learned.is_read_first)
 
     def _end_run(self) -> None:
         script, self._script, self._end = self._script, None, None
@@ -217,7 +236,7 @@ class Interception(WatchingMode):
     @property
     def _is_known(self) -> bool:
         """Whether a run of a known kind is only listened to."""
-        return self._script is not None and not self.follower.is_active
+        return self._script is not None and not self.follows
 
     def forget_run(self) -> None:
         """Learn nothing of the running call."""
@@ -229,7 +248,7 @@ class Interception(WatchingMode):
         self._learned.scripts.pop(self._key, None)
         self._script = None
         self._recorder.miss(self._recorder.caller, OTHERWISE)
-        self.follower.start()
+        self.follow(True)
 
     # --- what is heard
 
@@ -254,16 +273,18 @@ class Interception(WatchingMode):
 
     def _hear_other(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         """Process an operator that begins a text or an image, or a softmax."""
+        self._is_reading = operator in READS
         here = self._recorder.locate()
+        self._is_reading = False
         if operator is CONVOLUTION and args[0].ndim > 2 and args[0].shape[-3] in _COLOURS:
             self.image_grids.add((result.shape[-2], result.shape[-1]))
         if operator in SOFTMAXES and here and self._script is not None:
             name = self._recorder.name
-            if self.follower.is_active:
+            if self.follows:
                 self._script.softmaxes.add(name)
             elif not self._script.has_softmax(name):
                 self._unlearn()
-        if self.follower.is_active:
+        if self.follows:
             self.follower.hear(operator, args, kwargs, result)
         elif operator is EMBEDDING and self.hears is not None:
             self.hears.look_up(args[1], args[0])

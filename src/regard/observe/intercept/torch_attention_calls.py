@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any, Self
 
 import torch
+from jaxtyping import Int
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -128,6 +129,12 @@ class SdpaCall(CallFromQK):
     def place(self) -> None:
         """Nothing: no mask of PyTorch's is bound to a place."""
         return
+
+    def _first_seen(self) -> Int[Tensor, " batch"]:
+        """Return the first key that any query of each sequence sees: without a mask the first one."""
+        if self._given[2] is None:
+            return torch.zeros(self.batch, dtype=torch.int64, device=self.device)
+        return super()._first_seen()
 
     @property
     def alone(self) -> Self:

@@ -151,8 +151,8 @@ def in_backward() -> bool:
 
 def is_compiled(module: nn.Module) -> bool:
     """Return whether `module.compile()` was called, also while its calls are announced."""
-    found = getattr(module, CALL, None)
-    return getattr(found, "of_compiled", found is not None)
+    found = vars(module).get(CALL)
+    return found is not None and getattr(found, "of_compiled", True)
 
 
 def announced(model: nn.Module, compiled: Callable[..., Any] | None) -> Callable[..., Any]:
