@@ -18,6 +18,7 @@ from regard.observe.weigh import hiding, weigh
 from regard.observe.weight_rows import BLOCK_ELEMENTS, Plan, RowBlock, runs_of
 from regard.part import Part
 from regard.problem import Problem
+from regard.torch_private import DisableTorchFunction
 
 _TOGETHER = 8  # heads of a long call
 
@@ -79,6 +80,11 @@ class CallFromQK(WatchedCall):
         if not parts:
             return problem.q.new_zeros(problem.batch, len(heads), 0, problem.keys)
         return torch.cat([torch.cat(run, 1) for run in parts], 2)
+
+    def owned(self) -> WatchedCall:
+        """Return its weights."""
+        with DisableTorchFunction(), plain_mode(self.device):
+            return CallFromWeights(self.every_weight(), shift=self.shift)
 
     def every_weight(self) -> Float[Tensor, "batch heads queries keys"]:
         """Return all weights."""
@@ -181,10 +187,15 @@ class CallFromWeights(WatchedCall):
         found = self.weights.detach()[:, list(heads)][:, :, rows]
         return found.to(torch.promote_types(found.dtype, torch.float32))
 
-    def every_weight(self) -> Float[Tensor, "batch heads queries keys"]:
-        """Return a copy of all weights."""
+    def owned(self) -> WatchedCall:
+        """Return a copy."""
         wide = torch.promote_types(self.weights.dtype, torch.float32)
-        return self.weights.detach().to(wide, copy=True)
+        with torch.no_grad():
+            return CallFromWeights(self.weights.detach().to(wide, copy=True), shift=self.shift)
+
+    def every_weight(self) -> Float[Tensor, "batch heads queries keys"]:
+        """Return all weights."""
+        return self.weights
 
 
 def _heads_together(problem: Problem, plan: Plan) -> int:

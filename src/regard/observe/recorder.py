@@ -157,6 +157,7 @@ class Recorder(Sink):
             queries=self._asked.queries,
             read=length_of(cache),
             drops_keys=drops_keys(cache, place.number),
+            shared=forward.across.values(),
             listener=self._listener,
             find_projection=lambda width: output_projection(module, self._parent_of(module), width, name),
         )

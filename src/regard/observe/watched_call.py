@@ -127,6 +127,13 @@ class WatchedCall:
         """Return the weights of some rows and heads, in float32 or the wider type of the model."""
         raise NotImplementedError  # by kind
 
+    def owned(self) -> "WatchedCall":
+        """Return a small call in memory of its own, which the model does not write."""
+        raise NotImplementedError  # by kind
+
+    def as_heads(self, calls: Sequence["WatchedCall | None"]) -> "WatchedCall | None":
+        """Return several owned calls of the same sizes as one, with the heads of all; None if they differ in more."""
+
     def every_weight(self) -> Float[Tensor, "batch heads queries keys"]:
         """Return all weights of a small call, in memory of their own."""
         raise NotImplementedError  # by kind

@@ -5,7 +5,7 @@ Of multi-head attention, q and k are projected again from the arguments of PyTor
 
 import contextlib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from regard.masks import Causal, Dense, Document
 from regard.observe.call_kinds import CallFromQK
+from regard.observe.watched_call import WatchedCall
 from regard.observe.weigh import hiding
 from regard.positions import DenseBias
 from regard.problem import Problem
@@ -135,6 +136,29 @@ class SdpaCall(CallFromQK):
         if self._given[2] is None:
             return torch.zeros(self.batch, dtype=torch.int64, device=self.device)
         return super()._first_seen()
+
+    def owned(self) -> "SdpaCall":
+        """Return the call in memory of its own."""
+        q, k, mask, is_causal, scale = self._given
+        with torch.no_grad():
+            mask = None if mask is None else mask.detach().clone()
+            q, k = q.detach().clone(), k.detach().clone()
+        return SdpaCall(q, k, k, mask, is_causal=is_causal, scale=scale).having(shift=self.shift)
+
+    def as_heads(self, calls: Sequence[WatchedCall | None]) -> "SdpaCall | None":
+        """Return several calls of the same sizes as one, with the heads of all; None if they differ in more."""
+        q, k, mask, is_causal, scale = self._given
+        given = [one._given for one in calls if isinstance(one, SdpaCall)]
+        alike = len(given) == len(calls) and all(
+            (its_q.shape, its_k.shape, its_q.dtype, its_causal, its_scale)
+            == (q.shape, k.shape, q.dtype, is_causal, scale)
+            and (its is mask or (its is not None and mask is not None and torch.equal(its, mask)))
+            for its_q, its_k, its, its_causal, its_scale in given
+        )
+        if not alike or (mask is not None and mask.ndim > 2 and mask.shape[-3] > 1):
+            return None
+        q, k = (torch.cat([one[at] for one in given], 1) for at in (0, 1))
+        return SdpaCall(q, k, k, mask, is_causal=is_causal, scale=scale)
 
     @property
     def alone(self) -> Self:
