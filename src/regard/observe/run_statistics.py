@@ -125,7 +125,8 @@ class Folding:
         """
         if not self._few or sum(one.queries for one in self._few) < extent.queries:
             return None
-        return dataclasses.astuple(dataclasses.replace(extent.alone, site=""))
+        sizes = extent.batch, extent.heads, extent.queries, extent.keys
+        return *sizes, extent.dtype, extent.device, extent.offset, extent.cross
 
     def _check_parts(self, extent: Extent) -> None:
         """Raise if the sequence is sharded and a statistic needs whole rows."""
