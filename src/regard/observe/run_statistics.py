@@ -59,13 +59,15 @@ class Folding:
     def fold(self, extent: Extent, start: int) -> None:
         """Process the rows of a call, which begin at row `start` of the record."""
         self._calls += 1
+        if not (self._now or self._later):  # of a layer that is not recorded
+            return
         if self._together and (rows := _few_rows(extent, start)) is not None:
             self._few.append(rows)
             if sum(one.weights.numel() for one in self._few) > _PAIRS_IN_WAIT:
                 self._fold_waiting(extent)
             return
         self._fold_waiting(extent)
-        self._check_parts(extent)
+        extent = self._with_rows_of_ranks(extent)
         if self._later:
             self._wait(extent, start)
         wanted, reason = _wants_native_pass(extent), None
@@ -75,6 +77,9 @@ class Folding:
         _sweep(self._now, extent, start, compiled=wanted and reason is None)
         if preferred() != "auto":
             self.fallback_reason = self.fallback_reason or reason
+        if extent.around is not None and extent.around.is_sharded:  # no later call continues it
+            with _by_itself(extent.device):
+                self._found = extent.around.joined([statistic.finish(extent) for statistic in self._now])
 
     def _fold_waiting(self, extent: Extent) -> None:
         """Process the rows that have waited, which `extent` includes."""
@@ -91,17 +96,21 @@ class Folding:
             return None
         return dataclasses.astuple(dataclasses.replace(extent.alone, site=""))
 
-    def _check_parts(self, extent: Extent) -> None:
-        """Raise if the sequence is sharded and a statistic needs whole rows."""
-        if extent.around is None or not extent.around.is_sharded:
-            return
-        for one in (*self._now, *self._later):
-            if not getattr(one, "takes_parts", False):
-                way = 'keep="qk", which computes any of them on demand' if one.name == "weights" else "leave it out"
-                raise ObservationError(
-                    f"{one.name!r} needs whole rows, and the sequence of {self._here} is sharded over ranks, of which "
-                    f"none has them: {way}, or watch the whole sequence in one process"
-                )
+    def _with_rows_of_ranks(self, extent: Extent) -> Extent:
+        """Return the extent with a call that has whole rows: of a sharded sequence those of some heads, or of all where
+        a statistic does not say that it processes heads one by one.
+        """
+        call = extent.around
+        if call is None or not call.is_sharded:
+            return extent
+        if self._later:
+            raise ObservationError(
+                f"{self._later[0].name!r} needs the gradients of whole rows, and the sequence of {self._here} is "
+                "sharded over ranks: leave it out, or watch the whole sequence in one process"
+            )
+        by_head = all(getattr(statistic, "by_head", False) for statistic in self._now)
+        with _by_itself(extent.device):
+            return dataclasses.replace(extent, around=call.exchanged() if by_head else call.whole())
 
     def _wait(self, extent: Extent, start: int) -> None:
         """Process the rows when the gradient of the output is known."""
@@ -289,9 +298,6 @@ def _sweep(statistics: list[Statistic], extent: Extent, start: int, *, compiled:
         else:
             portions = around.portions(start, bin_width(extent.queries))
         _fold_all(portions, folding, extent, fold)
-        if around.is_sharded:
-            for statistic in folding:
-                statistic.reduce_ranks(around.all_reduce)  # type: ignore[attr-defined]
 
 
 def _may_read_lse(statistic: Statistic) -> bool:
