@@ -67,7 +67,7 @@ class Folding:
                 self._fold_waiting(extent)
             return
         self._fold_waiting(extent)
-        extent = self._with_rows_of_ranks(extent)
+        extent = self._with_rows(extent)
         if self._later:
             self._wait(extent, start)
         wanted, reason = _wants_native_pass(extent), None
@@ -96,10 +96,8 @@ class Folding:
             return None
         return dataclasses.astuple(dataclasses.replace(extent.alone, site=""))
 
-    def _with_rows_of_ranks(self, extent: Extent) -> Extent:
-        """Return the extent with a call that has whole rows: of a sharded sequence those of some heads, or of all where
-        a statistic does not say that it processes heads one by one.
-        """
+    def _with_rows(self, extent: Extent) -> Extent:
+        """Return the extent with a call that has whole rows, where the sequence is sharded."""
         call = extent.around
         if call is None or not call.is_sharded:
             return extent
@@ -110,7 +108,7 @@ class Folding:
             )
         by_head = all(getattr(statistic, "by_head", False) for statistic in self._now)
         with _by_itself(extent.device):
-            return dataclasses.replace(extent, around=call.exchanged() if by_head else call.whole())
+            return dataclasses.replace(extent, around=call.with_rows(by_head=by_head))
 
     def _wait(self, extent: Extent, start: int) -> None:
         """Process the rows when the gradient of the output is known."""

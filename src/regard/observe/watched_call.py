@@ -86,12 +86,8 @@ class WatchedCall:
     wants_lse: bool = False  # whether its rows are to have the log-sum-exps
     is_sharded: ClassVar[bool] = False  # whether each rank has the rows of some heads, and `joined` those of all
 
-    def whole(self) -> "WatchedCall":
-        """Return the call with the rows of all heads in this process."""
-        return self
-
-    def exchanged(self) -> Self:
-        """Return the call with whole rows, those of some heads where it is sharded."""
+    def with_rows(self, *, by_head: bool) -> "WatchedCall":
+        """Return the call with whole rows: of a sharded sequence those of some heads with `by_head`, else of all."""
         return self
 
     def joined(self, results: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

@@ -76,7 +76,7 @@ class CallFromShards(CallFromQK):
 
     @property
     def own(self) -> Problem:
-        """The call with the queries and keys of this rank's heads, which `exchanged` gives."""
+        """The call with the queries and keys of this rank's heads, which `with_rows` gives."""
         assert self._own is not None
         return self._own
 
@@ -90,11 +90,13 @@ class CallFromShards(CallFromQK):
             for head, (recorded, _) in enumerate(self._heads_of(self.call.rank))
         }
 
-    def exchanged(self) -> Self:
-        """Return the call with whole rows of this rank's heads, for parts of the sequence that other ranks get."""
+    def with_rows(self, *, by_head: bool) -> CallFromQK:
+        """Return the call with whole rows: those of this rank's heads, or those of all heads on every rank."""
+        if not by_head:
+            return self._whole()
         problem, group, rank = self.problem, self.problem.heads // self.problem.kv_heads, self.call.rank
         first = self.call.area.heads.start
-        heads = [[head for _, head in self._heads_of(rank)] for rank in range(self.call.exchange.ranks)]
+        heads = [[head for _, head in self._heads_of(peer)] for peer in range(self.call.exchange.ranks)]
         kv_heads = [sorted({head // group for head in some}) for some in heads]
         q = self._sent([[head - first for head in some] for some in heads], self.q, self.call.queries, _QUERIES)
         k = self._sent([[head - first // group for head in some] for some in kv_heads], self.k, self.call.keys, _KEYS)
@@ -114,7 +116,7 @@ class CallFromShards(CallFromQK):
         exchange, own = self.call.exchange, heads[self.call.rank]
         others = [peer for peer in range(exchange.ranks) if peer != exchange.rank]
         arriving = {peer: x.new_empty(len(x), len(own), layout.sizes[peer], x.shape[-1]) for peer in others}
-        pending = exchange.post({peer: x[:, heads[peer]] for peer in others}, arriving, tag)
+        pending = exchange.post({peer: x[:, heads[peer]].contiguous() for peer in others}, arriving, tag)
         whole = x.new_empty(len(x), len(own), layout.length, x.shape[-1])
         whole[:, :, layout.positions(exchange.rank).to(x.device)] = x[:, own]
         pending.wait()
@@ -170,7 +172,7 @@ class CallFromShards(CallFromQK):
         for exchange in self.groups:
             exchange.sum_over(raw)
 
-    def whole(self) -> CallFromQK:
+    def _whole(self) -> CallFromQK:
         """Return the call with the queries and keys of all ranks."""
         q = self._gathered(self.q, self.call.queries, self.problem.heads)
         k = self._gathered(self.k, self.call.keys, self.problem.kv_heads)
@@ -180,7 +182,7 @@ class CallFromShards(CallFromQK):
 
     def gathered(self) -> Problem:
         """Return the whole call with the queries and keys of all ranks."""
-        return self.whole().problem
+        return self._whole().problem
 
     def _gathered(self, x: Tensor, layout: SequenceLayout, heads: int) -> Float[Tensor, "batch heads length width"]:
         """Return what all ranks have of all heads and tokens."""
