@@ -83,7 +83,7 @@ class Folding:
             return
         self._own()
         self._fold_waiting(extent)
-        self._check_parts(extent)
+        extent = self._with_rows(extent)
         if self._later:
             self._wait(extent, start)
         wanted, reason = _wants_native_pass(extent), None
@@ -93,6 +93,9 @@ class Folding:
         _sweep(self._now, extent, start, compiled=wanted and reason is None)
         if preferred() != "auto":
             self.fallback_reason = self.fallback_reason or reason
+        if extent.around is not None and extent.around.is_sharded:  # no later call continues it
+            with _by_itself(extent.device):
+                self._found = extent.around.joined([statistic.finish(extent) for statistic in self._now])
 
     def _fold_waiting(self, extent: Extent) -> None:
         """Process the rows that have waited, which `extent` includes."""
@@ -128,17 +131,19 @@ class Folding:
         sizes = extent.batch, extent.heads, extent.queries, extent.keys
         return *sizes, extent.dtype, extent.device, extent.offset, extent.cross
 
-    def _check_parts(self, extent: Extent) -> None:
-        """Raise if the sequence is sharded and a statistic needs whole rows."""
-        if extent.around is None or not extent.around.is_sharded:
-            return
-        for one in (*self._now, *self._later):
-            if not getattr(one, "takes_parts", False):
-                way = 'keep="qk", which computes any of them on demand' if one.name == "weights" else "leave it out"
-                raise ObservationError(
-                    f"{one.name!r} needs whole rows, and the sequence of {self._here} is sharded over ranks, of which "
-                    f"none has them: {way}, or watch the whole sequence in one process"
-                )
+    def _with_rows(self, extent: Extent) -> Extent:
+        """Return the extent with a call that has whole rows, where the sequence is sharded."""
+        call = extent.around
+        if call is None or not call.is_sharded:
+            return extent
+        if self._later:
+            raise ObservationError(
+                f"{self._later[0].name!r} needs the gradients of whole rows, and the sequence of {self._here} is "
+                "sharded over ranks: leave it out, or watch the whole sequence in one process"
+            )
+        by_head = all(getattr(statistic, "by_head", False) for statistic in self._now)
+        with _by_itself(extent.device):
+            return dataclasses.replace(extent, around=call.with_rows(by_head=by_head))
 
     def _wait(self, extent: Extent, start: int) -> None:
         """Process the rows when the gradient of the output is known."""
@@ -348,9 +353,6 @@ def _sweep(statistics: list[Statistic], extent: Extent, start: int, *, compiled:
         else:
             portions = around.portions(start, bin_width(extent.queries))
         _fold_all(portions, folding, extent, fold)
-        if around.is_sharded:
-            for statistic in folding:
-                statistic.reduce_ranks(around.all_reduce)  # type: ignore[attr-defined]
 
 
 def _may_read_lse(statistic: Statistic) -> bool:
