@@ -13,8 +13,8 @@ from torch import nn
 
 from regard.errors import ObservationError
 from regard.observe.intercept.exchanged_functions import patched, with_globals
-from regard.observe.intercept.kernel_calls import is_heard
 from regard.observe.intercept.watching_mode import HERE, is_compiled, modes_here, modes_of_all_threads
+from regard.observe.listening import is_heard
 
 __all__ = [
     "EAGERLY",

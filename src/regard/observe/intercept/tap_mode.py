@@ -2,7 +2,7 @@
 
 The layers' calls are announced (`watching_mode.py`). In its first call, the first layer of each kind is read as a watch
 reads it, by a torch-function mode that is active while it runs, which finds its attention however it is computed. If
-that was PyTorch's kernel alone, other calls run without a mode: the dispatcher reports the kernel (`kernel_calls.py`).
+that was PyTorch's kernel alone, other calls run without a mode: the dispatcher reports the kernel (`listening.py`).
 """
 
 import contextlib
@@ -21,7 +21,6 @@ from regard.observe.intercept.call_names_and_products import TorchCall
 from regard.observe.intercept.compiled_code import following_compiled_code, runs_compiled
 from regard.observe.intercept.exchanged_functions import patched, showing_scripts
 from regard.observe.intercept.interception import Interception, Reader, is_traced
-from regard.observe.intercept.kernel_calls import listen, unlisten
 from regard.observe.intercept.layouts import is_transformed
 from regard.observe.intercept.tapped_layers import TappedLayer, TappedSites, name_in
 from regard.observe.intercept.torch_attention_calls import (
@@ -39,6 +38,7 @@ from regard.observe.intercept.watching_mode import (
     modes_of_all_threads,
     restack,
 )
+from regard.observe.listening import ATTENTION, listen, unlisten
 from regard.observe.recorder import Recorder
 from regard.observe.selection import HeadsChosen
 from regard.observe.tap_steps import TapSite, TapSteps
@@ -120,7 +120,7 @@ class TapMode(Interception):
         self._outside, self._inside = _End((self._end_step,)), _End((self._leave_layer,))
         self._follows = False  # whether compiled code asks this mode
         self._announcing = contextlib.ExitStack()  # of the layers' calls
-        self._chosen, self._is_compiled = (heads.pairs, stream), False
+        self._is_compiled = False
 
     @property
     def heads(self) -> tuple[tuple[int | str, int], ...]:
@@ -161,7 +161,7 @@ class TapMode(Interception):
     def _compiled(self) -> "CompiledTap":
         from regard.observe.intercept.compiled_tap import CompiledTap  # imports PyTorch's compiler
 
-        return CompiledTap(self._model, self._chosen, self._sites, self.steps)
+        return CompiledTap(self._model, self._sites, self.steps, self._take)
 
     def compiles(self, callback: Any, function: Any) -> Any:
         """Return what compiles the model's calls with the tapped rows; other functions are left as they are."""
@@ -209,9 +209,9 @@ class TapMode(Interception):
         self._by_kernel = call.func is KERNEL and is_plain(sdpa_arguments(call.args, call.kwargs))
         super()._look(call, result)
 
-    def hear_kernel(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def hear(self, operator: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:
         """Take the weights of a call of PyTorch's kernel; in a layer's first calls they are only counted."""
-        layer = self._current
+        layer = self._current if operator is ATTENTION else None
         if layer is not None and layer.is_light:
             self._see_kernel(layer, sdpa_arguments(args, kwargs))
         elif layer is not None:
