@@ -118,7 +118,7 @@ class TapMode(Interception):
         self._outside, self._inside = _End((self._end_step,)), _End((self._leave_layer,))
         self._follows = False  # whether compiled code asks this mode
         self._announcing = contextlib.ExitStack()  # of the layers' calls
-        self._chosen, self._is_compiled = (heads.pairs, stream), False
+        self._is_compiled = False
 
     @property
     def heads(self) -> tuple[tuple[int | str, int], ...]:
@@ -157,7 +157,7 @@ class TapMode(Interception):
     def _compiled(self) -> "CompiledTap":
         from regard.observe.intercept.compiled_tap import CompiledTap  # imports PyTorch's compiler
 
-        return CompiledTap(self._model, self._chosen, self._sites, self.steps)
+        return CompiledTap(self._model, self._sites, self.steps, self._take)
 
     def compiles(self, callback: Any, function: Any) -> Any:
         """Return what compiles the model's calls with the tapped rows; other functions are left as they are."""
