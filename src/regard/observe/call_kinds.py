@@ -15,7 +15,7 @@ from torch import Tensor
 
 from regard.normalizers.softmax import Sums
 from regard.observe.watched_call import Rows, WatchedCall
-from regard.observe.weigh import hiding, weigh
+from regard.observe.weigh import hiding, plain_mode, weigh
 from regard.observe.weight_rows import BLOCK_ELEMENTS, Plan, RowBlock, runs_of
 from regard.part import Part
 from regard.problem import Problem
