@@ -130,7 +130,7 @@ class Follower(TorchDispatchMode):
 
     def _attends(self, func: Any, args: Any) -> bool:
         """Process an operator of another library whose name is one of attention, which is missing."""
-        name = str(func)
+        name = str(getattr(func, "overloadpacket", func))
         if not _ATTENDS.search(name):
             return False
         if (caller := self._watcher.find_caller()) is not None:
