@@ -11,7 +11,7 @@ dimension is which: with one query and one key all are 1.
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from regard.record.missing_attention import CHANNELS, DEPTH, OWN_KEYS
@@ -73,62 +73,68 @@ def viewed(axes: Axes, shape: tuple[int, ...]) -> Axes | None:
         return axes
     factors = [factor for axis in axes for factor in axis]
     found: list[list[Factor]] = [[] for _ in shape]
-    gaps = [0] * len(shape)  # how many factors larger than 1 end before each dimension
-    large = [factor for factor in factors if factor[1] > 1][::-1]
-    many = len(large)
+    large = [factor for factor in factors if factor[1] > 1]
+    next_one, rest = 0, None  # of the larger factors, and what is left of one that is cut
+    gaps: list[float] = []  # how many of them end before each dimension
+    cuts: dict[float, int] = {}  # where each that is cut begins
     for at, size in enumerate(shape):
-        gaps[at] = many - len(large)
+        gaps.append(next_one + (0.5 if rest is not None else 0))
         while size > 1:
-            if not large:
+            if rest is None and next_one == len(large):
                 return None
-            factor = large.pop()
+            factor = large[next_one] if rest is None else rest
             if size % factor[1] == 0:
                 found[at].append(factor)
                 size //= factor[1]
+                next_one, rest = next_one + 1, None
                 continue
             if factor[1] % size or factor[0] in "qkp":
                 return None
-            letter = factor[0]
-            found[at].append(("h" if letter == "f" else letter, size))
-            large.append((letter, factor[1] // size))
-            many += 1  # the gap is inside of what is cut
-            size = 1
-    if large:
+            if rest is None and not found[at]:
+                cuts[next_one] = at
+            found[at].append(("h" if factor[0] == "f" else factor[0], size))
+            rest, size = (factor[0], factor[1] // size), 1
+    if rest is not None or next_one < len(large):
         return None
-    if all(size == 1 for size in shape) and len(shape) > len(factors):
-        gaps = [0] * len(shape)
-    _place_ones(factors, shape, gaps, found)
+    _place_ones(factors, shape, gaps, cuts, found)
     return tuple(tuple(axis) for axis in found)
 
 
-def _place_ones(factors: Sequence[Factor], shape: tuple[int, ...], gaps: list[int], found: list[list[Factor]]) -> None:
-    """Put factors of size 1 into dimensions of size 1 between the same larger ones, or else beside their neighbours."""
+def _place_ones(
+    factors: Sequence[Factor],
+    shape: tuple[int, ...],
+    gaps: Sequence[float],
+    cuts: Mapping[float, int],
+    found: list[list[Factor]],
+) -> None:
+    """Put factors of size 1 into dimensions of size 1 between the same larger ones, or else beside a neighbour: that
+    which was cut, as heads into which a batch of one is merged, or the one before.
+    """
     count = 0
-    ones: dict[int, list[Factor]] = {}
+    ones: dict[float, list[Factor]] = {}
     for factor in factors:
         if factor[1] > 1:
             count += 1
         else:
             ones.setdefault(count, []).append(factor)
-    places: dict[int, list[int]] = {}
+    places: dict[float, list[int]] = {}
     for at, size in enumerate(shape):
         if size == 1:
             places.setdefault(gaps[at], []).append(at)
     for gap, some in ones.items():
         here = places.get(gap, [])
+        before = [at for at, size in enumerate(shape) if size > 1 and gaps[at] < gap]
         for number, factor in enumerate(some):
             if here:
                 found[here[min(number, len(here) - 1)]].append(factor)
-                continue
-            before = [at for at, size in enumerate(shape) if size > 1 and gaps[at] < gap]
-            if before:
+            elif gap in cuts:
+                found[cuts[gap]].insert(number, factor)
+            elif before:
                 found[before[-1]].append(factor)
             elif found:
                 found[0].insert(number, factor)
-    large = [factor for factor in factors if factor[1] > 1]
     for at in (at for some in places.values() for at in some if not found[at]):
-        following = large[gaps[at]][0] if gaps[at] < len(large) else "n"
-        found[at].append(("h" if following == "f" else "n", 1))
+        found[at].append(("n", 1))
 
 
 def sliced(axis: Axis, start: int, size: int) -> Axis:
@@ -222,6 +228,8 @@ class _Meeting:
         if not ranked:
             return None
         axis, at, letter = self.own[side][max(ranked)[1]]
+        if letter == "h":  # a single query, or key, without a dimension
+            return None
         self.axes[axis][at] = (side, self.axes[axis][at][1])
         return letter
 

@@ -89,7 +89,7 @@ class Follower(TorchDispatchMode):
         if HEARING.inside or current_graph_task_id() != -1:
             return func(*args, **(kwargs or {}))
         kwargs = kwargs or {}
-        if (types and any(issubclass(kind, FakeTensor) for kind in types)) or is_tracing():
+        if types and any(issubclass(kind, FakeTensor) for kind in types) or is_tracing():
             return func(*args, **kwargs)
         found = self._operators.get(func)
         if found is None:
@@ -130,7 +130,7 @@ class Follower(TorchDispatchMode):
 
     def _attends(self, func: Any, args: Any) -> bool:
         """Process an operator of another library whose name is one of attention, which is missing."""
-        name = str(func)
+        name = str(getattr(func, "overloadpacket", func))
         if not _ATTENDS.search(name):
             return False
         if (caller := self._watcher.find_caller()) is not None:

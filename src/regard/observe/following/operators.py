@@ -83,6 +83,9 @@ def operator_of(func: Any) -> Operator:
     rule = NAMES_OF_RULES.get(base, "elementwise") if is_aten else "elementwise"
     if base == "pow" and func._overloadname != "Scalar":  # else a number to the power of a tensor
         rule = "elementwise"
-    has = torch._C._dispatch_has_kernel_for_dispatch_key
-    composite = is_aten and has(func.name(), "CompositeImplicitAutograd")
+    try:
+        has = torch._C._dispatch_has_kernel_for_dispatch_key
+        composite = is_aten and has(func.name(), "CompositeImplicitAutograd")
+    except RuntimeError:  # an operator of Python alone, as that which gives sizes
+        return Operator(base, "nothing", is_in_place=False, is_aten=True, is_composite=False)
     return Operator(base, rule, in_place, is_aten, composite)

@@ -10,6 +10,7 @@ from torch import Tensor
 from regard.observe.call_kinds import CallFromWeights
 from regard.observe.following.axes import Axes, Axis, Factor, size_of
 from regard.observe.following.origins import Origin
+from regard.observe.watched_call import WatchedCall
 from regard.record.missing_attention import REARRANGED, Caller
 
 __all__ = [
@@ -45,12 +46,11 @@ class Scores:
 
     ends: tuple[Origin, Origin]
     exponential: bool = False
-    weak: bool = (
-        False  # possibly a sum over positions: only a softmax over the other letter proves that they are scores
-    )
+    weak: bool = False  # possibly a sum over positions: only a softmax over the other letter proves that they are scores
     blind: Tensor | None = None  # rows without a visible key, if their maximum was subtracted
     odd: str | None = None  # why they cannot be shown
     lost: bool = False  # whether they were rearranged: the letters are those from before
+    call: WatchedCall | None = None  # with q and k, if the function that computes them is known
     log_of: tuple[Any, int] | None = None  # the scores that these are the log_softmax of, and its dimension
 
 
@@ -197,7 +197,7 @@ def show(
     sizes = [factor[1] for _, factor in inner]
     fits = math.prod(sizes) == math.prod(values.shape[:batch])
     values = values.reshape(*(sizes if fits else [1] * len(inner)), *values.shape[-2:])
-    shares = [_shares(value_axes, at, factor, axes) for at, factor in leading]
+    shared = bool(leading) and _shares(value_axes, leading[-1][0], axes)
     for number in reversed(range(len(inner))):
         if inner[number][1][0] in "qk":
             values = values.select(number, 0)
@@ -212,31 +212,39 @@ def show(
         four, values = (one.permute(*order, count, count + 1) for one in (four, values))
         heads = sum(factor[0] == "h" for _, factor in leading)
     else:
-        heads = 0 if count < 2 else 2 if count > 2 and shares[-1] else 1
-    return CallFromWeights(
-        _four(four, count - heads), marks=_four(values, count - heads), v=_four(values, count - heads)
-    )
+        alone = count == 1 and leading[0][1][0] == "h"
+        heads = 2 if count > 2 and (shared or _are_one(leading[-2], leading[-1])) else int(count > 1 or alone)
+    return CallFromWeights(_four(four, count - heads), marks=_four(values, count - heads), v=_four(values, count - heads))
 
 
 def _kept(axis: Axis) -> Axis:
-    """Return factors without inserted ones beside others."""
-    return axis if len(axis) == 1 else tuple(one for one in axis if one != ("n", 1)) or axis[:1]
+    """Return factors without inserted ones beside others, and without any of size 1 beside queries and keys."""
+    if len(axis) == 1:
+        return axis
+    if any(one[0] in "qk" for one in axis):
+        return tuple(one for one in axis if one[1] > 1 or one[0] in "qk")
+    return tuple(one for one in axis if one != ("n", 1)) or axis[:1]
 
 
 def _whole(factor: Factor, whole: Axis | None) -> Sequence[Factor]:
     return whole if whole is not None and factor[0] == "p" else (factor,)
 
 
-def _shares(value_axes: Axes | None, at: int, factor: Factor, axes: Axes) -> bool:
-    """Return whether values hold copies along a factor, as those of the queries of a group."""
+def _are_one(one: tuple[int, Factor], other: tuple[int, Factor]) -> bool:
+    """Return whether heads were cut in two by the groups of keys, as in one dimension of both."""
+    return one[0] == other[0] and one[1][0] == other[1][0] == "h"
+
+
+def _shares(value_axes: Axes | None, at: int, axes: Axes) -> bool:
+    """Return whether values hold copies along the last factor of a dimension, as those of the queries of a group."""
     if value_axes is None:
         return False
     if at >= len(value_axes) - 2:  # beside the queries
         return True
     own, other = _kept(axes[at]), _kept(value_axes[at])
-    if size_of(other) == 1 < factor[1]:
+    if size_of(other) == 1 < size_of(own):
         return True
-    return len(own) == len(other) and other[own.index(factor)][0] == "n" and factor[1] > 1
+    return other[-1][0] == "n" and other[-1][1] == own[-1][1] > 1
 
 
 def _four(tensor: Tensor, batch: int) -> Tensor:

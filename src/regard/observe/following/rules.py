@@ -10,12 +10,15 @@ are mixed, since mixtures can be negative), with later masks, factors and sums a
 × keys is missing, with its reason.
 """
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, Protocol
 
 import torch
+import torch._functorch.eager_transforms
+import torch._functorch.vmap
 from torch import Tensor
 
 from regard.observe.call_kinds import CallFromWeights
@@ -62,6 +65,8 @@ from regard.torch_private import maybe_current_level
 
 __all__ = ["Rules", "Watcher"]
 
+_EINSUM = torch.functional.einsum.__code__
+_TRANSFORMS = {torch._functorch.vmap.__file__, torch._functorch.eager_transforms.__file__}
 _SPREADS = {"mul", "add", "sub", "rsub"}
 _KEEPS_OUTPUT = {"mul", "div"}
 _SCALARS = (Shares, Sampled, Sums, Noise, Edges)  # what a number added or multiplied leaves as it is
@@ -87,7 +92,7 @@ class Watcher(Protocol):
         ...
 
     def functional_call(self, ends: tuple[Origin, Origin]) -> WatchedCall | None:
-        """Return the call of F.multi_head_attention_forward whose softmax has run, if it is one."""
+        """Return the call of F.multi_head_attention_forward that has computed scores, if it has."""
         ...
 
     def look_up(self, ids: Tensor, table: Tensor, roots: frozenset[int], *, embeds: bool) -> None:
@@ -180,7 +185,12 @@ class Rules:
     ) -> None:
         """Process one call that has returned, by one of the rules."""
         self._func = func
-        rule(operator, args, kwargs, result)
+        if (args and isinstance(args[0], Tensor) and args[0].is_nested) or (
+            isinstance(result, Tensor) and result.is_nested
+        ):
+            self._nested(args, result)
+        else:
+            rule(operator, args, kwargs, result)
         self._before = None
 
     def before(self, operator: Operator, args: tuple[Any, ...]) -> None:
@@ -195,6 +205,20 @@ class Rules:
             other = self.memory.view(args[1]).role if len(args) > 1 and isinstance(args[1], Tensor) else None
             if isinstance(other, Noise):
                 view.role.source = args[0].detach().clone()
+
+    def _nested(self, args: tuple[Any, ...], result: Any) -> None:
+        """Process nested tensors, of which only the origin is followed."""
+        views = [(self.memory.view(one), one) for one in args if is_inexact(one)]
+        source = next(((view, one) for view, one in views if not view.cell.learned), None)
+        if source is None:
+            return
+        origin = self._origin(source[0].cell, source[1])
+        if any(view.cell.learned for view, _ in views):
+            origin = self._learned(origin)
+        for one in result if isinstance(result, list | tuple) else (result,):
+            if is_inexact(one):
+                cell = self.memory.cell(one)
+                cell.origin, cell.learned = origin, 0
 
     def _nothing(self, operator: Operator, args: Any, kwargs: Any, result: Any) -> None:
         """Note that weights were overwritten."""
@@ -220,6 +244,8 @@ class Rules:
         if cell is not view.cell:
             cell.learned = view.cell.learned
             cell.origin = self._origin(view.cell, source)
+        elif cell.origin is None and not cell.learned:
+            self._origin(cell, source)  # whose parts are no roots of their own
 
     def _same(self, operator: Operator, args: Any, kwargs: Any, result: Any) -> None:
         source = args[0]
@@ -254,9 +280,7 @@ class Rules:
 
         def expanded(axes: Axes, _: Any) -> Axes:
             more = len(shape) - len(axes)
-            own = (
-                axis if size_of(axis) == size else (("n", size),) for axis, size in zip(axes, shape[more:], strict=True)
-            )
+            own = (axis if size_of(axis) == size else (("n", size),) for axis, size in zip(axes, shape[more:], strict=True))
             return (*((("n", size),) for size in shape[:more]), *own)
 
         self._shape(args, kwargs, result, expanded)
@@ -390,10 +414,18 @@ class Rules:
             cell.origin = origin
         if operator.is_in_place:
             self._forget(cell, views[0])
-        self._meet(operator, tensors, views, active, result)
+        fits = _fits(tensors if len(tensors) == len(args) else [one for one in args if isinstance(one, Tensor)], result)
+        self._meet(operator, tensors, views, active, result, fits=fits)
 
     def _meet(
-        self, operator: Operator, tensors: list[Tensor], views: list[View], active: list[int], result: Tensor
+        self,
+        operator: Operator,
+        tensors: list[Tensor],
+        views: list[View],
+        active: list[int],
+        result: Tensor,
+        *,
+        fits: bool,
     ) -> None:
         """Find what the elementwise result of tensors is."""
         roles = [view.role for view in views]
@@ -405,14 +437,13 @@ class Rules:
                 return
         weighted = next((at for at, role in enumerate(roles) if type(role) is Weights), None)
         if weighted is not None:
-            self._change_weights(operator, tensors, views, weighted, result)
+            self._change_weights(operator, tensors, views, weighted, result, fits=fits)
             return
         scored = [at for at, role in enumerate(roles) if type(role) is Scores]
         if scored:
-            self._change_scores(operator, tensors, views, scored, active, result)
+            self._change_scores(operator, tensors, views, scored, active, result, fits=fits)
             return
         known = tuple(view.axes for view in views if view.axes is not None)
-        fits = _fits(tensors, result)
         if len(active) > 1 and not fits:  # an operator that is not looked into may be a product of both
             origins = [self._origin(views[at].cell, tensors[at]) for at in active[:2]]
             self._put(result, None, Scores((origins[0], origins[1])) if result.ndim else None)
@@ -422,16 +453,15 @@ class Rules:
         if spread is not None:
             role = roles[spread]
             others = sum(tensors[at].numel() == result.numel() for at in active)
-            edges = (
-                operator.name in _SPREADS and others == 2 and role.two_sided and tensors[spread].shape == result.shape
-            )
+            edges = operator.name in _SPREADS and others == 2 and role.two_sided and tensors[spread].shape == result.shape
             keeps = edges or (others <= 1 and tensors[spread].numel() == result.numel())
             if role.two_sided or len(active) != 2:
                 self._put(result, axes, role if keeps else None)
                 return
         if len(active) == 2 and operator.name in _SPREADS and fits:
             one, other = (views[at] for at in active)
-            pair = self._pair(one, other, shape, result, multiplies=operator.name == "mul" and spread is None)
+            multiplies, are_two = operator.name == "mul" and spread is None, tensors[active[0]] is not tensors[active[1]]
+            pair = self._pair(one, other, shape, multiplies=multiplies, are_two=are_two)
             if pair is not None:
                 ends = tuple(self._origin(views[at].cell, tensors[at]) for at in active)
                 if type(one.role) is Output and type(other.role) is Output:
@@ -440,15 +470,13 @@ class Rules:
                 return
         self._put(result, axes, self._other_role(operator, tensors, views, result))
 
-    def _pair(self, one: View, other: View, shape: tuple[int, ...], result: Tensor, *, multiplies: bool) -> Any:
+    def _pair(self, one: View, other: View, shape: tuple[int, ...], *, multiplies: bool, are_two: bool) -> Any:
         """Return the axes of two activations that are spread over each other, or None if they are not."""
-        if (
-            one is other
-            or one.axes is None
-            or other.axes is None
-            or (one.axes is other.axes and not _has_copies(one.axes))
-        ):
+        if one.axes is None or other.axes is None or (one.axes is other.axes and not _has_copies(one.axes)):
             return None
+        if one is other:  # two views of one entry do not differ
+            axes = _of_one_entry(one.axes)
+            return None if axes is None or not are_two else (axes, True, True)
         pair = paired(one.axes, other.axes, shape)
         two_sided = pair[1] and pair[2]
         return pair if two_sided or (multiplies and (pair[1] or pair[2])) else None
@@ -484,11 +512,7 @@ class Rules:
         if type(role) is Noise and len(views) > 1:
             role = next((one for one in roles if type(one) is not Noise), None)
             return role if isinstance(role, _SCALARS) else None
-        return (
-            role
-            if alone and isinstance(role, _SCALARS) and operator.name in ("add", "mul", "div", "clamp_min")
-            else None
-        )
+        return role if alone and isinstance(role, _SCALARS) and operator.name in ("add", "mul", "div", "clamp_min") else None
 
     def _miss(self, reason: str) -> None:
         if (caller := self._watcher.find_caller()) is not None:
@@ -502,17 +526,18 @@ class Rules:
         scored: list[int],
         active: list[int],
         result: Tensor,
+        *,
+        fits: bool,
     ) -> None:
         def rank(at: int) -> tuple[bool, ...]:
             return not views[at].role.weak, views[at].axes is not None, tensors[at].shape == result.shape
 
         at = max(scored, key=rank)
         view, role = views[at], views[at].role
-        fits = _fits(tensors, result)
-        letters = letters_of(view.axes or ()) & {"q", "k"}
+        letters = {one[0] for axis in view.axes or () for one in axis if one[0] in "qk" and one[1] > 1}
         others = [one for one in active if one not in scored]
-        wider = any(tensors[one].numel() > tensors[at].numel() for one in others)
-        if role.exponential and others and wider and operator.name == "mul" and _has_room(tensors[at], result):
+        wider = bool(others) and result.numel() > tensors[at].numel()
+        if role.exponential and wider and operator.name == "mul" and _has_room(tensors[at], result):
             self._miss(missing.BY_HAND)
             self._put(result, plain(tuple(result.shape)), None)
             return
@@ -540,14 +565,12 @@ class Rules:
         if view.axes is None or source.ndim != result.ndim:
             return None, role
         same = all(
-            source.shape[at] == result.shape[at]
-            for at, axis in enumerate(view.axes)
-            if letters_of((axis,)) & {"q", "k"}
+            source.shape[at] == result.shape[at] for at, axis in enumerate(view.axes) if letters_of((axis,)) & {"q", "k"}
         )
         return (broadcast((view.axes,), tuple(result.shape)) if same else None), role
 
     def _change_weights(
-        self, operator: Operator, tensors: list[Tensor], views: list[View], at: int, result: Tensor
+        self, operator: Operator, tensors: list[Tensor], views: list[View], at: int, result: Tensor, *, fits: bool
     ) -> None:
         view, one = views[at], tensors[at]
         weights: Weights = view.role
@@ -566,12 +589,13 @@ class Rules:
             return
         if not result.ndim:
             return
-        fits = _fits(tensors, result)
         if others and not fits:
             self._verdicts.suspect(weights, missing.UNKNOWN.format(operator.name))
             self._put(result, plain(tuple(result.shape)), None)
             return
         if others and operator.name == "mul" and result.numel() > one.numel() and _has_room(one, result):
+            if self._sum_of_one(weights, view, one, others, result):
+                return
             self._verdicts.suspect(weights, missing.ONE_BY_ONE)
             self._put(result, plain(tuple(result.shape)), None)
             return
@@ -605,7 +629,10 @@ class Rules:
         if isinstance(dims, Tensor):  # the larger of two tensors
             self._elementwise(Operator(operator.name, "", False, True, False), args, kwargs, result)
             return
-        if dims is None or dims == [] or view.axes is None or not source.ndim:
+        if dims is None or dims == [] or not source.ndim:
+            return
+        if view.axes is None:  # of weights whose dimensions are not known it may be any
+            self._put(result, None, view.role if type(view.role) is Weights and result.ndim else None)
             return
         gone = {at % source.ndim for at in (dims if isinstance(dims, list | tuple) else (dims,))}
         keeps = result.ndim == source.ndim
@@ -616,11 +643,14 @@ class Rules:
         role: Any = None
         if not letters and type(view.role) is Pairs:
             if view.role.two_sided or gone == {source.ndim - 1}:
-                role = Scores(view.role.ends, weak=not view.role.two_sided)
+                shared = [one for axis in axes for one in axis if one[0] == "b" and one[1] > 1]
+                odd = missing.OWN_KEYS if len(shared) > 1 and not view.role.two_sided else None
+                role = Scores(view.role.ends, weak=not view.role.two_sided, odd=odd)
         elif not letters and type(view.role) is Scores:
             role = replace(view.role, log_of=None)
         elif not letters and type(view.role) is Weights:
             role = combined(view.role, (), None, lost=view.role.lost)
+            role.part = (id(view.cell), view.key, key_of(result))
         self._put(result, axes, role)
 
     def _product(self, operator: Operator, args: Any, kwargs: Any, result: Any) -> None:
@@ -649,11 +679,9 @@ class Rules:
                 else:
                     self._sum(at, factors, views, sides, learned, result)
                 return
-        weighs = [
-            _weighs(one, factor, other) for one, factor, other in ((views[0], left, right), (views[1], right, left))
-        ]
+        weighs = [_weighs(one, factor, other) for one, factor, other in ((views[0], left, right), (views[1], right, left))]
         if any(learned) or any(weighs):
-            at = 1 if (learned[0] and not learned[1]) or (weighs[1] and not any(learned)) else 0
+            at = 1 if learned[0] and not learned[1] or (weighs[1] and not any(learned)) else 0
             self._project(at, factors, views, sides, result)
         else:
             self._score(factors, views, sides, result)
@@ -704,9 +732,9 @@ class Rules:
             axes, odd = score(*clean)
             if axes is not None and tuple(map(size_of, axes)) != tuple(result.shape):
                 axes = None
-        if maybe_current_level() is not None:
+        if _is_transformed():
             odd = missing.TRANSFORMED
-        self._put(result, axes, Scores(ends, odd=odd))
+        self._put(result, axes, Scores(ends, odd=odd, call=None if odd else self._watcher.functional_call(ends)))
 
     def _sum(
         self,
@@ -724,7 +752,7 @@ class Rules:
             self._project(at, factors, views, sides, result)
             return
         after = plain(tuple(result.shape))
-        if maybe_current_level() is not None:
+        if _is_transformed():
             self._verdicts.suspect(weights, missing.TRANSFORMED)
             self._put(result, after, None)
             return
@@ -762,6 +790,27 @@ class Rules:
         side = sides[1 - at]
         side = None if side is None else side if at == 0 or len(side) < 2 else (*side[:-2], side[-1], side[-2])
         self._used(weights, one, axes, values, side if other.ndim > 1 else None, result)
+
+    def _sum_of_one(self, weights: Weights, view: View, one: Tensor, others: list[Tensor], result: Tensor) -> bool:
+        """Process weights on the values of one key, which einsum multiplies instead of summing; return whether it is
+        that.
+        """
+        axes = view.axes
+        if axes is None or len(others) != 1 or others[0].ndim != one.ndim or not _is_einsum():
+            return False
+        other = others[0]
+        keys = next((at for at, axis in enumerate(axes) if is_pure(axis, "k")), None)
+        wide = [at for at in range(one.ndim) if one.shape[at] == 1 < other.shape[at]]
+        if keys is None or one.shape[keys] != 1 or other.shape[keys] != 1 or len(wide) != 1:
+            return False
+        rest = [at for at in range(one.ndim) if at not in (keys, wide[0])]
+        values = other.permute(*rest, keys, wide[0]).expand(*(one.shape[at] for at in rest), 1, -1)
+        source = _source(weights, one).permute(*rest, keys, wide[0])[..., 0]
+        self._put(result, plain(tuple(result.shape)), None)
+        self.memory.cell(result).origin = weights.ends[0]
+        short = tuple(axes[at] for at in (*rest, keys))
+        self._used(replace(weights, source=source), source, short, values, None, result)
+        return True
 
     def _used(
         self, weights: Weights, one: Tensor, axes: Axes, values: Tensor, side: Axes | None, result: Tensor
@@ -899,6 +948,8 @@ class Rules:
             else:
                 self._put(result, axes, Shares(None))
                 return
+        if axes is not None and size_of(axes[dim]) == 1 and not (type(role) is Scores and role.weak):
+            axes = _with_one_key(axes, dim)
         axis = None if axes is None else axes[dim]
         placed = axis is not None and (is_pure(axis, "q") or is_pure(axis, "k")) and not role.lost
         if type(role) is Scores and role.weak and not placed:
@@ -907,24 +958,25 @@ class Rules:
         if (caller := self._watcher.find_caller()) is None:
             self._put(result, None, None)
             return  # of another model
-        if maybe_current_level() is not None:
+        if _is_transformed():
             self._watcher.miss(caller, missing.TRANSFORMED)
             self._put(result, None, None)
             return
         softmax = SoftmaxUse(caller)
         ends = role.ends
+        if type(role) is Scores and role.call is not None:
+            softmax.used = True
+            self._watcher.record(role.call, ends[0], None, lambda ticket: setattr(softmax, "ticket", ticket))
+            self._put(result, None, Weights(None, (softmax,), ends))
+            return
         if not placed or axes is None or axis is None or result.layout is not torch.strided:
             lost = axes if axes is not None and role.lost and result.layout is torch.strided else None
             self._put(result, lost, Weights(None, (softmax,), ends, lost=True))
             return
         if is_pure(axis, "q"):
             axes, ends = with_letters(axes, "qk", "kq"), (ends[1], ends[0])
+        axes = (*axes[: dim % len(axes)], (("k", size_of(axis)),), *axes[dim % len(axes) + 1 :])
         self.memory.cell(result).origin = ends[0]
-        if type(role) is Scores and role.odd is None and (call := self._watcher.functional_call(ends)) is not None:
-            softmax.used = True
-            self._watcher.record(call, ends[0], None, lambda ticket: setattr(softmax, "ticket", ticket))
-            self._put(result, axes, Weights(None, (softmax,), ends))
-            return
         # In a fully masked row the model has even weights or NaN; the recorded weights are 0.
         blind = scores.detach().amax(dim, keepdim=True) <= HIDDEN
         before = role.blind if type(role) is Scores else None
@@ -998,9 +1050,7 @@ class Rules:
             cell.origin = self._origin(views[0].cell, tensors[0]) if cell.learned == MADE else None
         else:
             # The keys of a resampler are those of an image and its own latents.
-            found = [
-                self._origin(view.cell, one) for view, one, has in zip(views, tensors, several, strict=True) if has
-            ]
+            found = [self._origin(view.cell, one) for view, one, has in zip(views, tensors, several, strict=True) if has]
             origin = found[0]
             for other in found[1:]:
                 origin = join(origin, other)
@@ -1026,9 +1076,7 @@ class Rules:
             ends = role.ends
             for at in scored[1:]:
                 ends = join(ends[0], roles[at].ends[0]), join(ends[1], roles[at].ends[1])
-            self._put(
-                result, axes if axes is not None and _is_once(axes) else None, replace(role, ends=ends, log_of=None)
-            )
+            self._put(result, axes if axes is not None and _is_once(axes) else None, replace(role, ends=ends, log_of=None))
             return
         pairs = [role for role in roles if type(role) is Pairs]
         if pairs and pairs[0].two_sided and dim is not None:
@@ -1039,9 +1087,7 @@ class Rules:
             shape = tuple(result.shape[:dim] + result.shape[dim + 1 :])
             pair = paired(one, other, shape) if one is not other else None
             if pair is not None and pair[1] and pair[2]:
-                ends = tuple(
-                    self._origin(view.cell, tensor) for view, tensor in zip(views[:2], tensors[:2], strict=True)
-                )
+                ends = tuple(self._origin(view.cell, tensor) for view, tensor in zip(views[:2], tensors[:2], strict=True))
                 axes = (*pair[0][:dim], (("f", result.shape[dim]),), *pair[0][dim:])
                 self._put(result, axes, Pairs(ends, two_sided=True))  # type: ignore[arg-type]
                 return
@@ -1066,8 +1112,13 @@ class Rules:
             view.axes, view.role = axes, replace(role) if type(role) is Weights else role
             view.cell.has_weights |= type(role) is Weights
             return
-        while view.whole is not None and type(role) in (Weights, Scores) and axes is not None:
+        while view.whole is not None and type(role) in (Weights, Scores):
             base, kind, at = view.whole
+            if axes is None:  # its dimensions are not known, nor are those of what it is written to
+                role = replace(role, lost=True, source=None) if type(role) is Weights else replace(role, lost=True)
+                base.axes, base.role, view = None, role, base
+                base.cell.has_weights |= type(role) is Weights
+                continue
             letters = letters_of(axes)
             missing_end = "q" if "q" not in letters else "k" if "k" not in letters else "b"
             if kind == "slice":
@@ -1122,7 +1173,7 @@ class Rules:
         if type(role) is Weights:
             self._put(result, axes, replace(role, source=_source(role, args[0]), blended=True))
             return
-        if (axes is not None and "layer" in operator.name) or "rms" in operator.name:
+        if axes is not None and "layer" in operator.name or "rms" in operator.name:
             last = axes[-1] if axes is not None else ()
             if axes is not None and all(factor[0] == "b" for factor in last):
                 axes = (*axes[:-1], (("f", size_of(last)),))
@@ -1173,9 +1224,7 @@ class Rules:
             is_table = bool(self.memory.cell(source).learned)
             if is_table:
                 self._rows(source, first, result)
-            self._watcher.look_up(
-                first, source, self.origin_of(result).roots if is_table else frozenset(), embeds=False
-            )
+            self._watcher.look_up(first, source, self.origin_of(result).roots if is_table else frozenset(), embeds=False)
             if is_table:
                 return
         self._rearrange(operator, args, kwargs, result)
@@ -1300,11 +1349,21 @@ def _has_copies(axes: Axes) -> bool:
     return any(factor[0] == "n" for axis in axes for factor in axis)
 
 
+def _of_one_entry(axes: Axes) -> Axes | None:
+    """Return axes of pairs of one query and one key, where views of both are the same; None if they are none."""
+    places = [at for at, axis in enumerate(axes) if axis in ((("n", 1),), (("b", 1),))]
+    if len(places) < 2 or not _has_copies(axes):
+        return None
+    found = list(axes)
+    found[places[-2]], found[places[-1]] = (("q", 1),), (("k", 1),)
+    return tuple(found)
+
+
 def _fits(tensors: Sequence[Tensor], result: Tensor) -> bool:
     """Return whether a result has the sizes of an elementwise operator's."""
     shape = result.shape
-    if len(tensors) == 1:
-        return tensors[0].shape == shape
+    if not tensors or len(tensors) == 1:
+        return not tensors or tensors[0].shape == shape
     if all(one.shape == shape for one in tensors):
         return True
     try:
@@ -1315,7 +1374,9 @@ def _fits(tensors: Sequence[Tensor], result: Tensor) -> bool:
 
 def _has_room(one: Tensor, result: Tensor) -> bool:
     """Return whether weights have a dimension of one where their product with others has more."""
-    return one.ndim == result.ndim and any(own == 1 < size for own, size in zip(one.shape, result.shape, strict=True))
+    return one.ndim == result.ndim and any(
+        own == 1 < size for own, size in zip(one.shape, result.shape, strict=True)
+    )
 
 
 def _weighs(view: View, factor: Tensor, other: Tensor) -> bool:
@@ -1325,6 +1386,39 @@ def _weighs(view: View, factor: Tensor, other: Tensor) -> bool:
 
 def _without_pairs(axes: Axes) -> Axes:
     return with_letters(axes, "qk", "bb")
+
+
+def _with_one_key(axes: Axes, dim: int) -> Axes:
+    """Return axes of scores of one key, over whose dimension a softmax runs: views do not show which one that is."""
+    if is_pure(axes[dim], "q") or is_pure(axes[dim], "k"):
+        return axes
+    found = [tuple(("n", 1) if one[1] == 1 and one[0] in "qk" else one for one in axis) for axis in axes]
+    if any(one[0] == "k" for axis in found for one in axis):
+        found = list(with_letters(tuple(found), "k", "q"))
+    found[dim] = (("k", 1),)
+    return tuple(found)
+
+
+def _is_transformed() -> bool:
+    """Return whether the code runs under torch.func, which leaves its level before it calls an operator."""
+    if maybe_current_level() is not None:
+        return True
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_filename in _TRANSFORMS:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _is_einsum() -> bool:
+    """Return whether the running operator is a part of torch.einsum."""
+    frame: Any = sys._getframe(1)
+    for _ in range(12):
+        if frame is None or frame.f_code is _EINSUM:
+            break
+        frame = frame.f_back
+    return frame is not None and frame.f_code is _EINSUM
 
 
 def _ends(axes: Axes) -> list[tuple[int, str]]:

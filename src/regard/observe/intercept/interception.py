@@ -441,7 +441,7 @@ class Interception(WatchingMode):
             if frame.f_code is _CALL:
                 return None  # the function has no modules inside
             frame = frame.f_back  # type: ignore[assignment]
-        if frame is None:
+        if frame is None or not {"q_scaled", "k", "v"} <= frame.f_locals.keys():
             return None
         with torch.no_grad():
             call = read_functional_softmax(frame.f_locals)
