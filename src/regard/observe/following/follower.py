@@ -56,6 +56,7 @@ class Follower(TorchDispatchMode):
         self._watcher = watcher
         self._operators: dict[Any, tuple[Operator, Callable[..., None], bool]] = {}
         self._is_active = False
+        self.depth = 0  # of operators that are running in it: while some are, it cannot be stopped
 
     @property
     def is_active(self) -> bool:
@@ -86,6 +87,13 @@ class Follower(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operator, then follow its result."""
+        self.depth += 1
+        try:
+            return self._follow(func, types, args, kwargs)
+        finally:
+            self.depth -= 1
+
+    def _follow(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         if HEARING.inside or current_graph_task_id() != -1:
             return func(*args, **(kwargs or {}))
         kwargs = kwargs or {}

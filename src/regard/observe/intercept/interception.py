@@ -106,7 +106,6 @@ class Interception(WatchingMode):
         self._key: Hashable = None  # of the running call's kind
         self._script: Script | None = None  # what is known of it, or learned now; None between runs
         self._is_reading = False  # whether the operator that is heard reads ids or an image
-        self._is_inside = False  # whether the follower asks, which cannot be stopped before it has returned
         self._turns = Counter[str]()  # heard calls of each module in the run
         self._end: object = None
         if self.learns:
@@ -129,7 +128,7 @@ class Interception(WatchingMode):
         """Follow the operators of this thread, or do not."""
         if on:
             self.follower.start()
-        elif self.follows:
+        elif self.follows and not self.follower.depth:
             self.follower.stop()
 
     @property
@@ -205,7 +204,7 @@ class Interception(WatchingMode):
         self._key = self._learned.settings(), signature_of(self._recorder.name_of(module), module, args, kwargs)
         self._script, self._turns = self._learned.scripts.get(self._key) or Script(), Counter()
         self._end = at_end(frames[-1], self._ended)
-        if self._key in self._learned.scripts and self._script.is_heard and not self._is_inside:
+        if self._key in self._learned.scripts and self._script.is_heard and not (self.follows and self.follower.depth):
             self.follow(False)
         else:
             self._script = Script(is_read_first=self._is_reading)
@@ -383,15 +382,11 @@ class Interception(WatchingMode):
     # --- what is followed
 
     def find_caller(self) -> Caller | None:
-        """Return the running module, or None if it belongs to another model."""
-        return self._recorder.caller if self._locate_inside() else None
-
-    def _locate_inside(self) -> bool:
-        self._is_inside = True
-        try:
-            return self._recorder.locate()
-        finally:
-            self._is_inside = False
+        """Return the running module, or None if it belongs to another model, where a softmax over scores has run."""
+        if not self._recorder.locate():
+            return None
+        self._is_by_hand()
+        return self._recorder.caller
 
     def miss(self, caller: Caller, reason: str) -> None:
         """Count attention that cannot be recorded."""
@@ -412,7 +407,7 @@ class Interception(WatchingMode):
         """Record a call whose weights the model has computed; one whose gradients are wanted when autograd knows its
         output, which is at the next operator.
         """
-        if not self._locate_inside():
+        if not self._recorder.locate():
             return
         self._is_by_hand()
         if self._recorder.needs_output and output is not None:
@@ -450,7 +445,7 @@ class Interception(WatchingMode):
 
     def look_up(self, ids: Tensor, table: Tensor, roots: frozenset[int], *, embeds: bool) -> None:
         """Process an embedding: other ids than those of the model's call make another input."""
-        self._locate_inside()  # a run may begin with it
+        self._recorder.locate()  # a run may begin with it
         if self.hears is None or maybe_current_level() is not None or ids.is_nested or table.ndim != 2:
             return
         if self.hears.look_up(ids, table):
