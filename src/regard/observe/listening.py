@@ -58,7 +58,8 @@ EMBEDDING, CONVOLUTION = torch.ops.aten.embedding.default, torch.ops.aten.conv2d
 FUSED = _operators(
     *("_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention"),
     *("_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention"),
-    "_scaled_dot_product_fused_attention_overrideable",
+    *("_scaled_dot_product_fused_attention_overrideable", "_scaled_dot_product_attention_math"),
+    *("_flash_attention_forward", "_efficient_attention_forward"),
 )
 # Those of nn.MultiheadAttention and nn.TransformerEncoderLayer, which project and attend in one operator.
 FAST_PATHS = _operators("_native_multi_head_attention", "_transformer_encoder_layer_fwd")

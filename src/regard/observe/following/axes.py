@@ -231,6 +231,10 @@ class _Meeting:
         if letter == "h":  # a single query, or key, without a dimension
             return None
         self.axes[axis][at] = (side, self.axes[axis][at][1])
+        own = {place[:2] for place in self.own[side]}
+        while letter == "b" and at and (axis, at - 1) in own and self.axes[axis][at - 1][0] == "b":
+            at -= 1  # rows and columns of an image are one dimension of positions
+            self.axes[axis][at] = (side, self.axes[axis][at][1])
         return letter
 
     def result(self) -> Axes:
@@ -275,7 +279,7 @@ def score(left: Axes, right: Axes) -> tuple[Axes | None, str | None]:
         meeting.add_own(right[-1], "k")
     ends = [meeting.choose(side) for side in "qk"]
     axes = meeting.result()
-    keys = next((factor[1] for axis in axes for factor in axis if factor[0] == "k"), 1)
+    keys = math.prod(factor[1] for axis in axes for factor in axis if factor[0] == "k")
     if ends == ["f", "f"] and keys > 1:
         return axes, CHANNELS
     if "l" in ends and keys > 1:
@@ -297,7 +301,9 @@ def project(left: Axes, right: Axes, *, is_left: bool) -> Axes:
     if len(right) > 1:
         meeting.add_own(right[-1], "k")
     learned = meeting.own["k" if is_left else "q"]
-    for number, (axis, at, _) in enumerate(learned):
-        factor = meeting.axes[axis][at]
-        meeting.axes[axis][at] = ("f" if number == len(learned) - 1 else "h", factor[1])
+    large = [place for place in learned if meeting.axes[place[0]][place[1]][1] > 1] or learned[-1:]
+    for place in learned:
+        axis, at, _ = place
+        letter = "n" if place not in large else "f" if place == large[-1] else "h"
+        meeting.axes[axis][at] = (letter, meeting.axes[axis][at][1])
     return meeting.result()

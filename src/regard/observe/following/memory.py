@@ -52,6 +52,8 @@ class Memory:
 
     def cell(self, tensor: Tensor) -> Cell:
         """Return what is known of a tensor's storage; one without a storage (sparse) stands for itself."""
+        if tensor.is_nested and tensor.layout is torch.jagged:
+            tensor = tensor._values  # type: ignore[attr-defined]
         try:
             owner: Any = tensor.untyped_storage()
         except (NotImplementedError, RuntimeError):

@@ -184,23 +184,26 @@ def show(
     """
     spread = [(at, _whole(factor, whole)) for at, axis in enumerate(axes) for factor in _kept(axis)]
     factors: list[tuple[int, Factor]] = [(at, factor) for at, some in spread for factor in some]
-    order = [number for number, (_, factor) in enumerate(factors) if factor[0] not in "qk"]
+    ends: list[list[int]] = []
+    for letter in "qk":  # where a view has taken them apart, the last is that of positions
+        places = [number for number, (_, factor) in enumerate(factors) if factor[0] == letter]
+        last = max((factors[number][0] for number in places), default=-1)
+        ends.append([number for number in places if factors[number][0] == last])
+    order = [number for number in range(len(factors)) if number not in ends[0] + ends[1]]
     leading = [factors[number] for number in order]
-    ends = [next((n for n, (_, factor) in enumerate(factors) if factor[0] == letter), None) for letter in "qk"]
-    four = matrix.reshape([factor[1] for _, factor in factors])
-    four = four.permute(*order, *(number for number in ends if number is not None))
-    if ends[0] is None:  # a single query without a dimension
-        four = four[..., None, :]
+    four = matrix.reshape([factor[1] for _, factor in factors]).permute(*order, *ends[0], *ends[1])
+    pairs = [math.prod(factors[number][1][1] for number in end) for end in ends]
+    four = four.reshape(*(factor[1] for _, factor in leading), *pairs)
     batch = max(0, values.ndim - 2)
-    inner = [(at, factor) for at, factor in factors if at < batch]
+    inner = [number for number, (at, _) in enumerate(factors) if at < batch]
     values = values.abs() if values.is_complex() else values  # the norms are the same
-    sizes = [factor[1] for _, factor in inner]
+    sizes = [factors[number][1][1] for number in inner]
     fits = math.prod(sizes) == math.prod(values.shape[:batch])
     values = values.reshape(*(sizes if fits else [1] * len(inner)), *values.shape[-2:])
     shared = bool(leading) and _shares(value_axes, leading[-1][0], axes)
-    for number in reversed(range(len(inner))):
-        if inner[number][1][0] in "qk":
-            values = values.select(number, 0)
+    for at, number in reversed(list(enumerate(inner))):
+        if number in ends[0] + ends[1]:
+            values = values.select(at, 0)
     here = [number for number, (at, _) in enumerate(leading) if at < batch]
     for number in range(len(leading)):
         if number not in here:

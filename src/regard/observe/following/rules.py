@@ -952,6 +952,9 @@ class Rules:
             axes = _with_one_key(axes, dim)
         axis = None if axes is None else axes[dim]
         placed = axis is not None and (is_pure(axis, "q") or is_pure(axis, "k")) and not role.lost
+        if placed and axes is not None and axis is not None:  # and over all of them
+            letter = next(one[0] for one in axis if one[0] in "qk")
+            placed = sum(letter in letters_of((one,)) for one in axes) == 1
         if type(role) is Scores and role.weak and not placed:
             self._put(result, plain(tuple(result.shape)), Shares(None))
             return
@@ -975,7 +978,8 @@ class Rules:
             return
         if is_pure(axis, "q"):
             axes, ends = with_letters(axes, "qk", "kq"), (ends[1], ends[0])
-        axes = (*axes[: dim % len(axes)], (("k", size_of(axis)),), *axes[dim % len(axes) + 1 :])
+        axes = (*axes[: dim % len(axes)], tuple(one for one in axes[dim] if one[0] == "k"), *axes[dim % len(axes) + 1 :])
+        axes = _with_last_queries(axes)
         self.memory.cell(result).origin = ends[0]
         # In a fully masked row the model has even weights or NaN; the recorded weights are 0.
         blind = scores.detach().amax(dim, keepdim=True) <= HIDDEN
@@ -1029,7 +1033,7 @@ class Rules:
         views = [self.memory.view(one) for one in tensors]
         cells = {id(view.cell) for view in views}
         positions = sum(factor[0] == "b" and factor[1] > 1 for axis in views[0].axes or () for factor in axis)
-        letter = "n" if len(tensors) == 1 else "l" if len(cells) > 1 and positions > 1 else "h"
+        letter = "n" if all(one is tensors[0] for one in tensors) else "l" if len(cells) > 1 and positions > 1 else "h"
 
         def stacked(known: tuple[Axes, ...]) -> Axes:
             axes = broadcast(known, tuple(tensors[0].shape)) if len(known) > 1 else known[0]
@@ -1388,6 +1392,15 @@ def _without_pairs(axes: Axes) -> Axes:
     return with_letters(axes, "qk", "bb")
 
 
+def _with_last_queries(axes: Axes) -> Axes:
+    """Return axes of weights whose queries are one dimension: of several, the last."""
+    places = [at for at, axis in enumerate(axes) if any(one[0] == "q" for one in axis)]
+    if len(places) < 2:
+        return axes
+    cut = places[-1]
+    return (*with_letters(axes[:cut], "q", "b"), *axes[cut:])
+
+
 def _with_one_key(axes: Axes, dim: int) -> Axes:
     """Return axes of scores of one key, over whose dimension a softmax runs: views do not show which one that is."""
     if is_pure(axes[dim], "q") or is_pure(axes[dim], "k"):
@@ -1426,8 +1439,8 @@ def _ends(axes: Axes) -> list[tuple[int, str]]:
 
 
 def _is_once(axes: Axes) -> bool:
-    """Return whether queries and keys are one dimension each."""
-    found = [factor[0] for axis in axes for factor in axis if factor[0] in "qk"]
+    """Return whether queries and keys are in one dimension each."""
+    found = [letter for axis in axes for letter in letters_of((axis,)) & {"q", "k"}]
     return len(found) == len(set(found))
 
 

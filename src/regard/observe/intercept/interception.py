@@ -68,7 +68,6 @@ __all__ = ["Interception", "Reader", "is_traced"]
 
 _COLOURS = (1, 3, 4)  # channels of an image
 _FAKE = TorchDispatchModeKey.FAKE
-_FUNCTIONAL = functional.multi_head_attention_forward.__code__
 _WHOLE_LAYER = "_transformer_encoder_layer_fwd"
 Reader = Callable[..., WatchedCall]
 
@@ -263,7 +262,7 @@ class Interception(WatchingMode):
             elif operator in FAST_PATHS:
                 self._hear_fast_path(operator, args, kwargs, result)
             elif operator in FUSED:
-                self._notice(str(operator))
+                self._hear_fused(operator, result)
             elif operator in self._readers:
                 given = dict(zip(("q", "k"), args, strict=False)) | kwargs
                 self._see_pair(lambda: self._readers[operator](*args, **kwargs), given["q"], given["k"], result)
@@ -287,6 +286,15 @@ class Interception(WatchingMode):
             self.follower.hear(operator, args, kwargs, result)
         elif operator is EMBEDDING and self.hears is not None:
             self.hears.look_up(args[1], args[0])
+
+    def _hear_fused(self, operator: Any, result: Any) -> None:
+        """Process a fused kernel, which is called for jagged tensors, or by its name, which gives no weights."""
+        frame = _frame_of("jagged_scaled_dot_product_attention", _JAGGED)
+        if frame is None:
+            self._miss_here(KERNEL_REASON.format(f"torch.{operator._schema.name.partition('::')[2]}"))
+            return
+        given = {name: frame.f_locals[name] for name in ("query", "key", "value", "attn_mask", "is_causal", "scale")}
+        self._see_pair(lambda: read_sdpa(groups_of(self._recorder.module), given), *_ends(given), result)
 
     def _hear_fast_path(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         is_whole = operator.name() == f"aten::{_WHOLE_LAYER}"
@@ -371,10 +379,6 @@ class Interception(WatchingMode):
             self.hears.note_input(self._recorder.name, is_other=is_other)
         return self._recorder.see(call)
 
-    def _notice(self, name: str) -> None:
-        """Process an operator called by its name that gives no weights."""
-        self._miss_here(KERNEL_REASON.format(name))
-
     def _miss_here(self, reason: str) -> None:
         if self._recorder.locate():
             self.miss(self._recorder.caller, reason)
@@ -431,11 +435,7 @@ class Interception(WatchingMode):
 
     def functional_call(self, ends: tuple[Origin, Origin]) -> WatchedCall | None:
         """Return the call of F.multi_head_attention_forward whose softmax has run, if it is one."""
-        frame = sys._getframe(1)
-        while frame is not None and frame.f_code is not _FUNCTIONAL:
-            if frame.f_code is _CALL:
-                return None  # the function has no modules inside
-            frame = frame.f_back  # type: ignore[assignment]
+        frame = _frame_of(functional.multi_head_attention_forward.__name__, functional.__file__)
         if frame is None or not {"q_scaled", "k", "v"} <= frame.f_locals.keys():
             return None
         with torch.no_grad():
@@ -455,6 +455,18 @@ class Interception(WatchingMode):
 
 
 _CALL = nn.Module._call_impl.__code__
+_JAGGED = "torch/nested/_internal/sdpa.py"
+
+
+def _frame_of(name: str, file: str) -> FrameType | None:
+    """Return the running call of a function of PyTorch that calls no modules."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code is not _CALL:
+        code = frame.f_code
+        if code.co_name == name and code.co_filename.replace("\\", "/").endswith(file):
+            return frame
+        frame = frame.f_back
+    return None
 
 
 def is_traced() -> bool:
