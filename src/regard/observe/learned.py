@@ -117,7 +117,7 @@ def learned_of(model: nn.Module) -> Learned:
 
 def signature_of(name: str, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
     """Return the kind of a call: what decides which way a module's code takes, but for the sizes of its tensors."""
-    modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.is_autocast_enabled(), module.training
+    modes = torch.is_inference_mode_enabled(), torch.is_autocast_enabled(), module.training
     return name, modes, tuple(map(_kind, args)), tuple((key, _kind(one)) for key, one in kwargs.items())
 
 

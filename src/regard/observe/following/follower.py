@@ -22,6 +22,7 @@ from regard.observe.listening import unheard
 from regard.record.missing_attention import KERNEL_REASON
 from regard.tensors import unwrapped
 from regard.torch_private import (
+    includes_python_key,
     current_graph_task_id,
     is_tracing,
     maybe_current_level,
@@ -55,7 +56,7 @@ class Follower(TorchDispatchMode):
         self.rules = Rules(watcher)
         self._watcher = watcher
         self._operators: dict[Any, tuple[Operator, Callable[..., None], bool]] = {}
-        self._is_active = False
+        self._is_active = self._in_inference = False
         self.depth = 0  # of operators that are running in it: while some are, it cannot be stopped
 
     @property
@@ -65,20 +66,34 @@ class Follower(TorchDispatchMode):
 
     def start(self) -> None:
         """Follow this thread from now on."""
+        if self._is_active and not includes_python_key():  # the inference mode in which it was started has ended
+            self._pop()
         if not self._is_active:
             push_dispatch_mode(self)
-            self._is_active = True
+            self._is_active, self._in_inference = True, torch.is_inference_mode_enabled()
 
-    def stop(self) -> None:
-        """Stop to follow this thread; other modes may have been entered since."""
-        if not self._is_active:
-            return
-        self._is_active = False
-        above = []
-        while (mode := pop_dispatch_mode()) is not self:
-            above.append(mode)
-        for mode in reversed(above):
-            push_dispatch_mode(mode)
+    def stop(self) -> bool:
+        """Stop to follow this thread, and return whether that can be: not while an operator runs in it, and not where
+        the end of an inference mode would bring it back.
+        """
+        if self._is_active and (self.depth or torch.is_inference_mode_enabled() != self._in_inference):
+            return False
+        self._pop()
+        return True
+
+    def end(self) -> None:
+        """Stop to follow this thread for good."""
+        self._pop()
+
+    def _pop(self) -> None:
+        """Leave the stack of modes; others may have been entered since."""
+        if self._is_active:
+            self._is_active = False
+            above = []
+            while (mode := pop_dispatch_mode()) is not self:
+                above.append(mode)
+            for mode in reversed(above):
+                push_dispatch_mode(mode)
 
     def knows(self, parameters: Sequence[Tensor]) -> None:
         """Note which tensors are learned."""

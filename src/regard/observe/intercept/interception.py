@@ -104,6 +104,7 @@ class Interception(WatchingMode):
         self._learned = recorder.learned
         self._key: Hashable = None  # of the running call's kind
         self._script: Script | None = None  # what is known of it, or learned now; None between runs
+        self._has_gradients = False  # whether the model's code has gradients enabled
         self._is_reading = False  # whether the operator that is heard reads ids or an image
         self._turns = Counter[str]()  # heard calls of each module in the run
         self._end: object = None
@@ -123,12 +124,11 @@ class Interception(WatchingMode):
         """Whether the operators of this thread are followed now."""
         return "follower" in vars(self) and self.follower.is_active
 
-    def follow(self, on: bool) -> None:
-        """Follow the operators of this thread, or do not."""
+    def follow(self, on: bool) -> bool:
+        """Follow the operators of this thread, or do not; return whether they are followed now."""
         if on:
             self.follower.start()
-        elif self.follows and not self.follower.depth:
-            self.follower.stop()
+        return on or (self.follows and not self.follower.stop())
 
     @property
     def is_listening(self) -> bool:
@@ -146,7 +146,8 @@ class Interception(WatchingMode):
         """Stop to hear and follow it, until `start`."""
         if self._is_listening:
             self._is_listening = False
-            self.follow(False)
+            if "follower" in vars(self):
+                self.follower.end()
             unlisten(self)
             self.flush()
             self._end_run()
@@ -200,12 +201,11 @@ class Interception(WatchingMode):
         self._end_run()
         calls = [arguments_of(frame) for frame in reversed(frames)]
         module, args, kwargs = calls[0]
-        self._key = self._learned.settings(), signature_of(self._recorder.name_of(module), module, args, kwargs)
+        kind = signature_of(self._recorder.name_of(module), module, args, kwargs)
+        self._key = self._learned.settings(), self._has_gradients or torch.is_grad_enabled(), kind
         self._script, self._turns = self._learned.scripts.get(self._key) or Script(), Counter()
         self._end = at_end(frames[-1], self._ended)
-        if self._key in self._learned.scripts and self._script.is_heard and not (self.follows and self.follower.depth):
-            self.follow(False)
-        else:
+        if self.follow(self._key not in self._learned.scripts or not self._script.is_heard):
             self._script = Script(is_read_first=self._is_reading)
             self.follow(True)
             given = (one for one in _tensors_in((args, tuple(kwargs.values()))) if one.is_floating_point())
@@ -255,6 +255,7 @@ class Interception(WatchingMode):
         if in_backward() or is_traced():
             return
         self.flush()
+        self._has_gradients = torch.is_grad_enabled()
         with DisableTorchFunction(), torch.no_grad():
             if operator is ATTENTION:
                 given = sdpa_arguments(args, kwargs)
