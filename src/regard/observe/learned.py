@@ -82,6 +82,14 @@ class Learned:
             known() is one for known, one in zip(self._modules, modules, strict=True)
         )
 
+    def state_of(self, model: nn.Module) -> Hashable:
+        """Return what settles which way the code of its modules takes, besides their arguments."""
+        found = []
+        for one in parts_of(model):
+            own = one.__dict__
+            found.append((own["training"], len(own["_forward_hooks"]), len(own["_forward_pre_hooks"]), "forward" in own))
+        return hash(tuple(found))
+
     @property
     def is_read_first(self) -> bool:
         """Whether all kinds of calls so far are heard from their beginning."""

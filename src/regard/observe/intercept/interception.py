@@ -102,6 +102,7 @@ class Interception(WatchingMode):
         self._own_input: set[int] = set()  # those of its ids where they were embedded
         self.image_grids: set[tuple[int, int]] = set()  # rows and columns that convolutions made of images
         self._learned = recorder.learned
+        self._state = self._learned.state_of(model)
         self._key: Hashable = None  # of the running call's kind
         self._script: Script | None = None  # what is known of it, or learned now; None between runs
         self._has_gradients = False  # whether the model's code has gradients enabled
@@ -202,7 +203,7 @@ class Interception(WatchingMode):
         calls = [arguments_of(frame) for frame in reversed(frames)]
         module, args, kwargs = calls[0]
         kind = signature_of(self._recorder.name_of(module), module, args, kwargs)
-        self._key = self._learned.settings(), self._has_gradients or torch.is_grad_enabled(), kind
+        self._key = self._state, self._learned.settings(), self._has_gradients or torch.is_grad_enabled(), kind
         self._script, self._turns = self._learned.scripts.get(self._key) or Script(), Counter()
         self._end = at_end(frames[-1], self._ended)
         if self.follow(self._key not in self._learned.scripts or not self._script.is_heard):
