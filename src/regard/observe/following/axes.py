@@ -180,8 +180,11 @@ def _refined(left: Axis, right: Axis, size: int) -> list[tuple[Factor, Factor]]:
         right = tuple(("n", factor[1]) for factor in left)
     if len(left) == len(right) and all(one[1] == other[1] for one, other in zip(left, right, strict=True)):
         return list(zip(left, right, strict=True))
-    sides = [[factor for factor in axis if factor[1] > 1][::-1] for axis in (left, right)]
     found: list[tuple[Factor, Factor]] = []
+    while left and right and left[0][1] == right[0][1] == 1:  # a batch of one
+        found.append((left[0], right[0]))
+        left, right = left[1:], right[1:]
+    sides = [[factor for factor in axis if factor[1] > 1][::-1] for axis in (left, right)]
     while sides[0] and sides[1]:
         one, other = sides[0].pop(), sides[1].pop()
         small = min(one[1], other[1])

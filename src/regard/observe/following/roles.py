@@ -216,7 +216,8 @@ def show(
         heads = sum(factor[0] == "h" for _, factor in leading)
     else:
         alone = count == 1 and leading[0][1][0] == "h"
-        heads = 2 if count > 2 and (shared or _are_one(leading[-2], leading[-1])) else int(count > 1 or alone)
+        two = count > 1 and ((count > 2 and shared) or _are_one(leading[-2], leading[-1]))
+        heads = 2 if two else int(count > 1 or alone)
     return CallFromWeights(_four(four, count - heads), marks=_four(values, count - heads), v=_four(values, count - heads))
 
 

@@ -208,7 +208,8 @@ class Rules:
 
     def _nested(self, args: tuple[Any, ...], result: Any) -> None:
         """Process nested tensors, of which only the origin is followed."""
-        views = [(self.memory.view(one), one) for one in args if is_inexact(one)]
+        flat = [one for part in args for one in (part if isinstance(part, list | tuple) else (part,))]
+        views = [(self.memory.view(one), one) for one in flat if is_inexact(one)]
         source = next(((view, one) for view, one in views if not view.cell.learned), None)
         if source is None:
             return

@@ -147,6 +147,8 @@ class Interception(WatchingMode):
             if modes_above_watches():  # a rank embeds its own positions
                 self.hears.look_away()
             self._other_input = {root for one in given for root in self.follower.rules.origin_of(one).roots}
+        if here and self._recorder.wants_output:
+            hears = _Waiting(self, hears)
         if not here or self._runs_compiled or not runs_compiled(module):
             return hears
         end = self._compiled_watch.begin(self, hears, functools.partial(setattr, self, "_runs_compiled", False))
@@ -351,6 +353,22 @@ def _tensors_in(values: tuple[Any, ...]) -> Iterator[Tensor]:
             yield value
         elif isinstance(value, list | tuple):
             yield from _tensors_in(tuple(value))
+
+
+class _Waiting:
+    """A call of the model, at whose end the last attention call does not wait any longer."""
+
+    def __init__(self, interception: Interception, hears: Hears | None) -> None:
+        self._interception, self._hears = interception, hears
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Process the start of the call."""
+
+    def leave(self, module: nn.Module, args: Any, output: Any) -> None:
+        """Process the end of the call."""
+        self._interception.flush()
+        if self._hears is not None:
+            self._hears.leave(module, args, output)
 
 
 class _EncoderCall:
