@@ -30,7 +30,6 @@ from regard.observe.intercept.torch_attention_calls import (
 )
 from regard.observe.intercept.watching_mode import (
     Hears,
-    HearsIds,
     WatchingMode,
     in_backward,
     modes_above_watches,
