@@ -1,4 +1,4 @@
-"""Who listens hears PyTorch's kernel in its own thread, and nothing else; nobody else's operators take another way."""
+"""Who listens hears PyTorch's kernel in its own thread; nobody else's operators take another way."""
 
 import threading
 from collections import deque
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch.nn import functional
-from torch.overrides import _get_current_function_mode_stack
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 import regard
 from regard.errors import ObservationError
@@ -92,7 +92,7 @@ class Attends(torch.nn.Module):
         vars(self).update(settings)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.modes.append(len(_get_current_function_mode_stack()))
+        self.modes.append(len(_get_current_dispatch_mode_stack()))
         for _ in range(self.times if isinstance(self.times, int) else next(self.times)):
             x = functional.scaled_dot_product_attention(x, x, x)
         self.heard.append(listening.is_heard())

@@ -23,7 +23,6 @@ __all__ = [
     "OTHER_SUM",
     "OWN_KEYS",
     "REARRANGED",
-    "SCRIPT_REASON",
     "TRANSFORMED",
     "UNKNOWN",
     "Caller",
@@ -37,7 +36,6 @@ KERNEL_REASON = (
     "calls the kernel {} directly, which gives no weights: let it call F.scaled_dot_product_attention or "
     'regard.attention instead (a transformers model: load it with attn_implementation="sdpa")'
 )
-SCRIPT_REASON = "computes attention in TorchScript, where PyTorch shows no calls: watch it as it was before torch.jit"
 TRANSFORMED = (
     "computes attention under torch.func (vmap, grad), where single calls have no values to be seen: watch it without "
     "the transform"
@@ -60,12 +58,12 @@ OWN_KEYS = (
 CHANNELS = "attends between channels, whose product sums over positions, so its weights are not those of positions"
 DEPTH = "attends to the outputs of several layers, not to positions, so its weights are not those of tokens"
 EDGES = (
-    "makes its weights by exp and sums over the edges of a graph, each of which has one weight, so they cannot be shown "
-    "as queries × keys"
+    "makes its weights by exp and sums over the edges of a graph, each of which has one weight, so they cannot be "
+    "shown as queries × keys"
 )
 DEFORMABLE = (
-    "weighs values that it samples at places between the positions (deformable attention), so its weights are not those "
-    "of keys"
+    "weighs values that it samples at places between the positions (deformable attention), so its weights are not "
+    "those of keys"
 )
 OTHERWISE = (
     "attends otherwise than in an earlier call with such arguments, from which its attention is known: call the model "

@@ -2,7 +2,7 @@
 
     b  a batch or positions, or unknown       q, k  of scores and weights: the queries, the keys
     f  the features that a layer computed     n     inserted: size 1, or copies of one entry
-    h  heads: cut from features, or stacked   l     outputs of several layers, stacked
+    h  heads, cut from features               s, l  tensors that were stacked (heads, steps), outputs of layers
     p  a slice of several factors: it has where it starts, and the factors
 
 A view merges and splits factors, so (batch · heads, queries, keys) can be taken apart again. Sizes do not show which
@@ -37,7 +37,7 @@ Axis = tuple[Factor, ...]
 Axes = tuple[Axis, ...]
 Pairing = tuple[Axes, bool, bool]
 
-_RANKS = "npblhfqk"  # what is known best wins where two tensors meet
+_RANKS = "npblshfqk"  # what is known best wins where two tensors meet
 _POSITIONS = {"b": 2, "p": 2, "n": 1}  # what the queries and keys of scores may be, before heads and features
 
 
@@ -180,8 +180,11 @@ def _refined(left: Axis, right: Axis, size: int) -> list[tuple[Factor, Factor]]:
         right = tuple(("n", factor[1]) for factor in left)
     if len(left) == len(right) and all(one[1] == other[1] for one, other in zip(left, right, strict=True)):
         return list(zip(left, right, strict=True))
-    sides = [[factor for factor in axis if factor[1] > 1][::-1] for axis in (left, right)]
     found: list[tuple[Factor, Factor]] = []
+    while left and right and left[0][1] == right[0][1] == 1:  # a batch of one
+        found.append((left[0], right[0]))
+        left, right = left[1:], right[1:]
+    sides = [[factor for factor in axis if factor[1] > 1][::-1] for axis in (left, right)]
     while sides[0] and sides[1]:
         one, other = sides[0].pop(), sides[1].pop()
         small = min(one[1], other[1])
@@ -228,11 +231,11 @@ class _Meeting:
         if not ranked:
             return None
         axis, at, letter = self.own[side][max(ranked)[1]]
-        if letter == "h":  # a single query, or key, without a dimension
+        if letter in "hs":  # a single query, or key, without a dimension
             return None
         self.axes[axis][at] = (side, self.axes[axis][at][1])
         own = {place[:2] for place in self.own[side]}
-        while letter == "b" and at and (axis, at - 1) in own and self.axes[axis][at - 1][0] == "b":
+        while letter == "b" and at and (axis, at - 1) in own and self.axes[axis][at - 1][0] in "bs":
             at -= 1  # rows and columns of an image are one dimension of positions
             self.axes[axis][at] = (side, self.axes[axis][at][1])
         return letter
@@ -254,7 +257,7 @@ def paired(left: Axes, right: Axes, shape: tuple[int, ...]) -> Pairing:
     for at, size in enumerate(shape, -len(shape)):
         sides = [axes[at] if len(axes) >= -at else nothing for axes in (left, right)]
         meeting.add(_refined(*sides, size))
-    own = [any(letter in "bhlp" for _, _, letter in meeting.own[side]) for side in "qk"]
+    own = [any(letter in "bhlps" for _, _, letter in meeting.own[side]) for side in "qk"]
     for side, has in zip("qk", own, strict=True):
         if has and any(letter in "bp" for _, _, letter in meeting.own[side]):
             meeting.choose(side)

@@ -22,6 +22,7 @@ from regard.observe.listening import unheard
 from regard.record.missing_attention import KERNEL_REASON
 from regard.tensors import unwrapped
 from regard.torch_private import (
+    OpOverload,
     includes_python_key,
     current_graph_task_id,
     is_tracing,
@@ -51,11 +52,16 @@ class Follower(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Return that no compiler is to be disabled at each operator: none is active where tensors are followed."""
+        return False
+
     def __init__(self, watcher: Watcher) -> None:
         super().__init__()
         self.rules = Rules(watcher)
         self._watcher = watcher
-        self._operators: dict[Any, tuple[Operator, Callable[..., None], bool]] = {}
+        self._operators: dict[Any, tuple[Operator, Callable[..., None] | None, bool]] = {}
         self._is_active = self._in_inference = False
         self.depth = 0  # of operators that are running in it: while some are, it cannot be stopped
 
@@ -110,15 +116,16 @@ class Follower(TorchDispatchMode):
 
     def _follow(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         if HEARING.inside or current_graph_task_id() != -1:
-            return func(*args, **(kwargs or {}))
+            return _run(func, args, kwargs or {})
         kwargs = kwargs or {}
-        if types and any(issubclass(kind, FakeTensor) for kind in types) or is_tracing():
-            return func(*args, **kwargs)
+        if (types and any(issubclass(kind, FakeTensor) for kind in types)) or is_tracing():
+            return _run(func, args, kwargs)
         found = self._operators.get(func)
         if found is None:
             operator = operator_of(func)
             before = operator.name in _BEFORE and (operator.is_in_place or operator.name == "sub")
-            found = self._operators[func] = operator, getattr(self.rules, f"_{operator.rule}"), before
+            rule = None if operator.rule == "nothing" and not operator.is_in_place else self._rule(operator)
+            found = self._operators[func] = operator, rule, before
         operator, rule, before = found
         waits = self._watcher.pending
         if waits is not None and not (operator.rule == "view" and args[0] is waits.output):
@@ -134,13 +141,18 @@ class Follower(TorchDispatchMode):
         if before:
             with unheard():
                 rules.before(operator, args)
-        result = func(*args, **kwargs)
+        result = _run(func, args, kwargs)
+        if rule is None:
+            return result
         if not operator.is_aten and self._attends(func, args):
             return result
         if waits is not None:
             waits.output = result
-        with unheard():
+        HEARING.inside = True
+        try:
             rules.apply(rule, operator, args, kwargs, result, func)
+        finally:
+            HEARING.inside = False
         return result
 
     def hear(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
@@ -149,7 +161,11 @@ class Follower(TorchDispatchMode):
             args = tuple(unwrapped(one) if isinstance(one, Tensor) else one for one in args)
             result = unwrapped(result) if isinstance(result, Tensor) else result
         operator = operator_of(func)
-        self.rules.apply(getattr(self.rules, f"_{operator.rule}"), operator, args, kwargs, result, func)
+        self.rules.apply(self._rule(operator), operator, args, kwargs, result, func)
+
+    def _rule(self, operator: Operator) -> Callable[..., None]:
+        rule: Callable[..., None] = getattr(self.rules, f"_{operator.rule}")
+        return rule
 
     def _attends(self, func: Any, args: Any) -> bool:
         """Process an operator of another library whose name is one of attention, which is missing."""
@@ -169,3 +185,18 @@ class Follower(TorchDispatchMode):
             return False
         kind = tensor.device.type.upper()
         return not torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), kind)
+
+
+def _run(func: Any, args: Any, kwargs: Any) -> Any:
+    """Run an operator. A mode gets numbers where TorchScript has tensors of one, which not every operator takes."""
+    try:
+        return func(*args, **kwargs)
+    except RuntimeError:
+        if not isinstance(func, OpOverload):
+            raise
+        expected = [isinstance(one.type, torch.TensorType) for one in func._schema.arguments]
+        wrong = [is_tensor and isinstance(one, int | float) for is_tensor, one in zip(expected, args, strict=False)]
+        if not any(wrong):
+            raise
+        args = [torch.tensor(one) if is_number else one for is_number, one in zip(wrong, args, strict=True)]
+        return func(*args, **kwargs)

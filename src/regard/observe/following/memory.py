@@ -14,7 +14,7 @@ from torch import Tensor
 from regard.observe.following.axes import Axes, plain
 from regard.observe.following.origins import Origin
 
-__all__ = ["LEARNED", "MADE", "Cell", "Memory", "View", "is_inexact"]
+__all__ = ["LEARNED", "MADE", "Cell", "Memory", "View", "is_inexact", "key_of", "put"]
 
 LEARNED, MADE = 1, 2  # parameters, and what is computed of parameters alone by a product
 
@@ -52,7 +52,7 @@ class Memory:
 
     def cell(self, tensor: Tensor) -> Cell:
         """Return what is known of a tensor's storage; one without a storage (sparse) stands for itself."""
-        if tensor.is_nested and tensor.layout is torch.jagged:
+        if tensor.layout is _JAGGED:
             tensor = tensor._values  # type: ignore[attr-defined]
         try:
             owner: Any = tensor.untyped_storage()
@@ -69,32 +69,36 @@ class Memory:
     def view(self, tensor: Tensor) -> View:
         """Return what is known of a tensor."""
         cell = self.cell(tensor)
+        views = cell.views
         key = key_of(tensor)
-        view = cell.views.get(key)
+        view = views.get(key)
         if view is not None:
             return view
         view = View(cell, key)
-        if not cell.views:
+        if not views:
             view.axes = plain(key[1]) if key else None
         else:  # a view that was made unseen
-            role = next((one.role for one in cell.views.values() if one.role is not None), None)
+            role = next((one.role for one in views.values() if one.role is not None), None)
             view.role, view.axes = role, None if role is not None or not key else plain(key[1])
-        cell.views[key] = view
+        views[key] = view
         return view
 
-    def put(self, tensor: Tensor, axes: Axes | None, role: Any, whole: Any = None) -> View:
-        """Note what a tensor is from now on."""
-        cell = self.cell(tensor)
-        key = key_of(tensor)
-        view = cell.views[key] = View(cell, key, axes, role, whole)
-        return view
+
+def put(cell: Cell, tensor: Tensor, axes: Axes | None, role: Any, whole: Any = None) -> View:
+    """Note what a tensor in a storage is from now on."""
+    key = key_of(tensor)
+    view = cell.views[key] = View(cell, key, axes, role, whole)
+    return view
 
 
 def key_of(tensor: Tensor) -> Key:
     """Return where a tensor lies in its storage, and its sizes; nothing for those without strides."""
-    if tensor.layout is not torch.strided or tensor.is_nested:
+    if tensor.layout is not _STRIDED or tensor.is_nested:
         return ()
-    return tensor.storage_offset(), tuple(tensor.shape), tensor.stride()
+    return tensor.storage_offset(), tensor.shape, tensor.stride()
+
+
+_STRIDED, _JAGGED = torch.strided, torch.jagged
 
 
 def is_inexact(value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""What a tensor is of attention: pairs of queries and keys, their scores, weights, an output; and what becomes of it."""
+"""What a tensor is of attention: pairs of queries and keys, their scores, weights, an output."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -46,7 +46,9 @@ class Scores:
 
     ends: tuple[Origin, Origin]
     exponential: bool = False
-    weak: bool = False  # possibly a sum over positions: only a softmax over the other letter proves that they are scores
+    weak: bool = (
+        False  # possibly a sum over positions: only a softmax over the other letter proves that they are scores
+    )
     blind: Tensor | None = None  # rows without a visible key, if their maximum was subtracted
     odd: str | None = None  # why they cannot be shown
     lost: bool = False  # whether they were rearranged: the letters are those from before
@@ -216,8 +218,11 @@ def show(
         heads = sum(factor[0] == "h" for _, factor in leading)
     else:
         alone = count == 1 and leading[0][1][0] == "h"
-        heads = 2 if count > 2 and (shared or _are_one(leading[-2], leading[-1])) else int(count > 1 or alone)
-    return CallFromWeights(_four(four, count - heads), marks=_four(values, count - heads), v=_four(values, count - heads))
+        two = count > 1 and ((count > 2 and shared) or _are_one(leading[-2], leading[-1]))
+        heads = 2 if two else int(count > 1 or alone)
+    return CallFromWeights(
+        _four(four, count - heads), marks=_four(values, count - heads), v=_four(values, count - heads)
+    )
 
 
 def _kept(axis: Axis) -> Axis:

@@ -10,6 +10,7 @@ are mixed, since mixtures can be negative), with later masks, factors and sums a
 × keys is missing, with its reason.
 """
 
+import functools
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -35,7 +36,7 @@ from regard.observe.following.axes import (
     viewed,
     with_letters,
 )
-from regard.observe.following.memory import LEARNED, MADE, Cell, Memory, View, is_inexact, key_of
+from regard.observe.following.memory import LEARNED, MADE, Cell, Memory, View, is_inexact, key_of, put
 from regard.observe.following.operators import ADDED, Operator
 from regard.observe.following.origins import Origin, crosses, join
 from regard.observe.following.roles import (
@@ -208,7 +209,8 @@ class Rules:
 
     def _nested(self, args: tuple[Any, ...], result: Any) -> None:
         """Process nested tensors, of which only the origin is followed."""
-        views = [(self.memory.view(one), one) for one in args if is_inexact(one)]
+        flat = [one for part in args for one in (part if isinstance(part, list | tuple) else (part,))]
+        views = [(self.memory.view(one), one) for one in flat if is_inexact(one)]
         source = next(((view, one) for view, one in views if not view.cell.learned), None)
         if source is None:
             return
@@ -232,11 +234,11 @@ class Rules:
                 if isinstance(view.role, Weights) and view is not but:
                     view.role.source = None
 
-    def _put(self, result: Tensor, axes: Axes | None, role: Any, whole: Any = None) -> View:
-        view = self.memory.put(result, axes, role, whole)
+    def _put(self, result: Tensor, axes: Axes | None, role: Any, whole: Any = None, cell: Cell | None = None) -> View:
+        cell = self.memory.cell(result) if cell is None else cell
         if type(role) is Weights:
-            view.cell.has_weights = True
-        return view
+            cell.has_weights = True
+        return put(cell, result, axes, role, whole)
 
     def _derived(self, source: Tensor, view: View, result: Tensor) -> None:
         """Note what a result of one tensor was made of, if it has memory of its own."""
@@ -244,8 +246,6 @@ class Rules:
         if cell is not view.cell:
             cell.learned = view.cell.learned
             cell.origin = self._origin(view.cell, source)
-        elif cell.origin is None and not cell.learned:
-            self._origin(cell, source)  # whose parts are no roots of their own
 
     def _same(self, operator: Operator, args: Any, kwargs: Any, result: Any) -> None:
         source = args[0]
@@ -263,6 +263,8 @@ class Rules:
 
     def _permute(self, operator: Operator, args: Any, kwargs: Any, result: Any) -> None:
         ndim = args[0].ndim
+        if operator.name == "t" and self.memory.cell(args[0]).learned == LEARNED:
+            return
         if operator.name == "permute":
             order = [at % ndim for at in args[1]]
         else:
@@ -280,7 +282,9 @@ class Rules:
 
         def expanded(axes: Axes, _: Any) -> Axes:
             more = len(shape) - len(axes)
-            own = (axis if size_of(axis) == size else (("n", size),) for axis, size in zip(axes, shape[more:], strict=True))
+            own = (
+                axis if size_of(axis) == size else (("n", size),) for axis, size in zip(axes, shape[more:], strict=True)
+            )
             return (*((("n", size),) for size in shape[:more]), *own)
 
         self._shape(args, kwargs, result, expanded)
@@ -350,7 +354,9 @@ class Rules:
         if not is_inexact(source):
             return None
         view = self._before[0] if self._before is not None else self.memory.view(source)
-        self._derived(source, view, result)
+        cell = view.cell
+        if cell.origin is None and not cell.learned:
+            self._origin(cell, source)  # whose parts are no roots of their own
         shape = view.key[1] if view.key else None
         axes = None if view.axes is None or shape is None else move(view.axes, shape)
         role = view.role
@@ -366,19 +372,21 @@ class Rules:
                     axes = None  # which of these it was is not known
         elif type(role) is Pairs and axes is None:
             role = None
-        return self._put(result, axes, role, None if whole is None else (view, *whole))
+        return self._put(result, axes, role, None if whole is None else (view, *whole), cell)
 
     def _again(self, source: Tensor, args: Any, kwargs: Any, result: Tensor, number: int | None) -> Tensor | None:
         """Return of the weights before dropout what the running call made of those in use."""
         if self._func is None:
             return None
         name = self._func._schema.name
-        if name.endswith(("view", "reshape")) or name.endswith("_"):
+        if name.endswith(("view", "reshape", "_")):
             return source.reshape(result.shape) if source.numel() == result.numel() and "trans" not in name else None
         again = self._func(source, *args[1:], **kwargs)
         return again if number is None else again[number]
 
     def _elementwise(self, operator: Operator, args: Any, kwargs: Any, result: Any) -> None:
+        if self._is_plain(operator, args, kwargs, result):
+            return
         tensors = [one for one in args if isinstance(one, Tensor) and is_inexact(one)]
         tensors += [one for one in kwargs.values() if isinstance(one, Tensor) and is_inexact(one)] if kwargs else []
         if len(args) and isinstance(args[0], list | tuple):
@@ -417,6 +425,39 @@ class Rules:
         fits = _fits(tensors if len(tensors) == len(args) else [one for one in args if isinstance(one, Tensor)], result)
         self._meet(operator, tensors, views, active, result, fits=fits)
 
+    def _is_plain(self, operator: Operator, args: Any, kwargs: Any, result: Any) -> bool:
+        """Process a call on one or two tensors of which no role is known, as most are; return whether it is one."""
+        if operator.is_in_place or not args or not is_inexact(result) or not isinstance(args[0], Tensor):
+            return False
+        one = args[0]
+        other = args[1] if len(args) > 1 and isinstance(args[1], Tensor) else None
+        if len(args) > 2 and any(isinstance(more, Tensor | list | tuple) for more in args[2:]):
+            return False
+        if not is_inexact(one) or (other is not None and not is_inexact(other)) or kwargs:
+            return False
+        view = self.memory.view(one)
+        if view.role is not None or view.axes is None or view.key[1] != result.shape:
+            return False
+        origin = view.cell.origin
+        if origin is None or view.cell.learned:
+            return False
+        axes = view.axes
+        if other is not None:
+            beside = self.memory.view(other)
+            if beside.role is not None or beside.axes is None:
+                return False
+            if beside.cell.learned == LEARNED:
+                origin = self._learned(origin)
+                axes = broadcast((axes, beside.axes), result.shape)
+            elif beside.cell.learned or beside.cell.origin is None or (beside.axes is not axes or _has_copies(axes)):
+                return False
+            elif beside.cell.origin is not origin:
+                origin = join(origin, beside.cell.origin)
+        cell = self.memory.cell(result)
+        cell.origin, cell.learned = origin, 0
+        put(cell, result, axes, None)
+        return True
+
     def _meet(
         self,
         operator: Operator,
@@ -453,19 +494,23 @@ class Rules:
         if spread is not None:
             role = roles[spread]
             others = sum(tensors[at].numel() == result.numel() for at in active)
-            edges = operator.name in _SPREADS and others == 2 and role.two_sided and tensors[spread].shape == result.shape
+            edges = (
+                operator.name in _SPREADS and others == 2 and role.two_sided and tensors[spread].shape == result.shape
+            )
             keeps = edges or (others <= 1 and tensors[spread].numel() == result.numel())
             if role.two_sided or len(active) != 2:
                 self._put(result, axes, role if keeps else None)
                 return
-        if len(active) == 2 and operator.name in _SPREADS and fits:
+        weighs = any(type(role) in (Sampled, Edges) for role in roles)
+        if len(active) == 2 and operator.name in _SPREADS and fits and not weighs:
             one, other = (views[at] for at in active)
-            multiplies, are_two = operator.name == "mul" and spread is None, tensors[active[0]] is not tensors[active[1]]
+            multiplies, are_two = (
+                operator.name == "mul" and spread is None,
+                tensors[active[0]] is not tensors[active[1]],
+            )
             pair = self._pair(one, other, shape, multiplies=multiplies, are_two=are_two)
             if pair is not None:
                 ends = tuple(self._origin(views[at].cell, tensors[at]) for at in active)
-                if type(one.role) is Output and type(other.role) is Output:
-                    pass  # distances of outputs
                 self._put(result, pair[0], Pairs(ends, pair[1] and pair[2]))  # type: ignore[arg-type]
                 return
         self._put(result, axes, self._other_role(operator, tensors, views, result))
@@ -512,7 +557,11 @@ class Rules:
         if type(role) is Noise and len(views) > 1:
             role = next((one for one in roles if type(one) is not Noise), None)
             return role if isinstance(role, _SCALARS) else None
-        return role if alone and isinstance(role, _SCALARS) and operator.name in ("add", "mul", "div", "clamp_min") else None
+        return (
+            role
+            if alone and isinstance(role, _SCALARS) and operator.name in ("add", "mul", "div", "clamp_min")
+            else None
+        )
 
     def _miss(self, reason: str) -> None:
         if (caller := self._watcher.find_caller()) is not None:
@@ -565,7 +614,9 @@ class Rules:
         if view.axes is None or source.ndim != result.ndim:
             return None, role
         same = all(
-            source.shape[at] == result.shape[at] for at, axis in enumerate(view.axes) if letters_of((axis,)) & {"q", "k"}
+            source.shape[at] == result.shape[at]
+            for at, axis in enumerate(view.axes)
+            if letters_of((axis,)) & {"q", "k"}
         )
         return (broadcast((view.axes,), tuple(result.shape)) if same else None), role
 
@@ -679,9 +730,11 @@ class Rules:
                 else:
                     self._sum(at, factors, views, sides, learned, result)
                 return
-        weighs = [_weighs(one, factor, other) for one, factor, other in ((views[0], left, right), (views[1], right, left))]
+        weighs = [
+            _weighs(one, factor, other) for one, factor, other in ((views[0], left, right), (views[1], right, left))
+        ]
         if any(learned) or any(weighs):
-            at = 1 if learned[0] and not learned[1] or (weighs[1] and not any(learned)) else 0
+            at = 1 if (learned[0] and not learned[1]) or (weighs[1] and not any(learned)) else 0
             self._project(at, factors, views, sides, result)
         else:
             self._score(factors, views, sides, result)
@@ -848,7 +901,7 @@ class Rules:
     def _gather(
         self, weights: Weights, matrix: Tensor, axes: Axes, values: Tensor, factor: Any, result: Tensor
     ) -> None:
-        """Collect the slices of one module's heads, as diffusers' attention slicing computes them one after the other."""
+        """Collect the slices of one module's heads, computed one after the other as by diffusers' attention slicing."""
         _, size, start, whole = factor
         key = weights.softmaxes[0].caller, whole, matrix.shape[1:]
         for softmax in weights.softmaxes:
@@ -978,7 +1031,11 @@ class Rules:
             return
         if is_pure(axis, "q"):
             axes, ends = with_letters(axes, "qk", "kq"), (ends[1], ends[0])
-        axes = (*axes[: dim % len(axes)], tuple(one for one in axes[dim] if one[0] == "k"), *axes[dim % len(axes) + 1 :])
+        axes = (
+            *axes[: dim % len(axes)],
+            tuple(one for one in axes[dim] if one[0] == "k"),
+            *axes[dim % len(axes) + 1 :],
+        )
         axes = _with_last_queries(axes)
         self.memory.cell(result).origin = ends[0]
         # In a fully masked row the model has even weights or NaN; the recorded weights are 0.
@@ -1004,7 +1061,7 @@ class Rules:
         role = view.role
         if type(role) is Scores and role.log_of is not None and operator.name == "exp":
             (scores, known), dim = role.log_of
-            self.memory.put(scores, known.axes, known.role)
+            self._put(scores, known.axes, known.role)
             self._soften(scores, dim, result)
             return
         self._elementwise(operator, (source,), {}, result)
@@ -1033,7 +1090,9 @@ class Rules:
         views = [self.memory.view(one) for one in tensors]
         cells = {id(view.cell) for view in views}
         positions = sum(factor[0] == "b" and factor[1] > 1 for axis in views[0].axes or () for factor in axis)
-        letter = "n" if all(one is tensors[0] for one in tensors) else "l" if len(cells) > 1 and positions > 1 else "h"
+        letter = "n" if all(one is tensors[0] for one in tensors) else "l" if len(cells) > 1 and positions > 1 else "s"
+        if any(type(view.role) in (Weights, Scores) for view in views):
+            letter = "b"  # of heads or of texts
 
         def stacked(known: tuple[Axes, ...]) -> Axes:
             axes = broadcast(known, tuple(tensors[0].shape)) if len(known) > 1 else known[0]
@@ -1054,7 +1113,9 @@ class Rules:
             cell.origin = self._origin(views[0].cell, tensors[0]) if cell.learned == MADE else None
         else:
             # The keys of a resampler are those of an image and its own latents.
-            found = [self._origin(view.cell, one) for view, one, has in zip(views, tensors, several, strict=True) if has]
+            found = [
+                self._origin(view.cell, one) for view, one, has in zip(views, tensors, several, strict=True) if has
+            ]
             origin = found[0]
             for other in found[1:]:
                 origin = join(origin, other)
@@ -1080,7 +1141,9 @@ class Rules:
             ends = role.ends
             for at in scored[1:]:
                 ends = join(ends[0], roles[at].ends[0]), join(ends[1], roles[at].ends[1])
-            self._put(result, axes if axes is not None and _is_once(axes) else None, replace(role, ends=ends, log_of=None))
+            self._put(
+                result, axes if axes is not None and _is_once(axes) else None, replace(role, ends=ends, log_of=None)
+            )
             return
         pairs = [role for role in roles if type(role) is Pairs]
         if pairs and pairs[0].two_sided and dim is not None:
@@ -1091,7 +1154,9 @@ class Rules:
             shape = tuple(result.shape[:dim] + result.shape[dim + 1 :])
             pair = paired(one, other, shape) if one is not other else None
             if pair is not None and pair[1] and pair[2]:
-                ends = tuple(self._origin(view.cell, tensor) for view, tensor in zip(views[:2], tensors[:2], strict=True))
+                ends = tuple(
+                    self._origin(view.cell, tensor) for view, tensor in zip(views[:2], tensors[:2], strict=True)
+                )
                 axes = (*pair[0][:dim], (("f", result.shape[dim]),), *pair[0][dim:])
                 self._put(result, axes, Pairs(ends, two_sided=True))  # type: ignore[arg-type]
                 return
@@ -1177,7 +1242,7 @@ class Rules:
         if type(role) is Weights:
             self._put(result, axes, replace(role, source=_source(role, args[0]), blended=True))
             return
-        if axes is not None and "layer" in operator.name or "rms" in operator.name:
+        if (axes is not None and "layer" in operator.name) or "rms" in operator.name:
             last = axes[-1] if axes is not None else ()
             if axes is not None and all(factor[0] == "b" for factor in last):
                 axes = (*axes[:-1], (("f", size_of(last)),))
@@ -1228,7 +1293,9 @@ class Rules:
             is_table = bool(self.memory.cell(source).learned)
             if is_table:
                 self._rows(source, first, result)
-            self._watcher.look_up(first, source, self.origin_of(result).roots if is_table else frozenset(), embeds=False)
+            self._watcher.look_up(
+                first, source, self.origin_of(result).roots if is_table else frozenset(), embeds=False
+            )
             if is_table:
                 return
         self._rearrange(operator, args, kwargs, result)
@@ -1349,6 +1416,7 @@ def _grown(axis: Any, size: int) -> Any:
     return ((letter if letter != "p" else "b", size),)
 
 
+@functools.cache
 def _has_copies(axes: Axes) -> bool:
     return any(factor[0] == "n" for axis in axes for factor in axis)
 
@@ -1365,22 +1433,20 @@ def _of_one_entry(axes: Axes) -> Axes | None:
 
 def _fits(tensors: Sequence[Tensor], result: Tensor) -> bool:
     """Return whether a result has the sizes of an elementwise operator's."""
-    shape = result.shape
-    if not tensors or len(tensors) == 1:
-        return not tensors or tensors[0].shape == shape
-    if all(one.shape == shape for one in tensors):
-        return True
+    return _broadcasts(tuple([one.shape for one in tensors]), result.shape)
+
+
+@functools.cache
+def _broadcasts(shapes: tuple[torch.Size, ...], shape: torch.Size) -> bool:
     try:
-        return torch.broadcast_shapes(*(one.shape for one in tensors)) == shape
+        return not shapes or torch.broadcast_shapes(*shapes) == shape
     except RuntimeError:
         return False
 
 
 def _has_room(one: Tensor, result: Tensor) -> bool:
     """Return whether weights have a dimension of one where their product with others has more."""
-    return one.ndim == result.ndim and any(
-        own == 1 < size for own, size in zip(one.shape, result.shape, strict=True)
-    )
+    return one.ndim == result.ndim and any(own == 1 < size for own, size in zip(one.shape, result.shape, strict=True))
 
 
 def _weighs(view: View, factor: Tensor, other: Tensor) -> bool:

@@ -499,13 +499,16 @@ def _tensors_in(values: tuple[Any, ...]) -> Iterator[Tensor]:
 
 
 class _Run:
-    """A call of the model: what is seen of one that ends in an exception is not all."""
+    """A call of the model, at whose end no attention waits for its output any longer; what is seen of one that ends in
+    an exception is not all.
+    """
 
     def __init__(self, interception: Interception) -> None:
         self._interception = interception
 
     def leave(self, module: nn.Module, args: Any, output: Any) -> None:
         """Process the end of the call."""
+        self._interception.flush()
         if output is None:
             self._interception.forget_run()
 

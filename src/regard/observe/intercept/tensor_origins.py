@@ -12,15 +12,13 @@ import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
-from regard.observe.intercept.call_names_and_products import TorchCall, is_inexact, pair_labels, read_lookup
+from regard.observe.intercept.call_names_and_products import TorchCall, is_inexact, read_lookup
 from regard.observe.intercept.operation_kinds import (
     ADDED,
-    CARRIES_OUTPUT,
     DROPOUTS,
     JOINS,
     LINEAR,
@@ -29,19 +27,14 @@ from regard.observe.intercept.operation_kinds import (
     PRODUCTS,
     RECURRENT,
     SHAPES,
-    SUBTRACTS,
     WRITES,
 )
-from regard.record.missing_attention import DIFFERENCE, LANDMARKS, Caller
 
 __all__ = [
-    "EncoderCall",
     "LearnedTensors",
     "Origin",
     "Origins",
-    "Outputs",
     "crosses",
-    "encoder_of",
     "storage_of",
 ]
 
@@ -207,88 +200,9 @@ def _vectors_of(tensor: Tensor) -> int:
     return tensor.untyped_storage().nbytes() // max(1, tensor.shape[-1] * tensor.element_size())
 
 
-class EncoderCall:
-    """A call of an encoder, whose output is a memory: what a decoder makes of the same tensor is another text."""
-
-    def __init__(self, origins: Origins, hears: Any) -> None:
-        self._origins, self._hears = origins, hears
-
-    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Process the start of the call."""
-
-    def leave(self, module: nn.Module, args: Any, output: Any) -> None:
-        """Process the end of the call."""
-        memory = getattr(output, "last_hidden_state", output[0] if isinstance(output, tuple) and output else None)
-        if isinstance(memory, Tensor):
-            self._origins.begin(memory)
-        if self._hears is not None:
-            self._hears.leave(module, args, output)
-
-
-def encoder_of(model: nn.Module) -> tuple[nn.Module, ...]:
-    """Return the encoder of an encoder–decoder of transformers."""
-    if not getattr(getattr(model, "config", None), "is_encoder_decoder", False) or not hasattr(model, "get_encoder"):
-        return ()
-    encoder: Any = model.get_encoder()  # type: ignore[operator]
-    return (encoder,) if isinstance(encoder, nn.Module) and encoder is not model else ()
-
-
 def storage_of(tensor: Tensor) -> int:
     """Return the storage of a tensor, which views of a parameter (its transpose, a slice) share."""
     try:
         return tensor.untyped_storage().data_ptr()
     except (NotImplementedError, RuntimeError):  # sparse and nested tensors have no storage of their own
         return -1
-
-
-class Outputs:
-    """Records for each tensor the attention calls whose output it is; `withdraw` removes a call, with the reason."""
-
-    def __init__(self, withdraw: Callable[[Any, str], None]) -> None:
-        self._withdraw = withdraw
-        self._tickets = WeakIdKeyDictionary()
-
-    def give(self, output: Any, ticket: object) -> None:
-        """Record the output of an attention call."""
-        output = output[0] if isinstance(output, tuple) and output else output
-        if isinstance(output, Tensor) and ticket is not None:
-            self._tickets[output] = frozenset([ticket])
-
-    def carry(self, call: TorchCall, results: Iterable[Tensor]) -> None:
-        """Process one call that has returned."""
-        if not self._tickets:
-            return
-        known = [one for one in call.tensors if one in self._tickets]
-        if not known:
-            return
-        tickets = frozenset[object]().union(*(self._tickets[one] for one in known))
-        if call.name in SUBTRACTS and len(known) > 1 and not _are_spread(known[0], known[1]):
-            for ticket in tickets:
-                self.take_back(ticket, DIFFERENCE)
-        elif call.name in CARRIES_OUTPUT:
-            for result in results:
-                self._tickets[result] = tickets
-
-    def chains(self, values: Tensor, caller: Caller) -> bool:
-        """Return whether these values are the output of an attention in the same run of the same module, as landmarks
-        are.
-
-        Outputs of another module are ordinary inputs of an attention without projections.
-        """
-        return any(one.caller == caller for one in self._tickets.get(values, ()))
-
-    def chain(self, values: Tensor) -> None:
-        """Process outputs that are the values of another attention."""
-        for ticket in self._tickets[values]:
-            self.take_back(ticket, LANDMARKS)
-
-    def take_back(self, ticket: Any, reason: str) -> None:
-        """Remove a recorded call that turns out not to be attention between tokens."""
-        if ticket is not None:
-            self._withdraw(ticket, reason)
-
-
-def _are_spread(left: Tensor, right: Tensor) -> bool:
-    """Return whether each output is subtracted from each, as for distances, or a single position from itself."""
-    own, others, _ = map(set, pair_labels(left, right) or ("", "", ""))
-    return bool(own - others and others - own) or left.is_set_to(right)
