@@ -177,7 +177,7 @@ CASES = {
         {"keep": "qk", "statistics": [AmongHeads()], "heads": [(0, 1), (0, 2)]},
     ),
     "long": Watched(
-        _sizes(640, batch=2, heads=6),
+        _sizes(640, heads=6, kv_heads=3),  # three heads each on two ranks, not all of a group
         lambda: {"mask": masks.Causal() & masks.Window(100)},
         {"keep": "qk", "statistics": ["distance", "confidence"]},
         rule=_rule_window,
