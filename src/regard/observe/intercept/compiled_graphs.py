@@ -100,6 +100,7 @@ class GraphCompiler:
         return run
 
 
+_KERNELS = {ATTENTION, *FUSED, *REGARD}
 _NAMES = {"attn_bias": "attn_mask", "q": "query", "k": "key", "v": "value"}
 
 
@@ -112,7 +113,7 @@ class _Listener:
 
     def hear(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         """Pass a call to the block, with its arguments by name, while its tensors are still its own."""
-        if operator is not ATTENTION and operator not in FUSED | REGARD:
+        if operator not in _KERNELS:
             return
         given = dict(zip((one.name for one in operator._schema.arguments), args, strict=False)) | kwargs
         given = {_NAMES.get(name, name): one for name, one in given.items()}
@@ -123,8 +124,7 @@ class _Listener:
 
     def _next(self, operator: OpOverload, given: dict[str, Any]) -> GraphAttention | None:
         """Return the site of a call; a compiler takes apart those without a fused kernel before it."""
-        sites = iter(self._sites[self._at :])
-        for site in sites:
+        for site in itertools.islice(self._sites, self._at, None):
             self._at += 1
             if site.reason is None and (site.is_fused or operator is ATTENTION):
                 if site.operator is not (operator if operator in REGARD else None) or not _fits(site, given):
