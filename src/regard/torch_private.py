@@ -12,7 +12,6 @@ from torch import _native_multi_head_attention as native_multi_head_attention
 from torch import _transformer_encoder_layer_fwd as transformer_encoder_layer_fwd
 from torch._C import DisableTorchFunction, ScriptMethod
 from torch._C import _current_graph_task_id as current_graph_task_id
-from torch._C import _dispatch_key_parse as dispatch_key
 from torch._C import _dispatch_keyset_full_after as dispatch_keys_below
 from torch._C import _dispatch_tls_set_dispatch_key_included as include_dispatch_key
 from torch._C import _get_dispatch_mode as get_dispatch_mode
@@ -53,6 +52,26 @@ def get_default_store() -> object:
     from torch.distributed.distributed_c10d import _get_default_store
 
     return _get_default_store()
+
+
+def dispatch_key(name: str) -> Any:
+    """Return the dispatcher key of a name, or None if there is none."""
+    try:
+        return torch._C._dispatch_key_parse(name)
+    except RuntimeError:
+        return None
+
+
+_falls_through: set[str] = set()
+
+
+def let_higher_order_operators_fall_through(key: Any) -> None:
+    """Let operators that take functions (cond, checkpoints) ignore a dispatcher key: its fallback is not theirs."""
+    known = torch._ops._higher_order_ops
+    for name in known.keys() - _falls_through if len(known) != len(_falls_through) else ():
+        operator: Any = known[name]
+        operator.non_fallthrough_keys = operator.non_fallthrough_keys.remove(key)
+        _falls_through.add(name)
 
 
 def isolate_compiled_code(region: int) -> None:
@@ -181,6 +200,7 @@ __all__ = [
     "is_tracing",
     "isolate_compiled_code",
     "learns_outside",
+    "let_higher_order_operators_fall_through",
     "maybe_current_level",
     "native_multi_head_attention",
     "outside_transforms",

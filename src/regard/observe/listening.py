@@ -25,6 +25,7 @@ from regard.torch_private import (
     dispatch_keys_below,
     include_dispatch_key,
     is_torch_function_disabled,
+    let_higher_order_operators_fall_through,
 )
 
 __all__ = [
@@ -74,10 +75,7 @@ _RECURRENT = _operators(
 )
 
 _NAME = "TESTING_ONLY_GenericMode"  # above all keys of tensors and modes; PyTorch leaves it to tests
-try:
-    _KEY = dispatch_key(_NAME)
-except RuntimeError:  # this PyTorch has none of the name
-    _KEY = None
+_KEY = dispatch_key(_NAME)  # None if this PyTorch has none of the name
 _BELOW = None if _KEY is None else dispatch_keys_below(_KEY)
 _registered: list[Library] = []  # once for the process, as long as it lives
 _registering = threading.Lock()
@@ -104,8 +102,11 @@ def unlisten(listener: Listener) -> None:
 
 
 def _include(*, is_heard: bool) -> None:
-    if _KEY is not None:
-        include_dispatch_key(_KEY, is_heard)
+    if _KEY is None:
+        return
+    if is_heard:
+        let_higher_order_operators_fall_through(_KEY)
+    include_dispatch_key(_KEY, is_heard)
 
 
 def is_heard() -> bool:

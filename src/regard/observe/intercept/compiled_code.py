@@ -20,6 +20,7 @@ __all__ = [
     "EAGERLY",
     "following_compiled_code",
     "refuse_compiled",
+    "refuse_packages",
     "refusing_compiled_code",
     "runs_compiled",
     "stance",
@@ -50,6 +51,21 @@ def refuse_compiled(model: nn.Module, *, whole: bool = True, to: str = "watch") 
                 f"this model cannot be {_DONE.get(to, to)}: {which} compiled, and compiled code shows no calls; "
                 f"{before}"
             )
+
+
+def refuse_packages(model: object, to: str = "watch") -> None:
+    """Refuse packages of AOTInductor, and modules that hold one: their kernels are called from C++, which reports none.
+
+    Raises:
+        ObservationError: It is one, or holds one.
+    """
+    modules = model.modules() if isinstance(model, nn.Module) else ()
+    parts = [model, *(one for module in modules for one in vars(module).values())]
+    if any(type(one).__name__ == "AOTICompiledModel" for one in parts):
+        raise ObservationError(
+            f"a package of AOTInductor cannot be {_DONE.get(to, to)}, since its kernels are called from C++, which "
+            "reports none: give the model that it was made of"
+        )
 
 
 _DONE = {"watch": "watched", "tap": "tapped"}

@@ -30,7 +30,6 @@ from torch.fx import GraphModule
 from regard.backends.call_form import read
 from regard.errors import ObservationError
 from regard.observe.call_kinds import CallFromQK
-from regard.observe.intercept.compiled_code import EAGERLY
 from regard.observe.intercept.graph_reading import MATH, GraphAttention, read_graph
 from regard.observe.intercept.torch_attention_calls import Groups, read_sdpa
 from regard.observe.listening import ATTENTION, FUSED, REGARD, can_listen, listen, unlisten
@@ -38,18 +37,19 @@ from regard.torch_private import DisableTorchFunction, OpOverload, isolate_compi
 
 __all__ = ["AROUND", "CompiledBlock", "FrameCompiler", "GraphCompiler", "read_heard"]
 
+AROUND = "around"  # the kind of functions around the model, of which nothing is heard
 _NO_COMPILER = (
     "this compiled code cannot be tapped or watched, since its compiler ({}) cannot be put together with another: "
     "compile the model with torch.compile"
 )
+_EAGERLY = 'put `with torch.compiler.set_stance("force_eager"):` around the block'
 _UNHEARD = "this compiled model cannot be tapped or watched, since {}: {}"
 _CPP = "its kernels are called from C++ (`cpp_wrapper`), which reports none"
 _CUDA_GRAPHS = "it replays CUDA graphs, which call no kernel again"
 _NO_KEY = "this PyTorch has no dispatcher key that could report its kernels"
-_NO_GRAPHS = f'compile it with mode="default", or {EAGERLY}'
-AROUND = "around"  # the kind of functions around the model, of which nothing is heard
-_LOST = f"compiled code did not report its attention as its graph has it ({{}}): {EAGERLY}"
-_BESIDE = f"attends beside an equal call, and compiled code does not show which of them is which: {EAGERLY}"
+_NO_GRAPHS = f'compile it with mode="default", or {_EAGERLY}'
+_LOST = f"compiled code did not report its attention as its graph has it ({{}}): {_EAGERLY}"
+_BESIDE = f"attends beside an equal call, and compiled code does not show which of them is which: {_EAGERLY}"
 
 _regions = getattr(eval_frame, "_next_isolate_recompiles_id", None) or itertools.count()
 
@@ -100,6 +100,7 @@ class GraphCompiler:
         return run
 
 
+_KERNELS = {ATTENTION, *FUSED, *REGARD}
 _NAMES = {"attn_bias": "attn_mask", "q": "query", "k": "key", "v": "value"}
 
 
@@ -110,9 +111,9 @@ class _Listener:
         self._sites, self._block, self._at = sites, block, 0
         self._unheard: list[GraphAttention] = []
 
-    def hear(self, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:
+    def hear(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         """Pass a call to the block, with its arguments by name, while its tensors are still its own."""
-        if operator is not ATTENTION and operator not in FUSED | REGARD:
+        if operator not in _KERNELS:
             return
         given = dict(zip((one.name for one in operator._schema.arguments), args, strict=False)) | kwargs
         given = {_NAMES.get(name, name): one for name, one in given.items()}
@@ -123,20 +124,19 @@ class _Listener:
 
     def _next(self, operator: OpOverload, given: dict[str, Any]) -> GraphAttention | None:
         """Return the site of a call; a compiler takes apart those without a fused kernel before it."""
-        sites = iter(self._sites[self._at :])
-        for site in sites:
+        for site in itertools.islice(self._sites, self._at, None):
             self._at += 1
             if site.reason is None and (site.is_fused or operator is ATTENTION):
-                if site.operator is not (operator if operator in REGARD else None) or not _fits(site.sizes, given):
+                if site.operator is not (operator if operator in REGARD else None) or not _fits(site, given):
                     raise ObservationError(_LOST.format("another call than the next one"))
-                return site if site.is_ordered or operator is ATTENTION else self._miss(site, _BESIDE)
+                if site.is_ordered or operator is ATTENTION:
+                    return site
+                self._unheard.append(replace(site, reason=_BESIDE))
+                return None
             self._unheard.append(site)
         if all(site.reason is not None for site in self._sites):
             return None  # of a compiler's own making, as where it replaces a softmax between two products
         raise ObservationError(_LOST.format("more calls than there are"))
-
-    def _miss(self, site: GraphAttention, reason: str) -> None:
-        self._unheard.append(replace(site, reason=reason))
 
     def end(self) -> None:
         """Pass on what was not heard.
@@ -162,9 +162,11 @@ def read_heard(site: GraphAttention, groups: Groups, call: dict[str, Any]) -> Ca
     return read_sdpa(groups, {**call, "attn_mask": mask})
 
 
-def _fits(sizes: Sequence[tuple[int | None, ...]], given: dict[str, Any]) -> bool:
-    """Return whether a call has these sizes, except for heads of keys that are repeated and widths that are padded."""
-    for size, name, free in zip(sizes, ("query", "key"), (1, 2), strict=True):
+def _fits(site: GraphAttention, given: dict[str, Any]) -> bool:
+    """Return whether a call may be one of a site: widths may be padded, and heads of keys repeated."""
+    if site.flags and site.flags != (bool(given.get("is_causal")), given.get("attn_mask") is not None):
+        return False
+    for size, name, free in zip(site.sizes, ("query", "key"), (1, 2), strict=True):
         tensor = given[name]
         if tensor.is_nested or tensor.ndim != len(size):
             return False
@@ -326,11 +328,11 @@ def _inside(original: Any) -> Any:
 def _why_unheard(inner: Any, model: nn.Module) -> str | None:
     """Return why nothing would be heard of what a compiler makes of a model."""
     if not can_listen():
-        return _UNHEARD.format(_NO_KEY, EAGERLY)
+        return _UNHEARD.format(_NO_KEY, _EAGERLY)
     inductor: Any = sys.modules.get("torch._inductor.config")
     chosen = getattr(inner, "config", {})
     if chosen.get("cpp_wrapper", inductor is not None and inductor.cpp_wrapper):
-        return _UNHEARD.format(_CPP, f"compile it without, or {EAGERLY}")
+        return _UNHEARD.format(_CPP, f"compile it without, or {_EAGERLY}")
     replays = chosen.get("triton.cudagraphs", inductor is not None and inductor.triton.cudagraphs)
     replays = replays or getattr(inner, "compiler_name", None) == "cudagraphs"
     if replays and any(one.is_cuda for one in model.parameters()):

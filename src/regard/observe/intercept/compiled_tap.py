@@ -3,6 +3,7 @@
 `compiled_graphs.py` has what listens; compilers are kept for each model, whatever heads are tapped.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -77,6 +78,7 @@ class CompiledTap(CompiledBlock):
         place = self._sites.of_compiled(name, module, q.shape[1])
         if (place.heads or not self._steps.is_placed) and not q.shape[1] % k.shape[1]:
 
+            @functools.cache
             def known() -> CallFromQK:
                 return read_heard(site, groups, call)
 

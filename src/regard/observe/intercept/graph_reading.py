@@ -5,6 +5,7 @@ takes apart a softmax between two products, and PyTorch's kernel where it has no
 operator is not looked into, except for checkpoints.
 """
 
+import functools
 import math
 import re
 from collections.abc import Iterator, Sequence
@@ -58,7 +59,6 @@ _FASTS = {"_native_multi_head_attention", "_transformer_encoder_layer_fwd", "mul
 _ATTENDS = re.compile(r"flash|attention|sdpa|attn_(func|fwd|forward|varlen)|mha_(fwd|forward)", re.IGNORECASE)
 _KNOWN = {"torch", "_operator", "operator", "builtins", "math", "einops"}  # libraries whose functions are seen whole
 _CHECKPOINTS = {"tag_activation_checkpoint", "wrap_activation_checkpoint"}  # each runs its graph once
-_ACTIVATES = DROPOUTS | LINEAR | PRODUCTS | {"__setitem__"}  # projections of parameters are activations
 _CARRIES_LATENTS = (SHAPES | LINEAR | NORMS | DROPOUTS | {"repeat", "tile"}) - {"embedding", "__getitem__"}
 
 
@@ -72,6 +72,7 @@ class GraphAttention:
     cross: bool | None = None
     has_blind_rows: bool = False  # whether regard has opened the mask of queries that see nothing
     is_fused: bool = True  # whether PyTorch has a fused kernel for it, which a compiler keeps
+    flags: tuple[bool, ...] = ()  # whether it is causal, and whether it has a mask, of PyTorch's kernel
     is_ordered: bool = True  # whether no compiler may run an equal call in its place
     reason: str | None = None
 
@@ -84,153 +85,123 @@ def read_graph(graph: GraphModule, inputs: Sequence[Any]) -> list[GraphAttention
         if isinstance(given, nn.Parameter) or "_buffers_" in str(node.target):
             reading.learned.add(node)
     found = list(reading.read(graph))
-    inside = next((one.reason for one in found if one.reason is not None and one.reason == reading.inside), None)
-    return found if inside is None else [replace(one, reason=inside) for one in found]
-
-
-@dataclass(frozen=True)
-class _Source:
-    """What a tensor was made of: activations that the graph does not compute from others, and single learned vectors
-    among its positions, such as a class token; whether parameters contributed to it.
-    """
-
-    roots: frozenset[Node]
-    is_learned: bool = False
-    vectors: frozenset[Node] = frozenset()
+    found = [replace(one, is_ordered=one not in reading.unordered) for one in found]
+    return found if reading.inside is None else [replace(one, reason=reading.inside) for one in found]
 
 
 @dataclass(eq=False)
 class _Reading:
-    """What became of the tensors of a graph so far."""
+    """What became of the tensors of a graph so far.
 
-    learned: set[Node] = field(default_factory=set)  # parameters, and what is computed of them without a projection
+    The roots of a tensor are the activations that it was made of and that the graph does not compute from others: an
+    input, rows of a table, learned latents. An attention's output has those of its queries, whose positions it has.
+    """
+
+    learned: set[Node] = field(default_factory=set)  # parameters, and what is computed of them alone
+    unordered: set[GraphAttention] = field(default_factory=set)  # calls that do not depend on an equal one
     inside: str | None = None  # why calls of the graph cannot be told from those inside another operator
-    _constants: set[Node] = field(default_factory=set)  # what is computed of parameters alone
-    _sources: dict[Node, _Source] = field(default_factory=dict)
+    _roots: dict[Node, frozenset[Node]] = field(default_factory=dict)
+    _projected: set[Node] = field(default_factory=set)  # what parameters contributed to
     _scores: set[Node] = field(default_factory=set)
     _exponentials: set[Node] = field(default_factory=set)
-    _before: dict[Node, int] = field(default_factory=dict)  # the attention that a node depends on, as bits
-    _calls: list[tuple[Any, ...]] = field(default_factory=list)
+    _calls: list[GraphAttention] = field(default_factory=list)
+    _before: dict[Node, int] = field(default_factory=dict)  # the calls that a node depends on, as bits
 
     def read(self, graph: GraphModule) -> Iterator[GraphAttention]:
         """Follow the nodes of a graph, and yield those that attend."""
         for node in graph.graph.nodes:
             if node.op == "get_attr":
                 self.learned.add(node)
-            if node.op in ("call_function", "call_method"):
-                self._before[node] = 0
-                for one in node.all_input_nodes:
-                    self._before[node] |= self._before.get(one, 0)
-                yield from self._read(graph, node)
-
-    def _read(self, graph: GraphModule, node: Node) -> Iterator[GraphAttention]:
-        if node.op == "call_function" and (call := _call_of(node)) is not None:
-            yield self._attention(node, call)
-            return
-        if _name(node) in _CHECKPOINTS and isinstance(node.args[0], Node):
-            yield from self._checkpoint(graph.get_submodule(str(node.args[0].target)), node)
-            return
-        if (reason := self._unseen(graph, node)) is not None:
-            yield GraphAttention(_modules(node), reason=reason)
-        self._follow(node)
+            if node.op not in ("call_function", "call_method"):
+                continue
+            self._before[node] = functools.reduce(
+                int.__or__, (self._before.get(one, 0) for one in node.all_input_nodes), 0
+            )
+            if node.op == "call_function" and (call := _call_of(node)) is not None:
+                yield self._attention(node, call)
+            elif _name(node) in _CHECKPOINTS and isinstance(node.args[0], Node):
+                yield from self._checkpoint(graph.get_submodule(str(node.args[0].target)), node)
+            else:
+                if (reason := self._unseen(graph, node)) is not None:
+                    yield GraphAttention(_modules(node), reason=reason)
+                self._follow(node)
 
     def _checkpoint(self, part: Any, node: Node) -> Iterator[GraphAttention]:
-        """Read the graph of a checkpoint, whose result has the source of its first output."""
+        """Read the graph of a checkpoint, whose result has the roots of its first output."""
         places = [one for one in part.graph.nodes if one.op == "placeholder"]
         for place, given in zip(places, node.args[1:], strict=False):
             if isinstance(given, Node):
-                self._before[place] = self._before.get(given, 0)
-                self._sources[place] = self._source(given)
-                for known in (self.learned, self._constants):
-                    known |= {place} if given in known else set()
-        for one in self.read(part):
-            yield one if one.modules else replace(one, modules=_modules(node))
-        output = next(one for one in part.graph.nodes if one.op == "output").all_input_nodes
-        for one in output:
-            self._before[node] |= self._before.get(one, 0)
-        if output:
-            self._sources[node] = self._source(output[0])
+                self._copy(given, place)
+        yield from self.read(part)
+        for one in next(one for one in part.graph.nodes if one.op == "output").all_input_nodes[::-1]:
+            self._copy(one, node)
+
+    def _copy(self, one: Node, other: Node) -> None:
+        """Let a tensor be the same as another."""
+        self._before[other] = self._before.get(other, 0) | self._before.get(one, 0)
+        self._roots[other] = self._roots_of(one)
+        for known in (self.learned, self._projected):
+            known |= {other} if one in known else set()
 
     def _attention(self, node: Node, call: dict[str, Any]) -> GraphAttention:
         q, k = call["query"], call["key"]
-        ends = self._sources[node], _ = self._source(q), self._source(k)
+        roots, others = self._roots[node], _ = self._roots_of(q), self._roots_of(k)
+        self._projected |= {node} if q in self._projected else set()
         if _example(q).is_nested:
             return GraphAttention(_modules(node), reason=_NESTED)
-        operator = node.target if node.target in REGARD else None
-        sizes = tuple(tuple(n if isinstance(n, int) else None for n in _example(one).shape) for one in (q, k))
-        alike, before = (operator, sizes), self._before[node]
-        is_ordered = all(other != alike or before >> at & 1 for at, other in enumerate(self._calls))
-        self._before[node] |= 1 << len(self._calls)
-        self._calls.append(alike)
-        return GraphAttention(
+        own = node.target if node.target in REGARD else None
+        learns = any(one in self._projected or one in self.learned for one in (q, k))
+        found = GraphAttention(
             _modules(node),
-            operator,
-            sizes,
-            cross=_crosses(*ends),
-            has_blind_rows=operator is None and _is_opened(q),
+            own,
+            tuple(tuple(n if isinstance(n, int) else None for n in _example(one).shape) for one in (q, k)),
+            flags=() if len(call) == 2 else (bool(call.get("is_causal")), call.get("attn_mask") is not None),
+            cross=False if roots & others else True if learns else None,
+            has_blind_rows=own is None and _is_opened(q),
             is_fused=len(call) == 2 or _is_fused(call),
-            is_ordered=is_ordered,
         )
+        for at, other in enumerate(self._calls):
+            equal = (other.operator, other.sizes, other.flags) == (own, found.sizes, found.flags)
+            self.unordered |= {other, found} if equal and not self._before[node] >> at & 1 else set()
+        self._before[node] |= 1 << len(self._calls)
+        self._calls.append(found)
+        return found
 
-    def _source(self, node: Node) -> _Source:
-        """Return the source of a tensor; one of which nothing is known is a root itself."""
-        return self._sources.setdefault(node, _Source(frozenset([node]), node in self.learned))
+    def _roots_of(self, node: Node) -> frozenset[Node]:
+        """Return the roots of a tensor; one of which nothing is known is a root itself."""
+        return self._roots.setdefault(node, frozenset([node]))
 
     def _follow(self, node: Node) -> None:
-        """Find the source of a result, and whether it is made of scores."""
+        """Find the roots of a result, and whether it is made of scores."""
         name, inputs = _name(node), [one for one in node.all_input_nodes if _tensors(one)]
         floating = [one for one in inputs if any(map(is_inexact, _tensors(one)))]
-        made = [node, *self._written(node)] if name.endswith("_") or name == "__setitem__" else [node]
-        if inputs and all(one in self._constants or one in self.learned for one in inputs):
-            self._constants.add(node)
-            if name not in _ACTIVATES and all(one in self.learned for one in inputs):
-                self.learned.add(node)
-        if origins := self._origins(name, floating):
-            roots, vectors = (
-                frozenset().union(*(getattr(self._source(one), part) for one in origins))
-                for part in ("roots", "vectors")
-            )
-            if name in JOINS:
-                vectors |= frozenset().union(
-                    *(self._source(one).roots for one in floating if one in self.learned and _vectors(one) == 1)
-                )
-            is_learned = any(one in self.learned or self._source(one).is_learned for one in (*origins, *floating))
-            for one in made:
-                own = self._source(one).roots if one is not node else frozenset[Node]()
-                self._sources[one] = _Source(roots | own, is_learned, vectors)
-        active = [one for one in floating if one not in self._constants and one not in self.learned]
-        if name in PRODUCTS and len(active) > 1:
+        if inputs and all(one in self.learned for one in inputs):
+            self.learned.add(node)
+        if any(one in self.learned or one in self._projected for one in floating):
+            self._projected.add(node)
+        if made_of := self._made_of(name, floating):
+            self._roots[node] = frozenset[Node]().union(*map(self._roots_of, made_of))
+            if (name.endswith("_") or name == "__setitem__") and isinstance(node.args[0], Node):  # it is written
+                self._roots[node.args[0]] = self._roots_of(node.args[0]) | self._roots[node]
+        if name in PRODUCTS and sum(one not in self.learned for one in floating) > 1:
             self._scores.add(node)
         elif name not in LINEAR | PRODUCTS | SOFTMAXES and any(one in self._scores for one in inputs):
             self._scores.add(node)
             if name.startswith("exp") or any(one in self._exponentials for one in inputs):
                 self._exponentials.add(node)
 
-    def _origins(self, name: str, floating: list[Node]) -> list[Node]:
-        """Return the arguments whose source the result of a function has."""
-        if name in SHAPES:
-            floating = floating[:1]
+    def _made_of(self, name: str, floating: list[Node]) -> list[Node]:
+        """Return the arguments whose roots the result of a function has."""
+        floating = floating[:1] if name in SHAPES else floating
         active = [one for one in floating if one not in self.learned]
         if not active:
             return floating[:1] if name in _CARRIES_LATENTS else []
-        if name in RECURRENT:
-            return active[:1]
-        if name in PRODUCTS or name in LINEAR:
+        if name in PRODUCTS or name in LINEAR or name in RECURRENT:
             return active[1:2] if name in ADDED and len(active) > 2 else active[:1]
         if name in JOINS:  # the keys of a resampler are those of an image and its own latents
-            return [one for one in floating if one not in self.learned or _vectors(one) > 1]
-        if name in WRITES:
-            return active
-        most = max(_count(one) for one in active)
-        return [one for one in active if _count(one) == most]  # not what is broadcast over them
-
-    def _written(self, node: Node) -> list[Node]:
-        """Return the tensors that a function writes: its first argument, and those of which that is a view."""
-        found, one = list[Node](), node.args[0] if node.args else None
-        while isinstance(one, Node) and one not in found:
-            found.append(one)
-            one = one.args[0] if one.args and _name(one) in SHAPES else None
-        return found
+            return floating
+        most = 0 if name in WRITES else max(map(_count, active))
+        return [one for one in active if _count(one) >= most]  # not what is broadcast over them
 
     def _unseen(self, graph: GraphModule, node: Node) -> str | None:
         """Return why the attention that a node computes cannot be seen, or None if it computes none."""
@@ -252,13 +223,6 @@ class _Reading:
         if callable(target) and library not in _KNOWN:
             return _UNKNOWN.format(f"{target.__module__}.{name}")
         return None
-
-
-def _crosses(queries: _Source, keys: _Source) -> bool | None:
-    """Return whether keys and queries have different sources; None if a function received both and computed neither."""
-    if not queries.roots.isdisjoint(keys.roots | keys.vectors):  # a class token attends to itself and to patches
-        return False
-    return True if queries.is_learned or keys.is_learned else None
 
 
 def _attends(part: Any) -> bool:
@@ -313,20 +277,10 @@ def _count(node: Node) -> int:
     return max(math.prod(_sizes(one)) for one in _tensors(node))
 
 
-def _vectors(node: Node) -> int:
-    """Return the number of vectors that a tensor has, before one is broadcast."""
-    sizes = [_sizes(one) for one in _tensors(node)]
-    while _name(node) in ("expand", "repeat", "tile", "expand_as", "view", "reshape") and isinstance(
-        node.args[0], Node
-    ):
-        node = node.args[0]
-        sizes = [_sizes(one) for one in _tensors(node)]
-    return math.prod(sizes[0][:-1]) if sizes and len(sizes[0]) > 1 else 0
-
-
 def _is_opened(q: Node) -> bool:
-    """Return whether regard's backend has filled the queries that see nothing with −0, and let the mask show them all."""
-    return _name(q) == "masked_fill" and q.args[2] == 0.0 and math.copysign(1.0, q.args[2]) < 0  # type: ignore[arg-type]
+    """Return whether regard's backend has filled queries that see nothing with −0, and opened the mask for them."""
+    fill: Any = q.args[2] if _name(q) == "masked_fill" else None
+    return fill == 0.0 and math.copysign(1.0, fill) < 0
 
 
 def _is_fused(call: dict[str, Any]) -> bool:
