@@ -87,7 +87,8 @@ class Learned:
         found = []
         for one in parts_of(model):
             own = one.__dict__
-            found.append((own["training"], len(own["_forward_hooks"]), len(own["_forward_pre_hooks"]), "forward" in own))
+            hooks = len(own["_forward_hooks"]), len(own["_forward_pre_hooks"])
+            found.append((own.get("training"), hooks, "forward" in own))
         return hash(tuple(found))
 
     @property
@@ -125,7 +126,8 @@ def learned_of(model: nn.Module) -> Learned:
 
 def signature_of(name: str, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
     """Return the kind of a call: what decides which way a module's code takes, but for the sizes of its tensors."""
-    modes = torch.is_inference_mode_enabled(), torch.is_autocast_enabled(), module.training
+    autocast = torch.is_autocast_enabled("cpu"), torch.is_autocast_enabled("cuda")
+    modes = module.training, torch.is_inference_mode_enabled(), autocast
     return name, modes, tuple(map(_kind, args)), tuple((key, _kind(one)) for key, one in kwargs.items())
 
 

@@ -11,7 +11,6 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from regard.hooks import HEARING
@@ -72,7 +71,7 @@ class Follower(TorchDispatchMode):
 
     def start(self) -> None:
         """Follow this thread from now on."""
-        if self._is_active and not includes_python_key():  # the inference mode in which it was started has ended
+        if self._is_active and not self.depth and not includes_python_key():  # the inference mode in which it was started has ended
             self._pop()
         if not self._is_active:
             push_dispatch_mode(self)
@@ -118,7 +117,7 @@ class Follower(TorchDispatchMode):
         if HEARING.inside or current_graph_task_id() != -1:
             return _run(func, args, kwargs or {})
         kwargs = kwargs or {}
-        if (types and any(issubclass(kind, FakeTensor) for kind in types)) or is_tracing():
+        if (types and any(kind.__name__ == "FakeTensor" for kind in types)) or is_tracing():
             return _run(func, args, kwargs)
         found = self._operators.get(func)
         if found is None:

@@ -15,11 +15,10 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-import torch._functorch.eager_transforms
-import torch._functorch.vmap
 from torch import Tensor
 
 from regard.observe.call_kinds import CallFromWeights
@@ -67,7 +66,7 @@ from regard.torch_private import maybe_current_level
 __all__ = ["Rules", "Watcher"]
 
 _EINSUM = torch.functional.einsum.__code__
-_TRANSFORMS = {torch._functorch.vmap.__file__, torch._functorch.eager_transforms.__file__}
+_TRANSFORMS = {str(Path(torch.__file__).parent / "_functorch" / name) for name in ("vmap.py", "eager_transforms.py")}
 _SPREADS = {"mul", "add", "sub", "rsub"}
 _KEEPS_OUTPUT = {"mul", "div"}
 _SCALARS = (Shares, Sampled, Sums, Noise, Edges)  # what a number added or multiplied leaves as it is
@@ -94,6 +93,10 @@ class Watcher(Protocol):
 
     def functional_call(self, ends: tuple[Origin, Origin]) -> WatchedCall | None:
         """Return the call of F.multi_head_attention_forward that has computed scores, if it has."""
+        ...
+
+    def note_nothing(self) -> None:
+        """Count a softmax over scores of no queries or no keys, of which there is nothing to record."""
         ...
 
     def look_up(self, ids: Tensor, table: Tensor, roots: frozenset[int], *, embeds: bool) -> None:
@@ -989,7 +992,9 @@ class Rules:
     def _soften(self, scores: Tensor, dim: int, result: Tensor) -> None:
         """Process a softmax."""
         if not result.ndim or not result.numel():
-            return  # no queries or no keys: nothing to record
+            if result.ndim and type(self.memory.view(scores).role) is Scores:
+                self._watcher.note_nothing()
+            return
         view = self.memory.view(scores)
         self._derived(scores, view, result)
         role, axes = view.role, view.axes

@@ -445,6 +445,12 @@ class Interception(WatchingMode):
         cross = crosses(*ends)
         return call if cross is None else call.having(cross=cross)
 
+    def note_nothing(self) -> None:
+        """Count a softmax over scores of no queries or no keys, of which there is nothing to record."""
+        if self._recorder.locate():
+            self._is_by_hand()
+            self._recorder.calls += 1
+
     def look_up(self, ids: Tensor, table: Tensor, roots: frozenset[int], *, embeds: bool) -> None:
         """Process an embedding: other ids than those of the model's call make another input."""
         self._recorder.locate()  # a run may begin with it
