@@ -71,7 +71,8 @@ class Follower(TorchDispatchMode):
 
     def start(self) -> None:
         """Follow this thread from now on."""
-        if self._is_active and not self.depth and not includes_python_key():  # the inference mode in which it was started has ended
+        # The inference mode in which it was started has ended.
+        if self._is_active and not self.depth and not includes_python_key():
             self._pop()
         if not self._is_active:
             push_dispatch_mode(self)
@@ -177,9 +178,8 @@ class Follower(TorchDispatchMode):
 
     def _decomposes(self, func: Any, args: Any) -> bool:
         """Return whether an operator is one of several parts for these tensors (in inference mode it comes as one)."""
-        tensor = next((one for one in args if isinstance(one, Tensor)), None)
-        if tensor is None and args and isinstance(args[0], list | tuple):
-            tensor = next((one for one in args[0] if isinstance(one, Tensor)), None)
+        flat = (one for part in args for one in (part if isinstance(part, list | tuple) else (part,)))
+        tensor = next((one for one in flat if isinstance(one, Tensor)), None)
         if tensor is None or tensor.is_nested or tensor.layout is not torch.strided:
             return False
         kind = tensor.device.type.upper()

@@ -209,10 +209,11 @@ class Interception(WatchingMode):
         if self.follow(self._key not in self._learned.scripts or not self._script.is_heard):
             self._script = Script(is_read_first=self._is_reading)
             self.follow(True)
-            given = (one for one in _tensors_in((args, tuple(kwargs.values()))) if one.is_floating_point())
-            self._other_input = {root for one in given for root in self.follower.rules.origin_of(one).roots}
-            self._other_input -= self._own_input
-            self._own_input = set()
+            if self.hears is not None:
+                given = (one for one in _tensors_in((args, tuple(kwargs.values()))) if one.is_floating_point())
+                self._other_input = {root for one in given for root in self.follower.rules.origin_of(one).roots}
+                self._other_input -= self._own_input
+                self._own_input = set()
         if self.hears is not None:
             self.hears.begin(calls)
             if modes_above_watches():  # a rank embeds its own positions
