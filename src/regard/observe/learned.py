@@ -93,8 +93,11 @@ class Learned:
 
     @property
     def is_read_first(self) -> bool:
-        """Whether all kinds of calls so far are heard from their beginning."""
-        return bool(self.scripts) and all(one.is_heard and one.is_read_first for one in self.scripts.values())
+        """Whether all kinds of calls so far are heard from their beginning, and attend: where parts of the model are
+        called one by one, what is between them matters too.
+        """
+        scripts = self.scripts.values()
+        return bool(scripts) and all(one.is_heard and one.is_read_first and one.calls for one in scripts)
 
     def settings(self) -> Hashable:
         """Return the implementations of attention that the model's configurations name."""
