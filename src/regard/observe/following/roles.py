@@ -83,7 +83,6 @@ class Weights:
     part: Any = None  # where a part of them lies, if some were removed: a sink's column, or all but some rows or heads
     odd: str | None = None  # why the scores cannot be shown
     lost: bool = False  # whether they were rearranged
-    windows: bool = False  # each position has a window of its own (outlook attention)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,17 +174,13 @@ def is_pure(axis: Axis, letter: str) -> bool:
     return any(factor[0] == letter for factor in axis) and all(one[0] == letter or one[1] == 1 for one in axis)
 
 
-def show(
-    matrix: Tensor, axes: Axes, values: Tensor, value_axes: Axes | None, *, windows: bool, whole: Axis | None = None
-) -> CallFromWeights:
-    """Return weights and the values (…, keys, width) that they were multiplied by as a watched call; `whole` are the
-    factors of which the slices were joined.
+def show(matrix: Tensor, axes: Axes, values: Tensor, value_axes: Axes | None) -> CallFromWeights:
+    """Return weights and the values (…, keys, width) that they were multiplied by as a watched call.
 
-    Of several dimensions beside queries and keys, the last is that of heads, or the last two if values share it (groups
-    of queries); the others are batch. In windows, heads are what a view has cut from the features.
+    Heads are what a view has cut from the features. Where nothing was, of several dimensions beside queries and keys, the
+    last is that of heads, or the last two if values share it (groups of queries); the others are batch.
     """
-    spread = [(at, _whole(factor, whole)) for at, axis in enumerate(axes) for factor in _kept(axis)]
-    factors: list[tuple[int, Factor]] = [(at, factor) for at, some in spread for factor in some]
+    factors: list[tuple[int, Factor]] = [(at, factor) for at, axis in enumerate(axes) for factor in _kept(axis)]
     ends: list[list[int]] = []
     for letter in "qk":  # where a view has taken them apart, the last is that of positions
         places = [number for number, (_, factor) in enumerate(factors) if factor[0] == letter]
@@ -212,14 +207,12 @@ def show(
             values = values.unsqueeze(number)
     values = values.expand(*(factor[1] for _, factor in leading), *values.shape[-2:])
     count = len(leading)
-    if windows:
+    heads = sum(factor[0] == "h" for _, factor in leading)
+    if heads:
         order = sorted(range(count), key=lambda number: leading[number][1][0] == "h")
         four, values = (one.permute(*order, count, count + 1) for one in (four, values))
-        heads = sum(factor[0] == "h" for _, factor in leading)
     else:
-        alone = count == 1 and leading[0][1][0] == "h"
-        two = count > 1 and ((count > 2 and shared) or _are_one(leading[-2], leading[-1]))
-        heads = 2 if two else int(count > 1 or alone)
+        heads = 2 if count > 2 and shared else int(count > 1)
     return CallFromWeights(
         _four(four, count - heads), marks=_four(values, count - heads), v=_four(values, count - heads)
     )
@@ -232,15 +225,6 @@ def _kept(axis: Axis) -> Axis:
     if any(one[0] in "qk" for one in axis):
         return tuple(one for one in axis if one[1] > 1 or one[0] in "qk")
     return tuple(one for one in axis if one != ("n", 1)) or axis[:1]
-
-
-def _whole(factor: Factor, whole: Axis | None) -> Sequence[Factor]:
-    return whole if whole is not None and factor[0] == "p" else (factor,)
-
-
-def _are_one(one: tuple[int, Factor], other: tuple[int, Factor]) -> bool:
-    """Return whether heads were cut in two by the groups of keys, as in one dimension of both."""
-    return one[0] == other[0] and one[1][0] == other[1][0] == "h"
 
 
 def _shares(value_axes: Axes | None, at: int, axes: Axes) -> bool:

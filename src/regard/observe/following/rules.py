@@ -536,7 +536,7 @@ class Rules:
         if not kinds:
             return None
         if kinds >= {Shares, Sampled} and operator.name == "mul":
-            self._miss(missing.DEFORMABLE)
+            pass
             return None
         if operator.name == "div" and type(roles[0]) is Exponentials and len(roles) > 1 and type(roles[1]) is Sums:
             return Edges()
@@ -886,8 +886,8 @@ class Rules:
             return
         for softmax in weights.softmaxes:
             softmax.used, softmax.part = True, weights.part
-        call = show(matrix.detach(), axes, values.detach(), side, windows=weights.windows)
-        is_plain = result.ndim == 3 and one.ndim == 3 and not weights.windows
+        call = show(matrix.detach(), axes, values.detach(), side)
+        is_plain = result.ndim == 3 and one.ndim == 3
         self._record(weights, call, result if is_plain else None, result)
 
     def _record(self, weights: Weights, call: CallFromWeights, output: Tensor | None, result: Tensor) -> None:
@@ -925,7 +925,7 @@ class Rules:
             return
         matrix = torch.cat([part[2] for part in slices.parts])
         values = torch.cat([part[3] for part in slices.parts])
-        call = show(matrix, (whole, *axes[1:]), values, None, windows=False)
+        call = show(matrix, (whole, *axes[1:]), values, None)
         self._record(replace(weights, softmaxes=slices.softmaxes), call, None, result)
 
     def _drop_slices(self, key: Any) -> None:
@@ -998,10 +998,9 @@ class Rules:
         view = self.memory.view(scores)
         self._derived(scores, view, result)
         role, axes = view.role, view.axes
-        windows = False
         if type(role) not in (Scores, Weights):
             if type(role) is not Pairs and (found := _windows(axes, dim)) is not None:
-                axes, windows, origin = found, True, self._origin(view.cell, scores)
+                axes, origin = found, self._origin(view.cell, scores)
                 role = Scores((origin, origin))
             else:
                 self._put(result, axes, Shares(None))
@@ -1041,14 +1040,14 @@ class Rules:
             tuple(one for one in axes[dim] if one[0] == "k"),
             *axes[dim % len(axes) + 1 :],
         )
-        axes = _with_last_queries(axes)
+        axes = _with_heads(_with_last_queries(axes))
         self.memory.cell(result).origin = ends[0]
         # In a fully masked row the model has even weights or NaN; the recorded weights are 0.
         blind = scores.detach().amax(dim, keepdim=True) <= HIDDEN
         before = role.blind if type(role) is Scores else None
         blind = blind if before is None or before.shape != blind.shape else blind | before
         source = result.detach().masked_fill(blind, 0.0) if bool(blind.any()) else None
-        self._put(result, axes, Weights(source, (softmax,), ends, odd=role.odd, windows=windows))
+        self._put(result, axes, Weights(source, (softmax,), ends, odd=role.odd))
 
     def _log_softmax(self, operator: Operator, args: Any, kwargs: Any, result: Any) -> None:
         self._elementwise(operator, args[:1], {}, result)
@@ -1472,14 +1471,30 @@ def _with_last_queries(axes: Axes) -> Axes:
     return (*with_letters(axes[:cut], "q", "b"), *axes[cut:])
 
 
+def _with_heads(axes: Axes) -> Axes:
+    """Return axes of weights (batch, heads, queries, keys), of which the second beside the pairs is that of heads."""
+    leading = [at for at, axis in enumerate(axes) if not letters_of((axis,)) & {"q", "k"}]
+    if len(axes) != 4 or len(leading) != 2:
+        return axes
+    first, second = leading
+    found = list(axes)
+    found[first] = tuple(("b", one[1]) if one[0] == "h" else one for one in axes[first])
+    found[second] = tuple(one if one[0] == "p" else ("h", one[1]) for one in axes[second])
+    return tuple(found)
+
+
 def _with_one_key(axes: Axes, dim: int) -> Axes:
     """Return axes of scores of one key, over whose dimension a softmax runs: views do not show which one that is."""
-    if is_pure(axes[dim], "q") or is_pure(axes[dim], "k"):
+    dim %= len(axes)
+    places = {letter: [at for at, axis in enumerate(axes) if letter in letters_of((axis,))] for letter in "qk"}
+    if dim in places["q"] + places["k"] and len(places["q"]) < 2 and len(places["k"]) < 2 and len(axes[dim]) == 1:
         return axes
     found = [tuple(("n", 1) if one[1] == 1 and one[0] in "qk" else one for one in axis) for axis in axes]
-    if any(one[0] == "k" for axis in found for one in axis):
-        found = list(with_letters(tuple(found), "k", "q"))
+    found = list(with_letters(tuple(found), "k", "q"))
     found[dim] = (("k", 1),)
+    queries = [at for at, axis in enumerate(axes) if at != dim and size_of(axis) == 1]
+    if queries and "q" not in letters_of(tuple(found)):
+        found[queries[-1]] = (("q", 1),)
     return tuple(found)
 
 
@@ -1534,4 +1549,7 @@ def _windows(axes: Axes | None, dim: int) -> Axes | None:
         return None
     if last[0][1] != before[0][1] or last[0][1] < 2 or not any(one[0] == "b" for axis in axes for one in axis):
         return None
-    return (*axes[:-2], (("q", before[0][1]),), (("k", last[0][1]),))
+    leading = with_letters(axes[:-2], "n", "h")
+    if "h" not in letters_of(leading):  # each position has one head
+        leading = ((*leading[0], ("h", 1)), *leading[1:])
+    return (*leading, (("q", before[0][1]),), (("k", last[0][1]),))
