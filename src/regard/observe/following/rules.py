@@ -18,6 +18,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -1443,8 +1444,8 @@ def _fits(tensors: Sequence[Tensor], result: Tensor) -> bool:
 @functools.cache
 def _broadcasts(shapes: tuple[torch.Size, ...], shape: torch.Size) -> bool:
     try:
-        return not shapes or torch.broadcast_shapes(*shapes) == shape
-    except RuntimeError:
+        return not shapes or np.broadcast_shapes(*shapes) == tuple(shape)  # PyTorch's own loads its compiler
+    except ValueError:
         return False
 
 
