@@ -537,7 +537,7 @@ class Rules:
         if not kinds:
             return None
         if kinds >= {Shares, Sampled} and operator.name == "mul":
-            pass
+            self._miss(missing.DEFORMABLE)
             return None
         if operator.name == "div" and type(roles[0]) is Exponentials and len(roles) > 1 and type(roles[1]) is Sums:
             return Edges()
