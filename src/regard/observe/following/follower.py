@@ -22,8 +22,8 @@ from regard.record.missing_attention import KERNEL_REASON
 from regard.tensors import unwrapped
 from regard.torch_private import (
     OpOverload,
-    includes_python_key,
     current_graph_task_id,
+    includes_python_key,
     is_tracing,
     maybe_current_level,
     pop_dispatch_mode,
