@@ -9,7 +9,7 @@ import weakref
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -143,4 +143,4 @@ def _kind(one: Any) -> Hashable:
         return type(one), tuple((str(key), _kind(value)) for key, value in one.items())
     if isinstance(one, tuple | list):
         return type(one), tuple(map(_kind, one)) if len(one) < 8 else len(one)
-    return type(one)
+    return cast(Hashable, type(one))

@@ -231,7 +231,7 @@ class _Rows:
     """
 
     def __init__(self, call: WatchedCall, start: int, shift: int) -> None:
-        """Take a call that has memory of its own; `start` and `shift` are the first of the record's rows and columns."""
+        """Take a call with memory of its own; `start` and `shift` are the first of the record's rows and columns."""
         self.call: WatchedCall | None = call
         self.start, self.shift, self.queries = start, shift, call.queries
         self.pairs = call.batch * call.heads * call.queries * call.keys

@@ -95,7 +95,7 @@ class Locator:
         self.run = 0  # number of runs of the model
         self.on_run: Callable[[list[FrameType]], None] | None = None  # called with the frames of a run that begins
         self.learned = learned_of(model)
-        self._names = self.learned.names
+        self._names: dict[int, str] = self.learned.names
         self._begun: Hashable | None = None
         self._calls: dict[nn.Module, set[Hashable]] = {}  # of each module in this run
 

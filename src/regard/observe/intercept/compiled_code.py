@@ -34,8 +34,8 @@ def refuse_compiled(model: nn.Module, *, whole: bool = True, to: str = "watch") 
     """
     if stance() == "force_eager":
         return
-    compiled = (one for one in parts_of(model) if is_compiled(one) or "_orig_mod" in one._modules)
-    if not any(whole or one is not model for one in compiled):
+    parts = (one for one in parts_of(model) if is_compiled(one) or "_orig_mod" in one._modules)
+    if not any(whole or one is not model for one in parts):
         return
     eagerly = EAGERLY.replace("watch", to)
     for name, module in model.named_modules():

@@ -11,8 +11,8 @@ from regard.observe.intercept.compiled_graphs import CompiledBlock, read_heard
 from regard.observe.intercept.graph_reading import GraphAttention
 from regard.observe.intercept.torch_attention_calls import groups_of
 from regard.observe.intercept.watching_mode import Ends, WatchingMode
-from regard.observe.recorder import Recorder
 from regard.observe.running import Running
+from regard.observe.sink import Sink
 from regard.observe.token_ids import Heard
 from regard.observe.weigh import plain_mode
 
@@ -35,7 +35,7 @@ _UNSEEN = (
 class CompiledWatch(CompiledBlock):
     """The compiled calls of one watch: it hands them their compiler, and passes attention to the recorder."""
 
-    def __init__(self, model: nn.Module, recorder: Recorder) -> None:
+    def __init__(self, model: nn.Module, recorder: Sink) -> None:
         super().__init__(model, lambda why: ObservationError(_BREAKS.format(why)))
         self._modules = dict(model.named_modules())
         self._recorder = recorder

@@ -157,7 +157,7 @@ class SdpaCall(CallFromQK):
         )
         if not alike or (mask is not None and mask.ndim > 2 and mask.shape[-3] > 1):
             return None
-        q, k = (torch.cat([one[at] for one in given], 1) for at in (0, 1))
+        q, k = (torch.cat(some, 1) for some in ([one[0] for one in given], [one[1] for one in given]))
         return SdpaCall(q, k, k, mask, is_causal=is_causal, scale=scale)
 
     @property
@@ -356,8 +356,8 @@ def _attend(given: dict[str, Any]) -> _Attend:
     """Return the mask of a kernel as SDPA has it."""
     if isinstance(texts := given.get("texts"), Document):
         return texts
-    hidden = given.get("attn_mask", given.get("key_padding_mask"))
+    hidden: Tensor | None = given.get("attn_mask", given.get("key_padding_mask"))
     if hidden is None:
         return None
-    mask: Tensor = hidden[:, None, None] if hidden is given.get("key_padding_mask") else hidden
+    mask = hidden[:, None, None] if hidden is given.get("key_padding_mask") else hidden
     return ~mask[(None,) * (4 - mask.ndim)]
