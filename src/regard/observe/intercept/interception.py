@@ -105,6 +105,7 @@ class Interception(WatchingMode):
         self._state = self._learned.state_of(model)
         self._key: Hashable = None  # of the running call's kind
         self._script: Script | None = None  # what is known of it, or learned now; None between runs
+        self.given: tuple[tuple[Any, ...], dict[str, Any]] | None = None  # to the running call of the model
         self._has_gradients = False  # whether the model's code has gradients enabled
         self._is_reading = False  # whether the operator that is heard reads ids or an image
         self._turns = Counter[str]()  # heard calls of each module in the run
@@ -185,6 +186,7 @@ class Interception(WatchingMode):
         if module is not self._model or self._runs_compiled:
             return None
         if not runs_compiled(module):
+            self.given = args, kwargs
             return _Run(self)
         if self.hears is not None:
             self.hears.begin([(module, args, kwargs)])
@@ -202,6 +204,9 @@ class Interception(WatchingMode):
         self._end_run()
         calls = [arguments_of(frame) for frame in reversed(frames)]
         module, args, kwargs = calls[0]
+        if module is self._model and self.given is not None:  # hooks may have changed them
+            args, kwargs = self.given
+            calls[0] = module, args, kwargs
         kind = signature_of(self._recorder.name_of(module), module, args, kwargs)
         self._key = self._state, self._learned.settings(), self._has_gradients or torch.is_grad_enabled(), kind
         self._script, self._turns = self._learned.scripts.get(self._key) or Script(), Counter()
@@ -516,6 +521,7 @@ class _Run:
     def leave(self, module: nn.Module, args: Any, output: Any) -> None:
         """Process the end of the call."""
         self._interception.flush()
+        self._interception.given = None
         if output is None:
             self._interception.forget_run()
 

@@ -359,5 +359,5 @@ def _attend(given: dict[str, Any]) -> _Attend:
     hidden: Tensor | None = given.get("attn_mask", given.get("key_padding_mask"))
     if hidden is None:
         return None
-    mask = hidden[:, None, None] if hidden is given.get("key_padding_mask") else hidden
+    mask: Tensor = hidden[:, None, None] if hidden is given.get("key_padding_mask") else hidden
     return ~mask[(None,) * (4 - mask.ndim)]
