@@ -8,9 +8,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import _assert_async as assert_async
-from torch import _native_multi_head_attention as native_multi_head_attention
-from torch import _transformer_encoder_layer_fwd as transformer_encoder_layer_fwd
-from torch._C import DisableTorchFunction, ScriptMethod
+from torch._C import DisableTorchFunction
 from torch._C import _current_graph_task_id as current_graph_task_id
 from torch._C import _dispatch_key_parse as dispatch_key
 from torch._C import _dispatch_keyset_full_after as dispatch_keys_below
@@ -36,8 +34,6 @@ from torch._library import opaque_object
 from torch._opaque_base import OpaqueBase
 from torch._ops import OpOverload, OpOverloadPacket
 from torch.overrides import _get_current_function_mode_stack as get_current_function_mode_stack
-from torch.overrides import _pop_mode as pop_mode
-from torch.overrides import _push_mode as push_mode
 from torch.utils._python_dispatch import _pop_mode as pop_dispatch_mode
 from torch.utils._python_dispatch import _push_mode as push_dispatch_mode
 
@@ -148,7 +144,6 @@ __all__ = [
     "DisableTorchFunction",
     "OpOverload",
     "OpOverloadPacket",
-    "ScriptMethod",
     "TorchDispatchModeKey",
     "TransformType",
     "assert_async",
@@ -175,16 +170,12 @@ __all__ = [
     "isolate_compiled_code",
     "learns_outside",
     "maybe_current_level",
-    "native_multi_head_attention",
     "outside_transforms",
     "peek_interpreter_stack",
     "pop_dispatch_mode",
-    "pop_mode",
     "push_dispatch_mode",
-    "push_mode",
     "scaled_dot_product_attention",
     "set_eval_frame",
-    "transformer_encoder_layer_fwd",
 ]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
