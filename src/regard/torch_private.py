@@ -8,9 +8,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import _assert_async as assert_async
-from torch import _native_multi_head_attention as native_multi_head_attention
-from torch import _transformer_encoder_layer_fwd as transformer_encoder_layer_fwd
-from torch._C import DisableTorchFunction, ScriptMethod
+from torch._C import DisableTorchFunction
 from torch._C import _current_graph_task_id as current_graph_task_id
 from torch._C import _dispatch_keyset_full_after as dispatch_keys_below
 from torch._C import _dispatch_tls_set_dispatch_key_included as include_dispatch_key
@@ -35,8 +33,6 @@ from torch._library import opaque_object
 from torch._opaque_base import OpaqueBase
 from torch._ops import OpOverload, OpOverloadPacket
 from torch.overrides import _get_current_function_mode_stack as get_current_function_mode_stack
-from torch.overrides import _pop_mode as pop_mode
-from torch.overrides import _push_mode as push_mode
 from torch.utils._python_dispatch import _pop_mode as pop_dispatch_mode
 from torch.utils._python_dispatch import _push_mode as push_dispatch_mode
 
@@ -173,7 +169,6 @@ __all__ = [
     "DisableTorchFunction",
     "OpOverload",
     "OpOverloadPacket",
-    "ScriptMethod",
     "TorchDispatchModeKey",
     "TransformType",
     "assert_async",
@@ -202,16 +197,12 @@ __all__ = [
     "learns_outside",
     "let_higher_order_operators_fall_through",
     "maybe_current_level",
-    "native_multi_head_attention",
     "outside_transforms",
     "peek_interpreter_stack",
     "pop_dispatch_mode",
-    "pop_mode",
     "push_dispatch_mode",
-    "push_mode",
     "scaled_dot_product_attention",
     "set_eval_frame",
-    "transformer_encoder_layer_fwd",
 ]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])

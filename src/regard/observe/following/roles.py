@@ -177,8 +177,8 @@ def is_pure(axis: Axis, letter: str) -> bool:
 def show(matrix: Tensor, axes: Axes, values: Tensor, value_axes: Axes | None) -> CallFromWeights:
     """Return weights and the values (…, keys, width) that they were multiplied by as a watched call.
 
-    Heads are what a view has cut from the features. Where nothing was, of several dimensions beside queries and keys, the
-    last is that of heads, or the last two if values share it (groups of queries); the others are batch.
+    Heads are what a view has cut from the features. Where nothing was, of several dimensions beside queries and keys,
+    the last is that of heads, or the last two if values share it (groups of queries); the others are batch.
     """
     factors: list[tuple[int, Factor]] = [(at, factor) for at, axis in enumerate(axes) for factor in _kept(axis)]
     ends: list[list[int]] = []
