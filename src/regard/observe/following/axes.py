@@ -12,7 +12,7 @@ dimension is which: with one query and one key all are 1.
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from regard.record.missing_attention import CHANNELS, DEPTH, OWN_KEYS
 
@@ -153,7 +153,9 @@ def broadcast(sides: tuple[Axes, ...], shape: tuple[int, ...]) -> Axes:
     for at, size in enumerate(shape, -len(shape)):
         own = [axes[at] for axes in sides if len(axes) >= -at]
         whole = [axis for axis in own if size_of(axis) == size]
-        wide = [((factor[0], size),) for axis in own for factor in axis if factor[0] in "qk" and size_of(axis) == 1]
+        wide: list[Axis] = [
+            ((factor[0], size),) for axis in own for factor in axis if factor[0] in "qk" and size_of(axis) == 1
+        ]
         found.append(max(whole + wide[:1], key=_knowledge, default=(("n", size),)))
     return tuple(found)
 
@@ -253,10 +255,10 @@ def paired(left: Axes, right: Axes, shape: tuple[int, ...]) -> Pairing:
     >>> paired(((("b", 5),), (("n", 1),), (("f", 4),)), ((("n", 1),), (("b", 7),), (("f", 4),)), (5, 7, 4))
     (((('q', 5),), (('k', 7),), (('f', 4),)), True, True)
     """
-    meeting, nothing = _Meeting(), (("n", 1),)
+    meeting, nothing = _Meeting(), cast(Axis, (("n", 1),))
     for at, size in enumerate(shape, -len(shape)):
-        sides = [axes[at] if len(axes) >= -at else nothing for axes in (left, right)]
-        meeting.add(_refined(*sides, size))
+        one, other = (axes[at] if len(axes) >= -at else nothing for axes in (left, right))
+        meeting.add(_refined(one, other, size))
     own = [any(letter in "bhlps" for _, _, letter in meeting.own[side]) for side in "qk"]
     for side, has in zip("qk", own, strict=True):
         if has and any(letter in "bp" for _, _, letter in meeting.own[side]):

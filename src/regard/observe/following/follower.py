@@ -57,7 +57,7 @@ class Follower(TorchDispatchMode):
         return False
 
     def __init__(self, watcher: Watcher) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.rules = Rules(watcher)
         self._watcher = watcher
         self._operators: dict[Any, tuple[Operator, Callable[..., None] | None, bool]] = {}

@@ -53,7 +53,7 @@ class Memory:
     def cell(self, tensor: Tensor) -> Cell:
         """Return what is known of a tensor's storage; one without a storage (sparse) stands for itself."""
         if tensor.layout is _JAGGED:
-            tensor = tensor._values  # type: ignore[attr-defined]
+            tensor = tensor._values  # type: ignore[assignment]
         try:
             owner: Any = tensor.untyped_storage()
         except (NotImplementedError, RuntimeError):

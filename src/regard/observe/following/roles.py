@@ -236,7 +236,7 @@ def _shares(value_axes: Axes | None, at: int, axes: Axes) -> bool:
     own, other = _kept(axes[at]), _kept(value_axes[at])
     if size_of(other) == 1 < size_of(own):
         return True
-    return other[-1][0] == "n" and other[-1][1] == own[-1][1] > 1
+    return bool(other[-1][0] == "n" and other[-1][1] == own[-1][1] > 1)
 
 
 def _four(tensor: Tensor, batch: int) -> Tensor:

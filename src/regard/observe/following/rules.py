@@ -25,6 +25,7 @@ from torch import Tensor
 from regard.observe.call_kinds import CallFromWeights
 from regard.observe.following.axes import (
     Axes,
+    Axis,
     broadcast,
     joined,
     paired,
@@ -332,10 +333,7 @@ class Rules:
             axes = self.memory.view(args[0]).axes
             axis = None if axes is None else _resized(axes[at], sliced(axes[at], start, part.shape[at]))
             start += part.shape[at]
-            self._shape(
-                args, kwargs, part,
-                lambda axes, _, axis=axis: None if axis is None else (*axes[:at], axis, *axes[at + 1 :]), None, number,
-            )  # fmt: skip
+            self._shape(args, kwargs, part, functools.partial(_with_axis, at, axis), None, number)
 
     def _numbers(self, operator: Operator, args: Any, kwargs: Any, result: Any) -> None:
         real = operator.name == "view_as_real"
@@ -385,8 +383,9 @@ class Rules:
         name = self._func._schema.name
         if name.endswith(("view", "reshape", "_")):
             return source.reshape(result.shape) if source.numel() == result.numel() and "trans" not in name else None
-        again = self._func(source, *args[1:], **kwargs)
-        return again if number is None else again[number]
+        again: Any = self._func(source, *args[1:], **kwargs)
+        found: Tensor = again if number is None else again[number]
+        return found
 
     def _elementwise(self, operator: Operator, args: Any, kwargs: Any, result: Any) -> None:
         if self._is_plain(operator, args, kwargs, result):
@@ -594,13 +593,13 @@ class Rules:
             self._miss(missing.BY_HAND)
             self._put(result, plain(tuple(result.shape)), None)
             return
+        axes: Axes | None = None
         if wider and len(letters) < 2 and view.axes is not None:  # a number of each position gates activations
             axes = broadcast(tuple(views[one].axes or () for one in others), tuple(result.shape))
             self._put(result, axes, None)
             return
         if not result.ndim:
             return
-        axes = None
         if view.axes is not None and (fits or tensors[at].shape == result.shape):
             axes = broadcast((view.axes,), tuple(result.shape))
         elif view.axes is not None and result.ndim == tensors[at].ndim:
@@ -661,7 +660,8 @@ class Rules:
         differ = any(
             type(other.role) is Weights and other is not view and other.axes != view.axes for other in views
         )  # fmt: skip
-        lost, axes = differ or weights.lost, view.axes
+        lost = differ or weights.lost
+        axes: Axes | None = view.axes
         if axes is not None and result.shape != one.shape:
             if fits and result.ndim >= one.ndim:
                 axes = broadcast((axes,), tuple(result.shape))
@@ -669,8 +669,8 @@ class Rules:
                 axes, moved = self._lost(view, one, result)
                 lost = lost or moved.lost
         keys = None if axes is None else next((n for n, axis in enumerate(axes) if is_pure(axis, "k")), None)
-        source = None if keys is None else still_blind(weights, keys, result)
-        self._put(result, axes, combined(weights, more, source, lost=lost))
+        blind = None if keys is None else still_blind(weights, keys, result)
+        self._put(result, axes, combined(weights, more, blind, lost=lost))
 
     def _reduce(self, operator: Operator, args: Any, kwargs: Any, result: Any) -> None:
         source = args[0]
@@ -951,8 +951,8 @@ class Rules:
         cell = self.memory.cell(result)
         if not kernel.cell.learned:
             if type(view.role) is Weights or type(kernel.role) is Weights:
-                role = view.role if type(view.role) is Weights else kernel.role
-                self._verdicts.suspect(role, missing.UNKNOWN.format(operator.name))
+                weights = view.role if type(view.role) is Weights else kernel.role
+                self._verdicts.suspect(weights, missing.UNKNOWN.format(operator.name))
                 return
             ends = self._origin(view.cell, x), self._origin(kernel.cell, weight)
             cell.origin = ends[0]
@@ -1155,15 +1155,15 @@ class Rules:
             self._put(result, axes, pairs[0])
             return
         if dim is not None and len(views) > 1 and not any(is_learned) and len(known) == len(views):
-            one, other = (tuple(view.axes[:dim] + view.axes[dim + 1 :]) for view in views[:2])  # type: ignore[index]
+            of_one, of_other = (tuple(view.axes[:dim] + view.axes[dim + 1 :]) for view in views[:2])  # type: ignore[index]
             shape = tuple(result.shape[:dim] + result.shape[dim + 1 :])
-            pair = paired(one, other, shape) if one is not other else None
+            pair = paired(of_one, of_other, shape) if of_one is not of_other else None
             if pair is not None and pair[1] and pair[2]:
-                ends = tuple(
+                left, right = (
                     self._origin(view.cell, tensor) for view, tensor in zip(views[:2], tensors[:2], strict=True)
                 )
                 axes = (*pair[0][:dim], (("f", result.shape[dim]),), *pair[0][dim:])
-                self._put(result, axes, Pairs(ends, two_sided=True))  # type: ignore[arg-type]
+                self._put(result, axes, Pairs((left, right), two_sided=True))
                 return
         outputs = [role for role in roles if type(role) is Output]
         role = Output(frozenset[Any]().union(*(one.tickets for one in outputs))) if outputs else None
@@ -1347,7 +1347,7 @@ class Rules:
             return
         self._derived(source, view, result)
         more = len(times) - source.ndim
-        axes = [(("n", size),) for size in times[:more]]
+        axes: list[Axis] = [(("n", size),) for size in times[:more]]
         for axis, number in zip(view.axes, times[more:], strict=True):
             if number == 1:
                 axes.append(axis)
@@ -1383,7 +1383,7 @@ def _extent(tensor: Tensor) -> tuple[int, int]:
         return 0, 0
     first = tensor.storage_offset()
     last = first + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True) if size)
-    return first, last
+    return int(first), int(last)
 
 
 def _vectors_of(tensor: Tensor) -> int:
@@ -1447,6 +1447,11 @@ def _broadcasts(shapes: tuple[torch.Size, ...], shape: torch.Size) -> bool:
         return not shapes or np.broadcast_shapes(*shapes) == tuple(shape)  # PyTorch's own loads its compiler
     except ValueError:
         return False
+
+
+def _with_axis(at: int, axis: Axis | None, axes: Axes, _: Any) -> Axes | None:
+    """Return axes of which one is another, or None."""
+    return None if axis is None else (*axes[:at], axis, *axes[at + 1 :])
 
 
 def _has_room(one: Tensor, result: Tensor) -> bool:

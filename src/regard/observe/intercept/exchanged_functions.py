@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 __all__ = [
-    "is_patched",
     "patched",
     "with_globals",
 ]
@@ -54,11 +53,6 @@ def _restore(name: str, patch: _Patch) -> None:
         delattr(patch.owner, name)
     else:
         setattr(patch.owner, name, patch.before)
-
-
-def is_patched(owner: Any, name: str) -> bool:
-    """Return whether the attribute was set by `patched`."""
-    return (id(owner), name) in _patches
 
 
 def with_globals(function: types.FunctionType, **exchanged: Any) -> Callable[..., Any]:

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 
-from regard.observe.intercept.call_names_and_products import OPERATORS, is_inexact, name_of, tensors_in
 from regard.observe.intercept.compiled_code import EAGERLY
+from regard.observe.intercept.function_names import OPERATORS, is_inexact, name_of, tensors_in
 from regard.observe.intercept.operation_kinds import (
     ADDED,
     DROPOUTS,

@@ -106,6 +106,7 @@ class Interception(WatchingMode):
         self._key: Hashable = None  # of the running call's kind
         self._script: Script | None = None  # what is known of it, or learned now; None between runs
         self.given: tuple[tuple[Any, ...], dict[str, Any]] | None = None  # to the running call of the model
+        self._is_of_rank = False  # whether that is inside sequence_parallel
         self._has_gradients = False  # whether the model's code has gradients enabled
         self._is_reading = False  # whether the operator that is heard reads ids or an image
         self._turns = Counter[str]()  # heard calls of each module in the run
@@ -186,7 +187,7 @@ class Interception(WatchingMode):
         if module is not self._model or self._runs_compiled:
             return None
         if not runs_compiled(module):
-            self.given = args, kwargs
+            self.given, self._is_of_rank = (args, kwargs), bool(modes_above_watches())
             return _Run(self)
         if self.hears is not None:
             self.hears.begin([(module, args, kwargs)])
@@ -221,7 +222,7 @@ class Interception(WatchingMode):
                 self._own_input = set()
         if self.hears is not None:
             self.hears.begin(calls)
-            if modes_above_watches():  # a rank embeds its own positions
+            if self._is_of_rank:  # which embeds its own positions
                 self.hears.look_away()
 
     def _ended(self, _: object) -> None:

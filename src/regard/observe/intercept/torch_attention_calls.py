@@ -356,8 +356,8 @@ def _attend(given: dict[str, Any]) -> _Attend:
     """Return the mask of a kernel as SDPA has it."""
     if isinstance(texts := given.get("texts"), Document):
         return texts
-    hidden: Tensor | None = given.get("attn_mask", given.get("key_padding_mask"))
-    if hidden is None:
+    padding: Tensor | None = given.get("key_padding_mask")
+    mask: Tensor | None = given.get("attn_mask") if padding is None else padding[:, None, None]
+    if mask is None:
         return None
-    mask: Tensor = hidden[:, None, None] if hidden is given.get("key_padding_mask") else hidden
     return ~mask[(None,) * (4 - mask.ndim)]
