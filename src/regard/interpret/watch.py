@@ -197,8 +197,8 @@ def watch(
         InputError: `model` is not a module, `keep` is none of the three, the number of `tokens` differs from the
             positions, a member of `statistics` is not a statistic, or one of `layers` was not called.
         ObservationError: A part of the model is compiled, its compiled code reports no kernels or its graph breaks, no
-            attention call was seen or one could not be recorded (`strict`), `max_bytes` is too small, beam search has
-            reordered a cache, a statistic needs unknown data (tokens, values, gradients), or keep="qk" is used with
+            attention call was seen or one could not be recorded (`strict`), `max_bytes` is too small, a statistic
+            cannot follow beam search or needs unknown data (tokens, values, gradients), or keep="qk" is used with
             weights whose q and k are unknown, or with a score or normalizer that is not regard's own.
     """
     refuse_packages(model)
