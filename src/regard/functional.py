@@ -99,7 +99,12 @@ def attention(
     tensor([[0.2689],
             [0.7311]])
     """
-    if not torch.compiler.is_compiling() and HEARING.listeners and not HEARING.inside:
+    if (
+        not torch.compiler.is_compiling()
+        and HEARING.listeners
+        and not HEARING.inside
+        and not torch.overrides.has_torch_function((q, k, v))  # a mode may make another call of it
+    ):
         heard: Tensor | tuple[Tensor, ...] = report(attention, q, k, v, backend=backend, **options)
         return heard
     call = None if torch.compiler.is_compiling() else call_cache.describe(q, k, v, backend, options)

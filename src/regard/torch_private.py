@@ -8,11 +8,8 @@ from typing import Any, TypeVar
 
 import torch
 from torch import _assert_async as assert_async
-from torch import _native_multi_head_attention as native_multi_head_attention
-from torch import _transformer_encoder_layer_fwd as transformer_encoder_layer_fwd
-from torch._C import DisableTorchFunction, ScriptMethod
+from torch._C import DisableTorchFunction
 from torch._C import _current_graph_task_id as current_graph_task_id
-from torch._C import _dispatch_key_parse as dispatch_key
 from torch._C import _dispatch_keyset_full_after as dispatch_keys_below
 from torch._C import _dispatch_tls_set_dispatch_key_included as include_dispatch_key
 from torch._C import _get_dispatch_mode as get_dispatch_mode
@@ -36,8 +33,14 @@ from torch._library import opaque_object
 from torch._opaque_base import OpaqueBase
 from torch._ops import OpOverload, OpOverloadPacket
 from torch.overrides import _get_current_function_mode_stack as get_current_function_mode_stack
-from torch.overrides import _pop_mode as pop_mode
-from torch.overrides import _push_mode as push_mode
+from torch.utils._python_dispatch import _pop_mode as pop_dispatch_mode
+from torch.utils._python_dispatch import _push_mode as push_dispatch_mode
+
+
+def includes_python_key() -> bool:
+    """Return whether operators of this thread reach its dispatch modes."""
+    found: bool = torch._C._dispatch_tls_is_dispatch_key_included(torch._C.DispatchKey.Python)
+    return found
 
 
 def get_default_store() -> object:
@@ -45,6 +48,26 @@ def get_default_store() -> object:
     from torch.distributed.distributed_c10d import _get_default_store
 
     return _get_default_store()
+
+
+def dispatch_key(name: str) -> Any:
+    """Return the dispatcher key of a name, or None if there is none."""
+    try:
+        return torch._C._dispatch_key_parse(name)
+    except RuntimeError:
+        return None
+
+
+_falls_through: set[str] = set()
+
+
+def let_higher_order_operators_fall_through(key: Any) -> None:
+    """Let operators that take functions (cond, checkpoints) ignore a dispatcher key: its fallback is not theirs."""
+    known = torch._ops._higher_order_ops
+    for name in known.keys() - _falls_through if len(known) != len(_falls_through) else ():
+        operator: Any = known[name]
+        operator.non_fallthrough_keys = operator.non_fallthrough_keys.remove(key)
+        _falls_through.add(name)
 
 
 def isolate_compiled_code(region: int) -> None:
@@ -146,7 +169,6 @@ __all__ = [
     "DisableTorchFunction",
     "OpOverload",
     "OpOverloadPacket",
-    "ScriptMethod",
     "TorchDispatchModeKey",
     "TransformType",
     "assert_async",
@@ -163,6 +185,7 @@ __all__ = [
     "get_unwrapped",
     "holds",
     "include_dispatch_key",
+    "includes_python_key",
     "is_batchedtensor",
     "is_exporting",
     "is_functorch_wrapped_tensor",
@@ -172,15 +195,14 @@ __all__ = [
     "is_tracing",
     "isolate_compiled_code",
     "learns_outside",
+    "let_higher_order_operators_fall_through",
     "maybe_current_level",
-    "native_multi_head_attention",
     "outside_transforms",
     "peek_interpreter_stack",
-    "pop_mode",
-    "push_mode",
+    "pop_dispatch_mode",
+    "push_dispatch_mode",
     "scaled_dot_product_attention",
     "set_eval_frame",
-    "transformer_encoder_layer_fwd",
 ]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])

@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,7 +15,6 @@ import regard
 from regard import masks
 from regard.errors import ObservationError
 from regard.observe.intercept import exchanged_functions
-from regard.observe.tap_operators import TAP_ROWS
 
 transformers = pytest.importorskip("transformers")
 
@@ -246,32 +245,6 @@ def test_crossing_models_are_refused_in_compiled_code() -> None:
         regard.tap(model, heads=["0.1"], stream="target"),
     ):
         model(PROMPT, decoder_input_ids=PROMPT)
-
-
-CHECKED: dict[str, Callable[[], tuple[Any, ...]]] = {
-    "mask": lambda: (TAP_ROWS, torch.ones(3, 5, dtype=torch.bool).tril(1), None, [0, 3], False, None),
-    "one row": lambda: (TAP_ROWS, None, torch.tensor([-1]), [2], True, 0.5),
-}
-
-
-@pytest.mark.parametrize("kind", CHECKED)
-def test_the_operator_is_what_its_schema_says(kind: str) -> None:
-    operator, mask, rows, heads, causal, scale = CHECKED[kind]()
-    q, k = torch.randn(1, 4, 3, 8), torch.randn(1, 2, 5, 8)
-    buffer, filled = torch.zeros(99), torch.zeros(4, dtype=torch.long)
-    given = (q, k, mask, rows, buffer, filled, heads, causal, scale)
-    torch.library.opcheck(operator, given, test_utils=("test_schema", "test_faketensor", "test_aot_dispatch_static"))
-    operator(*given)
-    scores = q @ k.repeat_interleave(2, 1).mT * (8**-0.5 if scale is None else scale)
-    sees = torch.ones(3, 5).tril(0 if causal else 1).bool()
-    weights = scores.masked_fill(~sees, -math.inf).softmax(-1)[:, heads][
-        :, :, rows if rows is not None else slice(None)
-    ]
-    assert torch.allclose(buffer[: weights.numel()].view(weights.shape), weights, atol=1e-6)
-    assert not buffer[weights.numel() :].any()
-    assert filled.tolist() == [1, 3, weights.shape[2], 5]
-    with pytest.raises(ObservationError, match="compiled code has room for 1:"):
-        operator(q, k, mask, rows, torch.zeros(1), None, heads, causal, scale)
 
 
 class Windowed(nn.Module):

@@ -241,8 +241,6 @@ MISSING: dict[str, tuple[Callable[..., Tensor], int, str]] = {
     "agents": (agents, 2, "landmarks"),
     "landmarks": (landmarks, 3, "landmarks"),
     "differences": (differences, 1, "differential attention"),
-    "a scripted softmax": (lambda q, k, v: scripted_softmax(q @ k.mT) @ v, 1, "rearranges"),
-    "a scripted attention": (scripted, 1, "TorchScript"),
 }
 
 
@@ -298,6 +296,29 @@ def test_what_cannot_be_seen_is_an_error_or_listed_and_the_rest_is_kept(tmp_path
             assert "1 missing" in repr(seen)
             seen.save(tmp_path / "it.atlas")
             assert regard.load_atlas(tmp_path / "it.atlas").missing == seen.missing
+
+
+SCRIPTED: dict[str, tuple[Callable[..., Tensor], float]] = {
+    "a softmax": (lambda q, k, v: scripted_softmax(q @ k.mT) @ v, 0.5),
+    "attention": (scripted, 1.0),
+}
+
+
+def test_attention_inside_torchscript_is_seen(far) -> None:
+    def check(what: str) -> None:
+        attend, factor = SCRIPTED[what]
+        model, x = Attend(attend), torch.randn(B, H, 6, D)
+        plain = model(x)
+        for _ in range(3):  # PyTorch compiles a script after some calls
+            with regard.watch(model) as seen:
+                assert torch.equal(model(x), plain)
+            weights = (model.q(x) @ model.k(x).mT * factor).softmax(-1)
+            assert far(seen.weights(layer=0), weights) < 1e-6
+            assert not seen.missing
+
+    for case in sweep(SCRIPTED):
+        with case as what:
+            check(what)
 
 
 REARRANGED: dict[str, Callable[[Tensor], Tensor]] = {

@@ -1,7 +1,9 @@
 """A watch of a compiled model: the record of the eager one, the compiled run's bits, and its own code afterwards."""
 
 import copy
+import functools as tools
 import math
+import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,8 +19,7 @@ from torch.utils.checkpoint import checkpoint
 import regard
 from regard import masks
 from regard.errors import ObservationError
-from regard.observe.intercept import exchanged_functions
-from regard.observe.intercept.watch_operators import WATCH_CALL, reporting_to
+from regard.observe.intercept import compiled_graphs, exchanged_functions
 
 WIDTH = 8
 STATISTICS = ["distance", "sink", "value_norm"]
@@ -113,7 +114,7 @@ def test_the_record_is_the_eager_one_and_the_compiled_code_outside_is_left_as_it
     state = dict(vars(model)), dict(exchanged_functions._patches), _get_current_function_mode_stack()
     counters.clear()
     outputs, seen = watched(run, *texts)
-    assert counters["stats"]["unique_graphs"] == 1  # for all lengths, as outside
+    assert counters["stats"]["unique_graphs"] == 2  # as outside: the first length, and all others
     assert (dict(vars(model)), exchanged_functions._patches, _get_current_function_mode_stack()) == state
     assert all(map(torch.equal, plain, outputs))
     assert furthest(seen, eager) < 1e-6
@@ -122,6 +123,125 @@ def test_the_record_is_the_eager_one_and_the_compiled_code_outside_is_left_as_it
         with regard.watch(run, heads=["1.0"], queries="last") as again:
             run(IDS)
     assert np.allclose(again.weights(layer=1)[:, 0, -1], seen[2].weights(layer=1)[:, 0, -1], atol=1e-6)
+
+
+def by_math(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return functional.scaled_dot_product_attention(q, k, v, dropout_p=0.5)
+
+
+def in_a_checkpoint(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return checkpoint(by_kernel, q, k, v, use_reentrant=False)
+
+
+def in_a_condition(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return torch.cond(q.sum() > 0, by_kernel, lambda q, k, v: 2 * by_kernel(k, q, v), (q.clone(), k.clone(), v.clone()))
+
+
+def twice(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Two calls of which none needs the other's output."""
+    return by_kernel(q, k, v) * by_kernel(k, q, v)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of PyTorch's compiler
+def test_kernels_in_an_order_that_the_graph_does_not_show_are_named_as_missing(backend: str) -> None:
+    run = compiled(Model(by_kernel, twice, by_kernel).requires_grad_(False), "module", backend)
+    plain = run(IDS)
+    with regard.watch(run, strict=False) as seen:
+        assert torch.equal(plain, run(IDS))
+    assert [layer.name for layer in seen.record] == ["layers.0", "layers.2"]
+    assert [(one.module, one.calls) for one in seen.record.missing] == [("layers.1", 2)]
+    run = compiled(Model(by_kernel, in_a_condition).requires_grad_(False), "module", backend)
+    run(IDS)
+    with pytest.raises(ObservationError, match=r"inside torch.ops.higher_order.cond, or beside it.*force_eager"):
+        watched(run, IDS)
+
+
+@pytest.mark.slow
+def test_kernels_that_the_graph_does_not_have_are_no_others() -> None:
+    def backend(graph: Any, _: Any) -> Any:
+        def run(*args: Any) -> Any:
+            for _ in range(more):
+                by_kernel(*torch.zeros(3, 2, 2, 6, 4))
+            return graph(*args) if more >= 0 else (torch.zeros(2, 6, WIDTH),)
+
+        return run
+
+    run = compiled(Model().eval().requires_grad_(False), "module", backend)
+    more = 0
+    assert len(watched(run, IDS)[1].record) == 2
+    for more, count in ((1, "more"), (-1, "fewer")):  # noqa: B007  # of the backend
+        with pytest.raises(ObservationError, match=f"did not report its attention .*{count} calls.*force_eager"):
+            watched(run, IDS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_attention_in_a_checkpoint_and_a_kernel_that_is_left_whole(backend: str) -> None:
+    model = Model(by_kernel, in_a_checkpoint)
+    _, eager = watched(copy.deepcopy(model), IDS)
+    run = compiled(model, "module", backend)
+    plain = run(IDS)
+    (output,), seen = watched(run, IDS)
+    output.sum().backward()  # which computes it again
+    assert torch.equal(plain, output)
+    assert furthest(seen, eager) < 1e-6
+    if backend == "eager":  # which takes nothing apart
+        (output,), seen = watched(compiled(Model(by_math).requires_grad_(False), "module"), IDS)
+        assert len(seen.record) == 1
+
+
+def test_code_that_calls_its_kernels_from_elsewhere_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Model().eval().requires_grad_(False)
+    run = torch.compile(model, options={"cpp_wrapper": True})
+    for block in (regard.watch(run), regard.tap(run, heads=["0.0"])):
+        with pytest.raises(ObservationError, match=r"`cpp_wrapper`.*force_eager"), block:
+            run(IDS)
+    run = compiled(model, "module")
+    monkeypatch.setattr(compiled_graphs, "can_listen", lambda: False)
+    for block in (regard.watch(run), regard.tap(run, heads=["0.0"])):
+        with pytest.raises(ObservationError, match=r"no dispatcher key.*force_eager"), block:
+            run(IDS)
+
+    class AOTICompiledModel:
+        pass
+
+    model.package = AOTICompiledModel()
+    for observe in (regard.watch, tools.partial(regard.tap, heads=["0.0"])):
+        for given in (model, AOTICompiledModel()):
+            with (
+                pytest.raises(ObservationError, match=r"a package of AOTInductor.*that it was made of"),
+                observe(given),
+            ):
+                pass
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{"backend": "inductor"}, {"mode": "reduce-overhead"}, {"dynamic": True}])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of PyTorch's compiler
+def test_inductor_compiles_nothing_again_and_its_code_has_the_same_bits(options: dict[str, Any]) -> None:
+    scale = random.SystemRandom().random()  # no earlier run has compiled this
+
+    def scaled(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return functional.scaled_dot_product_attention(q, k, v, scale=scale)
+
+    model, texts = Model(scaled).eval().requires_grad_(False), [IDS, IDS[:, :4]]
+    _, eager = watched(copy.deepcopy(model), *texts[::-1])
+    run = torch.compile(model, fullgraph=True, **options)
+    counters.clear()
+    plain = [run(text) for text in texts]
+    compiles = counters["inductor"]["fxgraph_cache_miss"]
+    assert compiles
+    counters.clear()
+    outputs, seen = watched(run, *texts[::-1])  # whose lengths are symbols where they are outside
+    assert counters["inductor"]["fxgraph_cache_hit"] == compiles
+    assert not counters["inductor"]["fxgraph_cache_miss"]
+    with torch.compiler.set_stance("fail_on_recompile"):
+        again, _ = watched(run, *texts)
+    for one in (outputs[::-1], again):
+        assert all(map(torch.equal, plain, one))
+    assert furthest(seen, eager) < 1e-6
 
 
 @pytest.mark.slow
@@ -133,19 +253,13 @@ def test_what_compiled_code_does_not_show_is_refused_by_name_with_a_way_out() ->
         weights = (q @ k.mT).exp()
         return weights @ v / weights.sum(-1, keepdim=True)
 
-    def by_math(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return functional.scaled_dot_product_attention(q, k, v, dropout_p=0.5)
-
     def by_dropout(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return regard.attention(q, k, v, dropout=0.5)
 
-    def in_a_checkpoint(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return checkpoint(by_kernel, q, k, v, use_reentrant=False)
-
     unseen = {by_hand: "its softmax itself", by_exponentials: "by exp and a sum", by_math: "without a fused kernel"}
     unseen[by_dropout] = "is a short call of regard.attention with dropout, .* put `with torch"
-    for attend, reason in {**unseen, in_a_checkpoint: "inside torch.ops.higher_order"}.items():
-        run = compiled(Model(by_kernel, attend).requires_grad_(False), "module")
+    for attend, reason in unseen.items():
+        run = compiled(Model(by_kernel, attend).requires_grad_(False), "module", "aot_eager")
         plain = None if attend in (by_math, by_dropout) else run(IDS)
         with pytest.raises(ObservationError, match=rf"layers\.1 \(1 call\): Layer .*{reason}.*") as refused:
             watched(run, IDS)
@@ -252,20 +366,6 @@ def test_models_of_transformers(make: Callable[[], Any], padded: slice) -> None:
         output = call(run)  # before the model's own code is compiled
     assert torch.equal(call(run), output)
     assert furthest(seen, eager) < 1e-5
-
-
-@pytest.mark.parametrize("mask", [None, torch.ones(3, 5, dtype=torch.bool).tril(1)])
-def test_the_operators_are_what_their_schemas_say(mask: Tensor | None) -> None:
-    q, k, order = torch.randn(1, 4, 3, 8), torch.randn(1, 2, 5, 8), torch.zeros(1, dtype=torch.int64)
-    found: list[Any] = []
-    checks = ("test_schema", "test_faketensor")
-    torch.library.opcheck(WATCH_CALL, (q, k, k, mask, None, order, 0, 0, mask is None, None), test_utils=checks)
-    with reporting_to(1, lambda number, read: found.append((number, read(None)))):
-        WATCH_CALL(q, k, k, mask, None, order, 1, 7, mask is None, None)
-    WATCH_CALL(q, k, k, mask, None, order, 1, 8, mask is None, None)  # nobody listens
-    ((number, call),) = found
-    assert (number, call.queries, call.keys, call.heads) == (7, 3, 5, 4)
-    assert call.problem.q.data_ptr() != q.data_ptr()  # memory that the graph may use again
 
 
 class OwnInput(nn.Module):

@@ -117,7 +117,6 @@ VALUES = {
     "linear of values": each(values_by(lambda w, v: functional.linear(v.T, w).T)),
     "tensordot": each(values_by(lambda w, v: torch.tensordot(w, v, dims=1))),
     "inner": each(values_by(lambda w, v: torch.inner(w, v.T))),
-    "vecdot": values_by(lambda w, v: torch.linalg.vecdot(w.unsqueeze(2), v.mT.unsqueeze(1))),
     "multi_dot": each(values_by(lambda w, v: torch.linalg.multi_dot([w, v, torch.eye(D)]))),
     "chain_matmul": each(values_by(chain)),
     "sparse.mm": each(values_by(lambda w, v: torch.sparse.mm(w.to_sparse(), v))),
@@ -344,13 +343,12 @@ def kernel(weights: Tensor, values: Tensor) -> Tensor:
 
 UNKNOWN = {
     "scores by an operator": scores_by(lambda q, k: product(q, k.mT)),
-    "scores by a script": scores_by(lambda q, k: scripted(q, k.mT)),
     "scores by a convolution": each(scores_by(lambda q, k: functional.conv1d(q.T, k[:, :, None]).T)),
     "scores by single products": each(
         scores_by(lambda q, k: torch.stack([torch.stack([torch.dot(a, b) for b in k]) for a in q]))),
     "values by an operator": values_by(product),
-    "values by a script": values_by(scripted),
     "values by a convolution": values_by(kernel),
+    "values by vecdot": values_by(lambda w, v: torch.linalg.vecdot(w.unsqueeze(2), v.mT.unsqueeze(1))),
     "values one by one, of one query": lambda q, k, v: (((k @ q[:, :1].mT).softmax(1) * v).sum(1), q),
     "a power of 2": softmax_by(lambda scores: torch.special.exp2(scores.log_softmax(-1) / math.log(2))),
     "a power of e": softmax_by(lambda scores: math.e ** scores.log_softmax(-1)),
@@ -358,6 +356,14 @@ UNKNOWN = {
     "expm1": softmax_by(lambda scores: torch.expm1(scores.log_softmax(-1)) + 1),
     "a sparse softmax": each(softmax_by(lambda scores: torch.sparse.softmax(scores.to_sparse(), -1).to_dense())),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("form", ["scores", "values"])
+def test_products_in_a_script_are_seen(watched, far, form: str) -> None:
+    attend = values_by(scripted) if form == "values" else scores_by(lambda q, k: scripted(q, k.mT))
+    model, given = Hand(attend), inputs()
+    seen = watched(model, lambda: model(*given))
+    assert far(seen.layer(0).weights, attend(*given)[1].reshape(-1, 1, N, M)) == 0
 
 
 class Beside(nn.Module):

@@ -120,7 +120,7 @@ def watched(loss, mesh):
     """After the output, while statistics are computed."""
     vectors = [one.detach() for one in _vectors(mesh)]
     count = _rectangles(loss, lambda: _attend(loss, vectors))
-    loss.left = count + 1
+    loss.left = count
     model = _Attends(score=_Counted(loss))
     with regard.watch(model, statistics=["distance"]):
         model(*vectors)

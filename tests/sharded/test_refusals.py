@@ -12,7 +12,7 @@ from regard import masks
 from regard.errors import InputError, ObservationError
 from regard.models.output_heads import SequenceClassification
 from regard.normalizers import Normalizer, Softmax
-from regard.observe.statistics import PerQuery, Rollout
+from regard.observe.statistics import PerKey
 from regard.parallel import ShardedKVCache
 from sweeps import sweep
 
@@ -182,40 +182,39 @@ class _Attends(nn.Module):
         return regard.attention(q, k, v, mask=masks.Causal())
 
 
-class _Own(PerQuery):
-    """A statistic of one's own that does not say what parts of rows give."""
+class _OfAllHeads(PerKey):
+    """A statistic of one's own that says that it is one of each head, and gives one number for all."""
 
-    name = "own"
+    name = "of_all_heads"
+    by_head = True
 
     def of(self, rows):
-        return rows.mass
+        return rows.column_sums
+
+    def finish(self, extent):
+        return {self.name: self.sums(extent).sum(1, keepdim=True).numpy()}
 
 
-WHOLE_ROWS = [
-    (
-        {"statistics": [Rollout(query=0)]},
-        "'rollout' needs whole rows, and the sequence of this call is sharded over",
-    ),
-    ({"statistics": ["importance"]}, "'importance' needs whole rows, .* leave it out, or watch the whole sequence"),
-    ({"statistics": [Rollout(key=0)]}, "'rollout' needs whole rows"),
-    ({"statistics": [_Own()]}, "'own' needs whole rows"),
-    ({"keep": "weights"}, "'weights' needs whole rows, .*: keep=\"qk\", which computes any of them on demand, or"),
+STATISTICS = [
+    ("importance", "'importance' needs the gradients of whole rows, .* leave it out, or watch the whole sequence"),
+    ("gradient_x_attention", "'gradient_x_attention' needs the gradients of whole rows"),
+    (_OfAllHeads(), r"'of_all_heads' must give \(batch, heads, ...\), here \(1, 2, ...\), got shape .*`by_head"),
 ]
 
 
-def test_statistics_of_whole_rows_are_refused_by_name(mesh):
-    for case in sweep(WHOLE_ROWS, name=lambda refusal: refusal[1]):
-        with case as (watch, words):
+def test_statistics_that_ranks_cannot_compute_are_refused_by_name(mesh):
+    for case in sweep(STATISTICS, name=lambda refusal: refusal[1]):
+        with case as (statistic, words):
             model = _Attends()
-            with pytest.raises(ObservationError, match=words), regard.watch(model, **watch):
+            with pytest.raises(ObservationError, match=words), regard.watch(model, statistics=[statistic]):
                 model(*_shards(mesh, None, 2))
 
 
-def test_a_kernel_that_cannot_process_shards_says_so(mesh):
+def test_a_kernel_processes_the_heads_of_each_rank(mesh):
     model = _Attends()
     with regard.use_backend("native"), regard.watch(model) as seen:
         model(*_shards(mesh, None, 2))
-    assert seen.fallback_reasons == {"": "the sequence is sharded over ranks"}
+    assert not seen.fallback_reasons
 
 
 def test_a_tap_refuses_a_sharded_sequence(mesh):

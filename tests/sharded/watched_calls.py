@@ -11,7 +11,7 @@ from torch import nn
 import regard
 from regard import masks, positions
 from regard.normalizers import Sigmoid, Softmax
-from regard.observe.statistics import Columns, Mass, Rectangle, Rows, ValueNorm
+from regard.observe.statistics import Columns, Mass, PerKey, PerQuery, Rectangle, Rollout, Rows, ValueNorm
 
 FIELDS = ("mean", "max", "top_keys", "top_weights", "entropy", "received")  # of every record
 STATISTICS = (
@@ -23,6 +23,30 @@ STATISTICS = (
 )
 SPANS = {"begin": (0, 7), "middle": [9, 25, 40], "rest": (30, None)}
 IDS = [[(7 * n + n // 5) % 6 for n in range(45)]] * 2
+
+
+class Margin(PerQuery):
+    """A statistic of one's own of the rows of one head: by how much the largest weight exceeds the second."""
+
+    name = "margin"
+    by_head = True
+
+    def of(self, rows):
+        values, _ = rows.strongest(2)
+        return values[..., 0] - values[..., 1:].sum(-1)
+
+
+class AmongHeads(PerKey):
+    """A statistic of one's own that compares heads: the share of each in what a key receives of all."""
+
+    name = "among_heads"
+
+    def of(self, rows):
+        return rows.column_sums
+
+    def finish(self, extent):
+        sums = self.sums(extent)
+        return {self.name: (sums / sums.sum(1, keepdim=True).clamp_min(1e-9)).cpu().numpy()}
 
 
 class Attends(nn.Module):
@@ -139,6 +163,26 @@ CASES = {
     "values": Watched(
         _sizes(45), lambda: {"mask": masks.Causal()}, {"statistics": [ValueNorm(PROJECTION)]}, rule=_rule_causal
     ),
+    "every weight": Watched(
+        _sizes(45), lambda: {"mask": masks.Causal()}, {"keep": "weights", "statistics": [Margin()]}, rule=_rule_causal
+    ),
+    "heads compared": Watched(
+        _sizes(45),
+        lambda: {"mask": _BLIND, "bias": positions.ALiBi(4)},
+        {"statistics": [AmongHeads(), Rollout(key=5), Rollout(query=30, name="from"), ValueNorm(PROJECTION)]},
+    ),
+    "heads compared, queries and keys": Watched(
+        _sizes(45),
+        lambda: {"mask": masks.Causal()},
+        {"keep": "qk", "statistics": [AmongHeads()], "heads": [(0, 1), (0, 2)]},
+    ),
+    "long": Watched(
+        _sizes(640, heads=6, kv_heads=3),  # three heads each on two ranks, not all of a group
+        lambda: {"mask": masks.Causal() & masks.Window(100)},
+        {"keep": "qk", "statistics": ["distance", "confidence"]},
+        rule=_rule_window,
+        dtype=torch.float32,
+    ),
     "queries and keys": Watched(
         _sizes(45),
         lambda: {"mask": masks.Causal() & masks.Window(20), "normalizer": Softmax(_SINK)},
@@ -166,7 +210,14 @@ ORDERS = {
 }
 
 # Sequences (0) or heads (1) are sharded along another axis of the mesh too; and queries that every rank has whole.
-AXES = {"axis 0": ("causal", 0), "axis 1": ("sink, softcap", 1), "axis 1, chosen": ("chosen", 1)}
+AXES = {
+    "axis 0": ("causal", 0),
+    "axis 0, long": ("long", 0),
+    "axis 1": ("sink, softcap", 1),
+    "axis 1, chosen": ("chosen", 1),
+    "axis 1, values": ("values", 1),
+    "axis 1, heads compared": ("heads compared", 1),
+}
 REPLICATED = "fewer queries"
 
 

@@ -31,7 +31,6 @@ from processes import TRAINED, WATCHED  # noqa: E402
 from traffic import count_traffic  # noqa: E402
 
 import regard  # noqa: E402
-from regard.errors import ObservationError  # noqa: E402
 from regard.parallel import ShardedKVCache  # noqa: E402
 
 
@@ -179,11 +178,6 @@ def compute_watched(mesh, folder):
             shards = [distribute_tensor(x, axes, [Shard(dim), Shard(2)]) for x in case.tensors()]
             seen, unchanged = watched_calls.observed(case, *shards)
             save(name, seen, unchanged=unchanged)
-        shards = [distribute_tensor(x, axes, [Shard(1), Shard(2)]) for x in watched_calls.CASES["values"].tensors()]
-        try:
-            watched_calls.observed(watched_calls.CASES["values"], *shards)
-        except ObservationError as error:
-            (folder / f"refused.{mesh.get_rank()}").write_text(str(error))
     model, ids = watched_calls.CallsPyTorch().double(), watched_calls.CallsPyTorch.IDS
     with torch.no_grad(), regard.sequence_parallel(model, mesh["sequence"]):
         plain = model(ids)

@@ -200,10 +200,11 @@ def _without_blind(kernel: Callable[..., Tensor], blind: Tensor | None, q: Tenso
     """The kernel's output, with zeros in rows that see nothing (`_with_blind_rows`).
 
     Such rows attend with zeros: whatever the keys that they should not see hold, their scores and gradients are finite.
+    The sign of the zeros shows them to who reads the kernel's call alone, as a watch of compiled code does.
     """
     if blind is None:
         return kernel(q, k, v)
-    return kernel(q.masked_fill(blind, 0.0), k, v).masked_fill(blind, 0.0)
+    return kernel(q.masked_fill(blind, -0.0), k, v).masked_fill(blind, 0.0)
 
 
 def _kernel_of(problem: Problem) -> tuple[Callable[..., Tensor], dict[str, Any]]:

@@ -14,7 +14,7 @@ from regard.interpret.tap_stream import Pairs, Token, generation, read_pairs
 from regard.interpret.unsupported import why_nothing
 from regard.interpret.watch import read_attention
 from regard.observe.attention_row import AttentionRow
-from regard.observe.intercept.compiled_code import refuse_compiled, refusing_compiled_code
+from regard.observe.intercept.compiled_code import refuse_compiled, refuse_packages, refusing_compiled_code
 from regard.observe.intercept.tap_mode import TapMode
 from regard.observe.selection import Heads, HeadsChosen, Keys, KeySpans, Queries, QueriesChosen
 from regard.observe.streams import reads_two_texts
@@ -188,7 +188,7 @@ def tap(
     """Read the weights of a few heads inside the `with` block while `model` generates; its output is bitwise the same.
 
     The model's kernels keep running. A row is computed from the q and k of the call, for the chosen heads only. A
-    compiled model is compiled once more inside the block, with operators that write the rows.
+    compiled model is traced once more inside the block, and its unchanged graphs are listened to as they run.
 
     Args:
         model: Any module, compiled as a whole or not; its `generate`, or a loop that calls it.
@@ -206,9 +206,10 @@ def tap(
 
     Raises:
         InputError: A layer or head does not exist, or an argument has another form.
-        ObservationError: A part of the model is compiled, a chosen layer did not attend or cannot be read, or no row
-            was seen.
+        ObservationError: A part of the model is compiled, its compiled code reports no kernels, a chosen layer did not
+            attend or cannot be read, or no row was seen.
     """
+    refuse_packages(model, to="tap")
     if not isinstance(model, nn.Module):
         raise InputError(f"`model` must be an nn.Module, got {type(model).__name__}")
     if on_row is not None and not callable(on_row):

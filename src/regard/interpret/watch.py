@@ -13,10 +13,11 @@ from regard.hooks import are_sharded
 from regard.interpret.observation import Observation
 from regard.interpret.unsupported import why_incomplete, why_nothing
 from regard.interpret.vision_transformers import patch_tokens
+from regard.jagged import Packing
 from regard.masks import BoundMask
 from regard.observe.call_kinds import CallFromQK
 from regard.observe.intercept import Interception
-from regard.observe.intercept.compiled_code import refuse_compiled, refusing_compiled_code
+from regard.observe.intercept.compiled_code import refuse_compiled, refuse_packages, refusing_compiled_code
 from regard.observe.intercept.interception import Reader
 from regard.observe.recorder import OnLayerEnd, Recorder
 from regard.observe.requested_statistics import Asked, Keep
@@ -159,8 +160,8 @@ def watch(
     keys or more, and PyTorch those of all others. With `regard.use_backend("native")` shorter calls take the pass too,
     and `seen.fallback_reasons` says for each layer why one did not.
 
-    Of a compiled model the fused kernels and regard's own operators are seen: inside the block its graphs are compiled
-    once more with an operator beside each of them. Attention that the compiler takes apart is refused.
+    Of a compiled model the fused kernels and regard's own operators are heard: inside the block its graphs are traced
+    once more, left unchanged, and listened to as they run. Attention that the compiler takes apart is refused.
 
     Only calls in the thread that opened the watch are recorded. Calls of the model from other threads run unchanged
     and are counted in `seen.calls_elsewhere`.
@@ -195,11 +196,12 @@ def watch(
     Raises:
         InputError: `model` is not a module, `keep` is none of the three, the number of `tokens` differs from the
             positions, a member of `statistics` is not a statistic, or one of `layers` was not called.
-        ObservationError: A part of the model is compiled, its compiled graph breaks, no attention call was seen or one
-            could not be recorded (`strict`), `max_bytes` is too small, beam search has reordered a cache, a statistic
-            needs unknown data (tokens, values, gradients), or keep="qk" is used with weights whose q and k are unknown,
-            or with a score or normalizer that is not regard's own.
+        ObservationError: A part of the model is compiled, its compiled code reports no kernels or its graph breaks, no
+            attention call was seen or one could not be recorded (`strict`), `max_bytes` is too small, a statistic
+            cannot follow beam search or needs unknown data (tokens, values, gradients), or keep="qk" is used with
+            weights whose q and k are unknown, or with a score or normalizer that is not regard's own.
     """
+    refuse_packages(model)
     if not isinstance(model, nn.Module):
         raise InputError(f"`model` must be an nn.Module, got {type(model).__name__}")
     if keep not in ("maps", "qk", "weights"):
@@ -261,7 +263,11 @@ def read_attention(q: Tensor, k: Tensor, v: Tensor, *, backend: str = "auto", **
     is_bound = isinstance(asked.get("mask"), BoundMask)
     if are_sharded(q, k, v):
         return CallFromShards.of(read(q, k, v, complete(_without_dropout(asked))), is_bound=is_bound)
-    problem = Problem.of(q, k, v, **_without_dropout(asked))
+    options = complete(_without_dropout(asked))
+    if q.is_nested or k.is_nested or v.is_nested:  # as one packed text
+        packing = Packing.of(q, k, v).rotated(options["rotary"])
+        q, k, v, options = packing.q, packing.k, packing.v, packing.asked(options)
+    problem = Problem.of(q, k, v, **options)
     with without_autocast(q.device):  # a score's projections are computed without it, as in the call
         return CallFromQK(problem, v=problem.v, is_bound=is_bound)
 

@@ -4,6 +4,7 @@ Rows exist only while statistics process them. Blocks are small enough for the c
 a dozen times.
 """
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -14,27 +15,15 @@ from torch import Tensor
 
 from regard.normalizers.softmax import Sums
 from regard.observe.watched_call import Rows, WatchedCall
-from regard.observe.weigh import hiding, weigh
+from regard.observe.weigh import hiding, plain_mode, weigh
 from regard.observe.weight_rows import BLOCK_ELEMENTS, Plan, RowBlock, runs_of
 from regard.part import Part
 from regard.problem import Problem
+from regard.torch_private import DisableTorchFunction
 
 _TOGETHER = 8  # heads of a long call
 
-__all__ = ["CallFromQK", "CallFromWeights", "place_of", "visible_pairs"]
-
-
-def visible_pairs(problem: Problem, rows: slice, columns: slice) -> Bool[Tensor, "#batch #heads #rows columns"]:
-    """Return which pairs the mask of a call leaves visible."""
-    part, device = replace(problem.everything, rows=rows, spans=(columns,)), problem.q.device
-    visible = part.visible(problem.mask, device)
-    return torch.ones(1, 1, 1, part.columns, dtype=torch.bool, device=device) if visible is None else visible
-
-
-def place_of(problem: Problem, *, is_bound: bool) -> int | None:
-    """Return where the last query of a call stands, if the caller bound its mask to a place."""
-    start, last = problem.q_offset, problem.q_offset + problem.queries - 1
-    return last if last >= 0 and (is_bound or start != problem.keys - problem.queries) else None
+__all__ = ["CallFromQK", "CallFromWeights", "rows_of"]
 
 
 @dataclass(eq=False)
@@ -53,6 +42,16 @@ class CallFromQK(WatchedCall):
         self.batch, self.heads = self.problem.batch, self.problem.heads
         self.queries, self.keys = self.problem.queries, self.problem.keys
 
+    @property
+    def own(self) -> Problem:
+        """The call with the queries and keys that this process computes rows of: all of them."""
+        return self.problem
+
+    @property
+    def places(self) -> dict[tuple[int, int], tuple[int, int]]:
+        """Which sequence and head of the record each sequence and head of `own` is."""
+        return {place: place for place in itertools.product(range(self.batch), range(self.heads))}
+
     def portions(self, start: int, align: int) -> list[Callable[[], Iterator[RowBlock]]]:
         """Return the rows of each sequence and of some heads, whose blocks the mask is asked about once."""
         problem = replace(self.problem, wants_lse=self.wants_lse)
@@ -63,7 +62,7 @@ class CallFromQK(WatchedCall):
         else:
             heads = [(slice(head, head + 1), slice(at, at + 1)) for at, head in enumerate(self.head_numbers)]
         return [
-            partial(_rows, problem, plan, batch_index, some, recorded, start)
+            partial(rows_of, problem, plan, partial(weigh, problem), batch_index, some, recorded, start)
             for batch_index in range(problem.batch)
             for some, recorded in heads
         ]
@@ -79,6 +78,11 @@ class CallFromQK(WatchedCall):
         if not parts:
             return problem.q.new_zeros(problem.batch, len(heads), 0, problem.keys)
         return torch.cat([torch.cat(run, 1) for run in parts], 2)
+
+    def owned(self) -> WatchedCall:
+        """Return its weights."""
+        with DisableTorchFunction(), plain_mode(self.device):
+            return CallFromWeights(self.every_weight(), shift=self.shift)
 
     def every_weight(self) -> Float[Tensor, "batch heads queries keys"]:
         """Return all weights."""
@@ -101,12 +105,17 @@ class CallFromQK(WatchedCall):
 
     def visible(self, rows: slice, columns: slice) -> Bool[Tensor, "#batch #heads #rows columns"]:
         """Return which pairs the mask leaves visible."""
-        return visible_pairs(self.problem, rows, columns)
+        problem, device = self.problem, self.device
+        part = replace(problem.everything, rows=rows, spans=(columns,))
+        visible = part.visible(problem.mask, device)
+        return torch.ones(1, 1, 1, part.columns, dtype=torch.bool, device=device) if visible is None else visible
 
     @property
     def place(self) -> int | None:
         """Where the last query stands, if the caller bound its mask to a place."""
-        return place_of(self.problem, is_bound=self.is_bound)
+        start, keys, queries = self.problem.q_offset, self.problem.keys, self.problem.queries
+        last = start + queries - 1
+        return last if last >= 0 and (self.is_bound or start != keys - queries) else None
 
     @property
     def device(self) -> torch.device:
@@ -119,15 +128,23 @@ class CallFromQK(WatchedCall):
         return self.problem.q.nbytes + self.problem.k.nbytes
 
 
-def _rows(
-    problem: Problem, plan: Plan, batch_index: int, heads: slice, recorded: slice, start: int
+def rows_of(
+    problem: Problem,
+    plan: Plan,
+    compute: Callable[[Part], tuple[Tensor, Sums | None]],
+    batch_index: int,
+    heads: slice,
+    recorded: slice,
+    start: int,
 ) -> Iterator[RowBlock]:
-    """Yield the rows of some heads of one sequence, which are `recorded` as those of these numbers."""
+    """Yield the rows of some heads of one sequence, which are `recorded` as those of these numbers; `compute` gives the
+    weights of a part of the call.
+    """
     batch, whole = slice(batch_index, batch_index + 1), (problem.batch, problem.heads)
     for block in plan.blocks(batch_index, heads):
         rows, keys = slice(block.top, block.bottom), (slice(block.left, block.right),)
         part = Part(batch, heads, rows, keys, problem.q_offset, whole, block.is_masked)
-        weights, sums = weigh(problem, part)
+        weights, sums = compute(part)
         found = None if sums is None else Sums(*(one[0] for one in sums))
         yield RowBlock(batch_index, recorded, start + block.top, block.left, weights[0], found)
 
@@ -181,10 +198,15 @@ class CallFromWeights(WatchedCall):
         found = self.weights.detach()[:, list(heads)][:, :, rows]
         return found.to(torch.promote_types(found.dtype, torch.float32))
 
-    def every_weight(self) -> Float[Tensor, "batch heads queries keys"]:
-        """Return a copy of all weights."""
+    def owned(self) -> WatchedCall:
+        """Return a copy."""
         wide = torch.promote_types(self.weights.dtype, torch.float32)
-        return self.weights.detach().to(wide, copy=True)
+        with torch.no_grad():
+            return CallFromWeights(self.weights.detach().to(wide, copy=True), shift=self.shift)
+
+    def every_weight(self) -> Float[Tensor, "batch heads queries keys"]:
+        """Return all weights."""
+        return self.weights
 
 
 def _heads_together(problem: Problem, plan: Plan) -> int:

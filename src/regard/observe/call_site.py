@@ -4,7 +4,7 @@ With a cache, a model calls the same site again with new queries over old and ne
 the same record. Such calls are recognized by the values of the keys alone, whatever library stores them.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,7 @@ class Site:
         queries: QueriesChosen | None = None,
         read: int = 0,
         drops_keys: bool = False,
+        shared: Collection[Statistic] = (),
     ) -> None:
         """Make a site at its first call; its cache has read `read` positions, the call's included (0: unknown), and may
         have dropped the oldest keys.
@@ -49,7 +50,7 @@ class Site:
         self._read, self._drops_keys = read, drops_keys
         self._start = 0  # the position of the first row
         self.watched = watched  # False if `layers=` excludes it: only its location and lengths are recorded
-        self._folding = Folding(name, Asked().of_site({}) if statistics is None else tuple(statistics))
+        self._folding = Folding(name, Asked().of_site({}) if statistics is None else statistics, shared)
         self._hearing = None if listener is None else Hearing(place, listener)
         self._find_projection = find_projection
         self._heads, self._queries = heads, queries  # the chosen ones; None for all

@@ -13,7 +13,6 @@ from torch import Tensor
 from regard.errors import ObservationError
 from regard.masks import BoundMask, Causal, Dense
 from regard.observe.statistics import Extent
-from regard.observe.statistics.base import AllReduce
 from regard.observe.weight_rows import RowBlock
 from regard.positions import Bias, DenseBias
 from regard.problem import Problem
@@ -66,7 +65,7 @@ class QueriesKeys:
     """
 
     name = "qk"
-    takes_parts = True
+    by_head = True
     wants_lse = True
 
     def __init__(self, purse: Purse) -> None:
@@ -77,7 +76,7 @@ class QueriesKeys:
         self._is_chosen = False  # whether some heads were chosen, each with its own keys
         self._known = 0
         self._lse: list[Tensor] = []
-        self._first, self._device = 0, torch.device("cpu")
+        self._first = 0
         self._segments: list[Segment] = []
         self._arrays: dict[str, Array] = {}
 
@@ -95,7 +94,7 @@ class QueriesKeys:
         self._is_chosen = call.head_numbers is not None
         if call.head_numbers is not None:
             problem = self._of_heads(problem, call.head_numbers, extent)
-        self._first, self._device = extent.queries - call.queries, extent.device
+        self._first = extent.queries - call.queries
         self._take(problem, extent, around.shift)
         lse = torch.full((call.batch, call.heads, call.queries), torch.nan, dtype=torch.float64, device="cpu")
         if call.chosen_rows is not None:
@@ -124,15 +123,6 @@ class QueriesKeys:
         if rows.lse is not None:
             here = slice(rows.rows.start - self._first, rows.rows.stop - self._first)
             self._lse[-1][rows.batch_index, rows.heads, here] = rows.lse.cpu()
-
-    def reduce_ranks(self, all_reduce: AllReduce) -> None:
-        """Take the log-sum-exp of each row of the rank that has it."""
-        lse = self._lse[-1].to(self._device)
-        known = ~lse.isnan()
-        lse, count = lse.where(known, 0.0), known.to(lse.dtype)
-        all_reduce(lse, "sum")
-        all_reduce(count, "sum")
-        self._lse[-1] = lse.where(count > 0, torch.nan).cpu()
 
     def reorder(self, rows: Tensor) -> None:
         """Let each sequence go on from the queries and keys of another.

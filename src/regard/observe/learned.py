@@ -2,19 +2,19 @@
 
 The first call of each kind is followed operator by operator (`following`). If all of its attention was heard at the
 dispatcher (`listening`), later calls are only listened to, by any watch, as long as the model lives: what is heard is
-looked up here. Another kind of call (other arguments, gradients, another implementation of attention) is followed again.
+looked up here. Another kind of call (other arguments, gradients, another implementation of attention) is followed too.
 """
 
 import weakref
 from collections import defaultdict
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Attends", "Learned", "Script", "learned_of", "signature_of"]
+__all__ = ["Attends", "Learned", "Script", "learned_of", "parts_of", "signature_of"]
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,8 @@ class Script:
 
     calls: dict[str, list[Attends]] = field(default_factory=lambda: defaultdict(list))  # in the order of its calls
     softmaxes: set[str] = field(default_factory=set)  # modules with a softmax that is no attention
+    is_read_first: bool = False  # whether it begins with an embedding or an image's convolution, so that nothing before
+    # these needs to be followed
     is_heard: bool = True  # whether all of it was heard, so that nothing needs to be followed
 
     def find(self, name: str, turn: int, heads: int) -> Attends | None:
@@ -44,6 +46,11 @@ class Script:
             return None
         found = calls[turn] if turn < len(calls) else calls[-1] if len(set(calls)) == 1 else None
         return found if found is not None and found.heads == heads else None
+
+    def has_softmax(self, name: str) -> bool:
+        """Return whether a module, or its neighbour in the list of layers, has a softmax that is no attention."""
+        pattern = _without_numbers(name)
+        return name in self.softmaxes or any(_without_numbers(other) == pattern for other in self.softmaxes)
 
     def _of_neighbours(self, name: str) -> list[Attends] | None:
         pattern = _without_numbers(name)
@@ -62,20 +69,51 @@ class Learned:
 
     def __init__(self, model: nn.Module) -> None:
         self.scripts: dict[Hashable, Script] = {}
-        self._modules = [weakref.ref(one) for one in model.modules()]
+        self.names = {id(module): name for name, module in model.named_modules()}
+        self.places: dict[str, Any] = {}  # of modules by their names, as `streams` finds them
+        self._modules = [weakref.ref(one) for one in parts_of(model)]
         configs = (getattr(one, "config", None) for one in model.modules())
         self._configs = list({id(one): one for one in configs if one is not None}.values())
 
     def is_of(self, model: nn.Module) -> bool:
         """Return whether the model still consists of the same modules."""
-        modules = list(model.modules())
+        modules = list(parts_of(model))
         return len(modules) == len(self._modules) and all(
             known() is one for known, one in zip(self._modules, modules, strict=True)
         )
 
+    def state_of(self, model: nn.Module) -> Hashable:
+        """Return what settles which way the code of its modules takes, besides their arguments."""
+        found = []
+        for one in parts_of(model):
+            own = one.__dict__
+            hooks = len(own["_forward_hooks"]), len(own["_forward_pre_hooks"])
+            found.append((own.get("training"), hooks, "forward" in own))
+        return hash(tuple(found))
+
+    @property
+    def is_read_first(self) -> bool:
+        """Whether all kinds of calls so far are heard from their beginning, and attend: where parts of the model are
+        called one by one, what is between them matters too.
+        """
+        scripts = self.scripts.values()
+        return bool(scripts) and all(one.is_heard and one.is_read_first and one.calls for one in scripts)
+
     def settings(self) -> Hashable:
         """Return the implementations of attention that the model's configurations name."""
         return tuple(getattr(one, "_attn_implementation", None) for one in self._configs)
+
+
+def parts_of(model: nn.Module) -> Iterator[nn.Module]:
+    """Yield a module and all in it, each once, in a fifth of the time that `modules` takes."""
+    waiting, known = [model], {id(model)}
+    while waiting:
+        one = waiting.pop()
+        yield one
+        for part in one.__dict__["_modules"].values():
+            if part is not None and id(part) not in known:
+                known.add(id(part))
+                waiting.append(part)
 
 
 _learned: "weakref.WeakKeyDictionary[nn.Module, Learned]" = weakref.WeakKeyDictionary()
@@ -91,7 +129,8 @@ def learned_of(model: nn.Module) -> Learned:
 
 def signature_of(name: str, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
     """Return the kind of a call: what decides which way a module's code takes, but for the sizes of its tensors."""
-    modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.is_autocast_enabled(), module.training
+    autocast = torch.is_autocast_enabled("cpu"), torch.is_autocast_enabled("cuda")
+    modes = module.training, torch.is_inference_mode_enabled(), autocast
     return name, modes, tuple(map(_kind, args)), tuple((key, _kind(one)) for key, one in kwargs.items())
 
 
@@ -104,4 +143,4 @@ def _kind(one: Any) -> Hashable:
         return type(one), tuple((str(key), _kind(value)) for key, value in one.items())
     if isinstance(one, tuple | list):
         return type(one), tuple(map(_kind, one)) if len(one) < 8 else len(one)
-    return type(one)
+    return cast(Hashable, type(one))

@@ -45,8 +45,6 @@ _FEWEST, _MOST = 16, 32  # rows of a group
 
 def refuses(call: WatchedCall, statistics: Sequence[Statistic]) -> str | None:
     """Return why the pass does not support a call with these statistics, or None if it does."""
-    if call.is_sharded:
-        return "the sequence is sharded over ranks"
     if not isinstance(call, CallFromQK):
         return "the model computed its weights itself"
     if call.device.type != "cpu":
@@ -64,7 +62,7 @@ def _refuses_statistics(statistics: Sequence[Statistic]) -> str | None:
 
 
 def _refuses_problem(call: CallFromQK) -> str | None:
-    problem = call.problem
+    problem = call.own
     if torch.promote_types(problem.q.dtype, torch.float32) != torch.float32:
         return f"it computes in float32, and the queries are {problem.q.dtype}"
     if not problem.score.product:
@@ -82,7 +80,11 @@ def _refuses_problem(call: CallFromQK) -> str | None:
     for reason, part in parts.items():
         if part is not None:
             return reason
-    return None if _is_tame(problem) else "queries or keys are empty, NaN, or so large that scores may overflow"
+    return (
+        None
+        if not call.places or _is_tame(problem)
+        else "queries or keys are empty, NaN, or so large that scores may overflow"
+    )
 
 
 def _is_tame(problem: Problem) -> bool:
@@ -124,7 +126,7 @@ def portions(
         start: The number of rows before the call.
     """
     assert isinstance(call, CallFromQK)
-    problem = call.problem
+    problem = call.own
     asked = _Requested(
         count=max((one.k for one in statistics if isinstance(one, Top)), default=1),
         tall=bin_width(extent.queries),
@@ -136,11 +138,7 @@ def portions(
     assert band is not None
     packed = lru_cache(maxsize=torch.get_num_threads())(partial(_packed, problem))
     pass_ = _Pass(problem, start, asked, band.within(problem.queries + problem.keys + abs(problem.q_offset)))
-    return [
-        partial(pass_.head, batch_index, head, packed)
-        for batch_index in range(call.batch)
-        for head in range(call.heads)
-    ]
+    return [partial(pass_.head, batch_index, head, place, packed) for (batch_index, head), place in call.places.items()]
 
 
 def _blocks_of(keys: int) -> int:
@@ -162,15 +160,19 @@ class _Pass:
     asked: _Requested
     band: tuple[int, int]
 
-    def head(self, batch_index: int, head: int, packed: Callable[[int, int], Tensor]) -> Iterator[RowBlock]:
-        """Yield the rows of a head; where threads are free, several blocks are computed in parallel."""
+    def head(
+        self, batch_index: int, head: int, place: tuple[int, int], packed: Callable[[int, int], Tensor]
+    ) -> Iterator[RowBlock]:
+        """Yield the rows of a head, whose sequence and number in the record are `place`; where threads are free,
+        several blocks are computed in parallel.
+        """
         problem, threads = self.problem, torch.get_num_threads()
         rows = problem.queries + ROWS_AT_ONCE - 1  # they are computed four at a time
         q = torch.zeros(rows, problem.q.shape[3], dtype=torch.float32, device="cpu")
         q[: problem.queries] = problem.q[batch_index, head]
         q.mul_(problem.scale)  # in single precision: a product of bfloat16 with a number is rounded to bfloat16
         keys = packed(batch_index, head // (problem.heads // problem.kv_heads))
-        compute = partial(self._rows, batch_index, head, q, keys)
+        compute = partial(self._rows, place, q, keys)
         if min(threads, len(self._blocks)) == 1:
             yield from map(compute, self._blocks)
             return
@@ -197,7 +199,7 @@ class _Pass:
         right = max(left + 1, _blocks_of(max(0, min(problem.keys, last + after + 1))))
         return left * BLOCK, right * BLOCK
 
-    def _rows(self, batch_index: int, head: int, q: Tensor, packed: Tensor, block: slice) -> RowBlock:
+    def _rows(self, place: tuple[int, int], q: Tensor, packed: Tensor, block: slice) -> RowBlock:
         """Compute some rows of a head."""
         asked, (before, after), depth = self.asked, self.band, q.shape[1]
         left, right = self._columns(block)
@@ -234,6 +236,7 @@ class _Pass:
         total, centred, distances, most = found.pop("row_sums").unbind(-1)
         found |= {"sums": Sums(most, total), "centred": centred, "distances": distances, "bins": found.pop("sums")}
         nothing = torch.empty(1, height, 0, dtype=torch.float32, device="cpu")
+        batch_index, head = place
         return _Rows(batch_index, slice(head, head + 1), start, left, nothing, asked=asked, **found)
 
 

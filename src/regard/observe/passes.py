@@ -203,11 +203,9 @@ class ForwardPasses:
         run, site = self._run, self.now.sites.get(key)
         cache = run.cache()
         same = cache is not None and self.now.cache() is cache
-        if site is None or site in self.unrelated:
-            known = site is None
-        else:
-            known = site.continues(call, is_certain=True, cache=cache, same_cache=same)
-        if known:
+        if site is None:
+            return None
+        if site not in self.unrelated and site.continues(call, is_certain=True, cache=cache, same_cache=same):
             return site
         assert run.continues is not None
         if self._is_ambiguous() or site.crosses or run.continues.crosses:

@@ -62,13 +62,12 @@ class Recorder(Sink):
             self._asked.check_alone()
         self._ids = listener
         self._listener = listener if self._asked.needs("tokens") else None
-        self._parents = {id(child): parent for parent in model.modules() for child in parent.children()}
         self._keep: Keep = keep
         self._max_bytes = self._left = max_bytes
         self._passes = ForwardPasses(self._asked.of_pass, self._reorder)
         self._withdrawn: set[Site | FinishedSite] = set()  # sites that are no attention between tokens
         self._turns, self._of_run = dict[str, int](), 0
-        self._places = Places(model)
+        self._places = Places(model, self.learned.places)
 
     @property
     def index(self) -> int:
@@ -145,7 +144,6 @@ class Recorder(Sink):
     def _new(self, key: Key, call: WatchedCall) -> Site:
         """Return a new site of the forward pass."""
         forward, module = self._passes.now, self.module
-        parent = self._parents.get(id(module)) if module is not None else None
         name = _named(key)
         place = self._places.of(key[0], self.entries())
         number = place.number if place.number is not None and not key[1] else len(forward.sites)
@@ -159,9 +157,13 @@ class Recorder(Sink):
             queries=self._asked.queries,
             read=length_of(cache),
             drops_keys=drops_keys(cache, place.number),
+            shared=forward.across.values(),
             listener=self._listener,
-            find_projection=lambda width: output_projection(module, parent, width, name),
+            find_projection=lambda width: output_projection(module, self._parent_of(module), width, name),
         )
+
+    def _parent_of(self, module: nn.Module | None) -> nn.Module | None:
+        return next((one for one in self.model.modules() if any(child is module for child in one.children())), None)
 
     def _spend(self, site: Site, call: WatchedCall) -> None:
         needed = site.needed_bytes(call)

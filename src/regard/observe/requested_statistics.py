@@ -133,13 +133,13 @@ class Asked:
         return bool(found)
 
     def of_site(self, across: Mapping[int, Statistic], number: int = 0, name: str = "") -> tuple[Statistic, ...]:
-        """Return copies for one call site, and the shared ones of its pass; for a layer that is not recorded only the
-        latter.
+        """Return those of one call site, which copies them, and the shared ones of its pass; for a layer that is not
+        recorded only the latter.
         """
         if not self.watches(number, name):
             return tuple(across.values())
-        own = [across[at] if at in across else copy.deepcopy(one) for at, one in enumerate(self.extra)]
-        return (*copy.deepcopy(self._kept), *copy.deepcopy(self._full), *own)
+        own = (across.get(at, one) for at, one in enumerate(self.extra))
+        return (*self._kept, *self._full, *own)
 
     def check_layers(self) -> None:
         """Raise if a selected layer was not called."""

@@ -7,9 +7,10 @@ times as slow, with one of two cores busy). Heads are independent of each other.
 """
 
 import contextlib
+import copy
 import dataclasses
 import threading
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
 from typing import Any
@@ -39,10 +40,10 @@ __all__ = ["Folding", "fold_together", "is_worth_it", "side_by_side"]
 
 
 class Folding:
-    """The statistics of one call site."""
+    """The statistics of one call site: copies of these at their first use, but for those that other sites share."""
 
-    def __init__(self, site: str, statistics: tuple[Statistic, ...]) -> None:
-        self._site = site
+    def __init__(self, site: str, statistics: Sequence[Statistic], shared: Collection[Statistic] = ()) -> None:
+        self._site, self._shared, self._is_own = site, shared, False
         self.fallback_reason: str | None = None  # why PyTorch has processed calls for which use_backend names a kernel
         self._now = [one for one in statistics if "gradient" not in needs_of(one)]
         self._later = [one for one in statistics if "gradient" in needs_of(one)]
@@ -56,18 +57,33 @@ class Folding:
         """Drop the statistics with a prerequisite that is not available here."""
         self._now = [one for one in self._now if need not in needs_of(one)]
 
+    def _own(self) -> list[Statistic]:
+        """Return the statistics of the rows, which are its own from now on."""
+        if not self._is_own:
+            self._is_own = True
+            self._now, self._later = (
+                [one if any(one is other for other in self._shared) else copy.deepcopy(one) for one in some]
+                for some in (self._now, self._later)
+            )
+        return self._now
+
     def fold(self, extent: Extent, start: int) -> None:
         """Process the rows of a call, which begin at row `start` of the record."""
         self._calls += 1
         if not self._now and not self._later:
             return
-        if self._together and (rows := _few_rows(extent, start)) is not None:
-            self._few.append(rows)
-            if sum(one.weights.numel() for one in self._few) > _PAIRS_IN_WAIT:
+        if self._together and (call := _small(extent)) is not None:
+            for one in self._few:
+                one.compute()
+            self._few.append(_Rows(call, start, call.shift))
+            if len(self._few) > 1:
+                self._few[-1].compute()
+            if sum(one.pairs for one in self._few) > _PAIRS_IN_WAIT:
                 self._fold_waiting(extent)
             return
+        self._own()
         self._fold_waiting(extent)
-        self._check_parts(extent)
+        extent = self._with_rows(extent)
         if self._later:
             self._wait(extent, start)
         wanted, reason = _wants_native_pass(extent), None
@@ -77,13 +93,16 @@ class Folding:
         _sweep(self._now, extent, start, compiled=wanted and reason is None)
         if preferred() != "auto":
             self.fallback_reason = self.fallback_reason or reason
+        if extent.around is not None and extent.around.is_sharded:  # no later call continues it
+            with _by_itself(extent.device):
+                self._found = extent.around.joined([statistic.finish(extent) for statistic in self._now])
 
     def _fold_waiting(self, extent: Extent) -> None:
         """Process the rows that have waited, which `extent` includes."""
         if self._few:
             call, start = _joined(self._few, extent)
             self._few = []
-            _sweep(self._now, dataclasses.replace(extent, around=call, queries=start + call.queries), start)
+            _sweep(self._own(), dataclasses.replace(extent, around=call, queries=start + call.queries), start)
 
     def reorder(self, rows: Tensor, extent: Extent) -> None:
         """Let each sequence go on from the results of another, as beam search reorders them.
@@ -91,7 +110,7 @@ class Folding:
         Raises:
             ObservationError: A statistic cannot do that.
         """
-        self._few = [dataclasses.replace(one, weights=one.weights[rows]) for one in self._few]
+        self._few = [one.reordered(rows) for one in self._few]
         if not self._calls or (self._few and self._few[0].start == 0):
             return
         for statistic in (*self._now, *self._later):
@@ -107,21 +126,24 @@ class Folding:
         """Return what sites have in common whose rows, all of which wait, are processed together; None if some do
         not.
         """
-        if not self._few or sum(one.weights.shape[2] for one in self._few) < extent.queries:
+        if not self._few or sum(one.queries for one in self._few) < extent.queries:
             return None
-        return dataclasses.astuple(dataclasses.replace(extent.alone, site=""))
+        sizes = extent.batch, extent.heads, extent.queries, extent.keys
+        return *sizes, extent.dtype, extent.device, extent.offset, extent.cross
 
-    def _check_parts(self, extent: Extent) -> None:
-        """Raise if the sequence is sharded and a statistic needs whole rows."""
-        if extent.around is None or not extent.around.is_sharded:
-            return
-        for one in (*self._now, *self._later):
-            if not getattr(one, "takes_parts", False):
-                way = 'keep="qk", which computes any of them on demand' if one.name == "weights" else "leave it out"
-                raise ObservationError(
-                    f"{one.name!r} needs whole rows, and the sequence of {self._here} is sharded over ranks, of which "
-                    f"none has them: {way}, or watch the whole sequence in one process"
-                )
+    def _with_rows(self, extent: Extent) -> Extent:
+        """Return the extent with a call that has whole rows, where the sequence is sharded."""
+        call = extent.around
+        if call is None or not call.is_sharded:
+            return extent
+        if self._later:
+            raise ObservationError(
+                f"{self._later[0].name!r} needs the gradients of whole rows, and the sequence of {self._here} is "
+                "sharded over ranks: leave it out, or watch the whole sequence in one process"
+            )
+        by_head = all(getattr(statistic, "by_head", False) for statistic in self._now)
+        with _by_itself(extent.device):
+            return dataclasses.replace(extent, around=call.with_rows(by_head=by_head))
 
     def _wait(self, extent: Extent, start: int) -> None:
         """Process the rows when the gradient of the output is known."""
@@ -172,6 +194,8 @@ class Folding:
         statistics = (*self._now, *self._later)
         found = self._found
         if found is None:
+            self._own()
+            statistics = (*self._now, *self._later)
             with _by_itself(extent.device):
                 found = [statistic.finish(extent) for statistic in statistics]
         for statistic, results in zip(statistics, found, strict=True):
@@ -201,15 +225,30 @@ class Folding:
 _PAIRS_IN_WAIT = 2**18  # of queries and keys of one site, beyond which its rows are processed: 1 MiB in float32
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
 class _Rows:
-    """The weights of a small call, which wait to be processed with those of later calls and of other layers: for few
-    rows, the some thirty operations of the statistics cost many times what the weights do.
+    """The rows of a small call, which wait to be processed with those of later calls and of other layers: for few rows,
+    the some thirty operations of the statistics cost many times what the weights do.
     """
 
-    weights: Float[Tensor, "batch heads rows columns"]
-    start: int  # of the record's rows
-    shift: int  # of the record's columns
+    def __init__(self, call: WatchedCall, start: int, shift: int) -> None:
+        """Take a call with memory of its own; `start` and `shift` are the first of the record's rows and columns."""
+        self.call: WatchedCall | None = call
+        self.start, self.shift, self.queries = start, shift, call.queries
+        self.pairs = call.batch * call.heads * call.queries * call.keys
+        self._weights: Tensor | None = None
+
+    def compute(self) -> Float[Tensor, "batch heads rows columns"]:
+        """Return the weights, which are kept from now on instead of queries and keys."""
+        if self._weights is None:
+            assert self.call is not None
+            with DisableTorchFunction(), plain_mode(self.call.device):
+                self._weights, self.call = self.call.every_weight(), None
+        return self._weights
+
+    def reordered(self, rows: Tensor) -> "_Rows":
+        """Return the rows of each sequence's new beginning."""
+        self._weights = self.compute()[rows]
+        return self
 
 
 def _reads_rows_alone(statistic: Statistic) -> bool:
@@ -217,29 +256,28 @@ def _reads_rows_alone(statistic: Statistic) -> bool:
     return getattr(statistic, "reads_rows_alone", False) and type(statistic).__module__.startswith("regard.")
 
 
-def _few_rows(extent: Extent, start: int) -> _Rows | None:
-    """Return the rows of a call, if they are few enough to wait for others."""
+def _small(extent: Extent) -> WatchedCall | None:
+    """Return a call with memory of its own, if its rows are few enough to wait for others."""
     call = extent.around
     if call is None or call.is_sharded or call.chosen_rows is not None or call.head_numbers is not None:
         return None
     if call.batch * call.heads * call.queries * call.keys > _PAIRS_IN_WAIT or preferred() != "auto":
         return None
-    with DisableTorchFunction(), plain_mode(call.device):
-        return _Rows(call.every_weight(), start, call.shift)
+    return call.owned()
 
 
 def _joined(few: Sequence[_Rows], extent: Extent) -> tuple[CallFromWeights, int]:
     """Return rows of several calls as those of one, and the first of them."""
     first, last = few[0], few[-1]
-    weights = first.weights
+    weights = first.compute()
     if len(few) > 1 or first.shift or weights.shape[3] != extent.keys:
         with _by_itself(extent.device):
-            rows = last.start + last.weights.shape[2] - first.start
+            rows = last.start + last.queries - first.start
             weights = weights.new_zeros(*weights.shape[:2], rows, extent.keys)
             for one in few:
-                top, height = one.start - first.start, one.weights.shape[2]
-                width = min(one.weights.shape[3], extent.keys - one.shift)  # behind it is the room of a static cache
-                weights[:, :, top : top + height, one.shift : one.shift + width] = one.weights[..., :width]
+                found, top = one.compute(), one.start - first.start
+                width = min(found.shape[3], extent.keys - one.shift)  # behind it is the room of a static cache
+                weights[:, :, top : top + one.queries, one.shift : one.shift + width] = found[..., :width]
     return CallFromWeights(weights), first.start
 
 
@@ -260,12 +298,17 @@ _PAIRS_AT_ONCE = 2**20
 
 def _fold_as_one(sites: Sequence[tuple[Folding, Extent]]) -> None:
     first, extent = sites[0]
+    calls = [folding._few[0].call for folding, _ in sites if len(folding._few) == 1 and not folding._few[0].shift]
+    whole = calls[0].as_heads(calls) if len(calls) == len(sites) and calls[0] is not None else None
+    with DisableTorchFunction(), _by_itself(extent.device):
+        if whole is not None and whole.keys == extent.keys:
+            matrix = whole.every_weight()
+        else:
+            matrix = torch.cat([_joined(folding._few, one)[0].weights for folding, one in sites], 1)
+    record = dataclasses.replace(extent, heads=matrix.shape[1], around=CallFromWeights(matrix))
+    _sweep(first._own(), record, 0)
     with _by_itself(extent.device):
-        matrix = torch.cat([_joined(folding._few, one)[0].weights for folding, one in sites], 1)
-    whole = dataclasses.replace(extent, heads=matrix.shape[1], around=CallFromWeights(matrix))
-    _sweep(first._now, whole, 0)
-    with _by_itself(extent.device):
-        found = [statistic.finish(whole) for statistic in first._now]
+        found = [statistic.finish(record) for statistic in first._now]
     for at, (folding, _) in enumerate(sites):
         heads = slice(at * extent.heads, (at + 1) * extent.heads)
         folding._few = []
@@ -310,9 +353,6 @@ def _sweep(statistics: list[Statistic], extent: Extent, start: int, *, compiled:
         else:
             portions = around.portions(start, bin_width(extent.queries))
         _fold_all(portions, folding, extent, fold)
-        if around.is_sharded:
-            for statistic in folding:
-                statistic.reduce_ranks(around.all_reduce)  # type: ignore[attr-defined]
 
 
 def _may_read_lse(statistic: Statistic) -> bool:

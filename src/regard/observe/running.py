@@ -16,6 +16,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from regard.observe.cached_text import given_cache
+from regard.observe.learned import learned_of
 from regard.record.missing_attention import Caller
 
 __all__ = ["Locator", "Running", "arguments_of", "at_end", "running"]
@@ -93,7 +94,8 @@ class Locator:
         self.now = Running(None, None, outside=False)
         self.run = 0  # number of runs of the model
         self.on_run: Callable[[list[FrameType]], None] | None = None  # called with the frames of a run that begins
-        self._names = {id(module): name for name, module in model.named_modules()}
+        self.learned = learned_of(model)
+        self._names: dict[int, str] = self.learned.names
         self._begun: Hashable | None = None
         self._calls: dict[nn.Module, set[Hashable]] = {}  # of each module in this run
 
@@ -106,6 +108,10 @@ class Locator:
     def name(self) -> str:
         """Its name in the model; empty for the model itself, and outside of all modules."""
         return "" if self.now.module is None else self._names[id(self.now.module)]
+
+    def name_of(self, module: nn.Module) -> str:
+        """Return the name of the model or of a part of it."""
+        return self._names[id(module)]
 
     @property
     def caller(self) -> Caller:

@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import takewhile
 
 from torch import nn
@@ -62,15 +63,27 @@ class Place:
 class Places:
     """Finds the locations of modules in the tree of their model."""
 
-    def __init__(self, model: nn.Module) -> None:
-        self._modules = dict(model.named_modules(remove_duplicate=False))
+    def __init__(self, model: nn.Module, known: dict[str, Place] | None = None) -> None:
+        self._model, self._known = model, {} if known is None else known
+
+    @cached_property
+    def _modules(self) -> dict[str, nn.Module]:
+        return dict(self._model.named_modules(remove_duplicate=False))
 
     def of(self, path: str, entries: Mapping[int, int]) -> Place:
         """Return the location of the module with this path; `entries` is the number of calls of each module, by id."""
+        if (place := self._known.get(path)) is None:
+            place = self._known[path] = self._find(path)
+        above = place.stack.split(".") if place.stack else []
+        if not above or max(entries.values(), default=0) < 2:
+            return place
+        runs = (entries.get(id(self._at(above[:end])), 0) for end in range(1, len(above) + 1))
+        return replace(place, run=max(1, *runs))
+
+    def _find(self, path: str) -> Place:
         parts = path.split(".") if path else []
         at = next((index for index, part in enumerate(parts) if part.isdigit()), None)
         above = parts[: max(len(parts) - 1, 0) if at is None else at]
-        runs = (entries.get(id(self._at(above[:end])), 0) for end in range(1, len(above) + 1))
         depths = [getattr(getattr(one, "config", None), "num_hidden_layers", None) for one in self._up(parts)]
         number, count = (None, 0) if at is None else number_in_lists(parts, at, self._at)
         tower, named = self._tower(above)
@@ -83,7 +96,6 @@ class Places:
             tower=tower,
             named=named,
             role=next((role for part in above if (role := _role(part))), None),
-            run=max(1, *runs) if above else 1,
             depth=next((depth for depth in depths if isinstance(depth, int)), None),
         )
 

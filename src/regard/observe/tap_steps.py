@@ -106,21 +106,6 @@ class TapSteps:
             last = 1 + proposed
         self._step = _Step(past if cache is not None else None, last, self._ids(args, kwargs), cache, whole=True)
 
-    def rows_ahead(self) -> list[int] | None:
-        """Return the rows that the running call will be asked for, the last one as −1 if their number is not known.
-
-        None stands for all.
-        """
-        step = self._step
-        assert step is not None
-        past = step.past or 0
-        if step.ids is None:
-            return [-1] if self._queries.rule == "last" and (step.last or (1 if past == 0 else 0)) == 1 else None
-        queries = step.ids.shape[1]
-        rows = self._rows(step, past, queries)
-        found = list(range(*rows.indices(queries))) if isinstance(rows, slice) else rows
-        return None if len(found) == queries else found or [-1]
-
     def _rows(self, step: _Step, past: int, queries: int) -> Rows:
         return self._queries.rows(past, queries, step.last or (1 if past == 0 else queries))
 

@@ -169,20 +169,6 @@ class Heard:
         if is_other:
             self._of_other_input.add(name if self._turns[name] == 1 else f"{name}#{self._turns[name]}")
 
-    def __call__(self, module, args, kwargs):
-        self._is_in = True
-        self.begin([(module, args, kwargs)])
-
-    _is_in = False
-
-    @property
-    def is_in_call(self):
-        return self._is_in
-
-    def leave(self, module, args, output):
-        self._is_in = False
-        self.end()
-
     def end(self) -> None:
         """Assign the ids of the run that has ended, and clear them, since calls outside of it have other inputs."""
         if self._has_attended:

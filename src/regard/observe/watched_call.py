@@ -4,10 +4,10 @@
 """
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -84,10 +84,15 @@ class WatchedCall:
     head_numbers: tuple[int, ...] | None = None
     chosen_rows: frozenset[int] | None = None
     wants_lse: bool = False  # whether its rows are to have the log-sum-exps
-    is_sharded: ClassVar[bool] = False  # whether its rows come in parts, this rank's only, to be joined by `all_reduce`
+    is_sharded: ClassVar[bool] = False  # whether each rank has the rows of some heads, and `joined` those of all
 
-    def all_reduce(self, x: Tensor, how: Literal["sum", "max"]) -> None:
-        """Join the numbers that several ranks found, in place: a whole call has them all."""
+    def with_rows(self, *, by_head: bool) -> "WatchedCall":
+        """Return the call with whole rows: of a sharded sequence those of some heads with `by_head`, else of all."""
+        return self
+
+    def joined(self, results: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        """Return the results of statistics with those of the heads that other ranks have."""
+        return list(results)
 
     def gathered(self) -> Problem | None:
         """Return the call with the queries and keys of all ranks; None where the model showed its weights alone."""
@@ -126,6 +131,13 @@ class WatchedCall:
     def weights_of(self, rows: Rows, heads: Sequence[int]) -> Float[Tensor, "batch heads rows keys"]:
         """Return the weights of some rows and heads, in float32 or the wider type of the model."""
         raise NotImplementedError  # by kind
+
+    def owned(self) -> "WatchedCall":
+        """Return a small call in memory of its own, which the model does not write."""
+        raise NotImplementedError  # by kind
+
+    def as_heads(self, calls: Sequence["WatchedCall | None"]) -> "WatchedCall | None":
+        """Return several owned calls of the same sizes as one, with the heads of all; None if they differ in more."""
 
     def every_weight(self) -> Float[Tensor, "batch heads queries keys"]:
         """Return all weights of a small call, in memory of their own."""
@@ -267,12 +279,6 @@ class WatchedCall:
                 "let it call F.scaled_dot_product_attention or regard.attention"
             )
         return values.detach()
-
-    def of_values(
-        self, statistic: str, keys: slice, compute: Callable[[Tensor], Float[Tensor, "batch heads some"]]
-    ) -> Float[Tensor, "batch heads keys"]:
-        """Return what `compute` gives for the values of some keys."""
-        return compute(self.values(statistic)[:, :, keys])
 
     def projection(self, width: int) -> Float[Tensor, "in_width out_width"]:
         """Return the weight of the output projection whose input has `width` numbers, the concatenated heads."""

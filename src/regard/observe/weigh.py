@@ -21,7 +21,7 @@ from regard.part import Part
 from regard.positions import DenseBias
 from regard.problem import Problem
 
-__all__ = ["HIDDEN", "groups_of", "hiding", "plain_mode", "weigh"]
+__all__ = ["HIDDEN", "groups_of", "hiding", "plain_mode", "weigh", "weigh_heads"]
 
 
 # A number of a bias that hides its key, for any that models write for minus infinity (−1e9, finfo.min, −10,000).
@@ -32,11 +32,20 @@ def weigh(problem: Problem, part: Part) -> tuple[Float[Tensor, "batch heads rows
     """Compute the weights of some rows of a call, before dropout, in float32 or the wider type of q, and the sums of
     the rows if the call wants them.
     """
-    wide = torch.promote_types(problem.q.dtype, torch.float32)
-    q = problem.q[part.batch, part.heads, part.rows].to(wide)
-    k = part.cut(problem.k[part.batch, groups_of(problem, part.heads)]).to(wide)
+    heads = problem.q[part.batch, part.heads], problem.k[part.batch, groups_of(problem, part.heads)]
+    return weigh_heads(problem, *heads, part)
+
+
+def weigh_heads(
+    problem: Problem,
+    q: Float[Tensor, "batch heads queries dim"],
+    k: Float[Tensor, "batch kv_heads keys key_dim"],
+    part: Part,
+) -> tuple[Float[Tensor, "batch heads rows columns"], Sums | None]:
+    """Compute the same from all queries and keys of the part's heads; of those of `problem` only the sizes are read."""
+    wide = torch.promote_types(q.dtype, torch.float32)
     with plain_mode(q.device):
-        return formula.weigh(problem, part, q, k)
+        return formula.weigh(problem, part, q[:, :, part.rows].to(wide), part.cut(k).to(wide))
 
 
 def hiding(problem: Problem) -> Problem:

@@ -149,7 +149,8 @@ def runs_of(rows: Iterable[int]) -> list[slice]:
 
 @dataclass(eq=False)
 class RowBlock:
-    """Some rows of weights: `rows` queries from row `start` on, columns from key `key_start` on; whole rows, or parts.
+    """Some rows of weights: `rows` queries from row `start` on, columns from key `key_start` on; in
+    the others the rows are 0.
 
     `sums` are those of the exponentials of whole rows, with the sink, if they are wanted and there are any.
     """
@@ -160,7 +161,6 @@ class RowBlock:
     key_start: int
     weights: Float[Tensor, "heads rows columns"]
     sums: Sums | None = None
-    is_part: bool = False  # whether other blocks have the other columns of these rows
     _strongest: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict, init=False)
     _summed: tuple[int, Tensor] | None = field(default=None, init=False)
 

@@ -20,7 +20,7 @@ from regard.problem import Problem, held_by, parts_of, with_parts
 from regard.tensors import run_eagerly
 from regard.values import flatten, unflatten
 
-__all__ = ["attend", "lay_out", "reason_against"]
+__all__ = ["attend", "reason_against", "turned"]
 
 _QUERIES, _OUTPUT, _LSE = range(2**16, 2**16 + 12, 4)  # tags of what is moved to another rank, two each
 
@@ -56,7 +56,8 @@ def attend(call: ShardedCall, q: Tensor, k: Tensor, v: Tensor, rotary: Rotary | 
         InputError: Ranks cannot compute this call, or every rank has all queries and gradients are wanted.
     """
     whole, leaves = call.whole, held_by(call.whole)
-    call, q, k = lay_out(call, q, k, rotary)
+    call, q, k = turned(call, q, k, rotary)
+    q = _relaid(q, call.plan.stored, call.plan.queries, call.exchange, _QUERIES)
     plan, exchange = call.plan, call.exchange
     wide = unflatten(flatten(parts_of(whole))[1], [_wide(leaf) for leaf in leaves])
     local = with_parts(replace(call.whole, q=q, k=k, v=v), wide)
@@ -71,8 +72,8 @@ def attend(call: ShardedCall, q: Tensor, k: Tensor, v: Tensor, rotary: Rotary | 
     return Answer(output, None, lse)
 
 
-def lay_out(call: ShardedCall, q: Tensor, k: Tensor, rotary: Rotary | None) -> tuple[ShardedCall, Tensor, Tensor]:
-    """Give a call without memory, the queries that this rank computes, in the order of its plan, and its keys, turned.
+def turned(call: ShardedCall, q: Tensor, k: Tensor, rotary: Rotary | None) -> tuple[ShardedCall, Tensor, Tensor]:
+    """Give a call without memory, and the queries and keys of this rank, turned.
 
     Raises:
         InputError: Ranks cannot compute this call.
@@ -84,8 +85,7 @@ def lay_out(call: ShardedCall, q: Tensor, k: Tensor, rotary: Rotary | None) -> t
         rotary = _of_sequences(rotary.resolve(whole.queries, whole.keys, whole.q_offset), call.area.batch)
         q = rotary.rotate(q, call.queries.positions(rank).to(q.device) + whole.q_offset)
         k = rotary.rotate(k, call.keys.positions(rank).to(q.device))
-    call = call.hollow
-    return call, _relaid(q, call.plan.stored, call.plan.queries, call.exchange, _QUERIES), k
+    return call.hollow, q, k
 
 
 def _attend_replicated(call: ShardedCall, local: Problem) -> Answer:

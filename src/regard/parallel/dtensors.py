@@ -232,7 +232,7 @@ class ShardedTensors:
         own = slice(batch, batch + q.shape[0]), slice(head, head + q.shape[1])
         area = replace(whole.everything, batch=own[0], heads=own[1])
         summed = tuple(_exchange(mesh, axis) for axis, one in enumerate(self.q.placements) if one.is_shard())
-        call = ShardedCall(whole, area, layouts[0], layouts[1], exchange, summed, self.is_replicated, not by_heads)
+        call = ShardedCall(whole, area, layouts[0], layouts[1], exchange, summed, self.is_replicated)
         return Local(call, q, k, v, rotary)
 
     def restore(self, rows: Tensor, *width: int) -> "DTensor":

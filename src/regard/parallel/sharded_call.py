@@ -29,7 +29,6 @@ class ShardedCall:
         exchange: The ranks.
         summed: Over which groups the gradients of what score, biases and normalizer hold are summed.
         is_replicated: Whether every rank has all queries, as in decoding.
-        has_all_heads: Whether every rank has all heads.
     """
 
     whole: Problem
@@ -39,7 +38,6 @@ class ShardedCall:
     exchange: Exchange
     summed: tuple[Exchange, ...] = ()
     is_replicated: bool = False
-    has_all_heads: bool = True
 
     @property
     def rank(self) -> int:

@@ -10,16 +10,19 @@ __all__ = [
     "BLOCKS",
     "BY_HAND",
     "CHANNELS",
+    "DEFORMABLE",
+    "DEPTH",
     "DIFFERENCE",
+    "EDGES",
     "KERNEL_REASON",
     "LANDMARKS",
     "NEGATIVE",
     "ONE_BY_ONE",
+    "OTHERWISE",
     "OTHER_KEYS",
     "OTHER_SUM",
     "OWN_KEYS",
     "REARRANGED",
-    "SCRIPT_REASON",
     "TRANSFORMED",
     "UNKNOWN",
     "Caller",
@@ -33,7 +36,6 @@ KERNEL_REASON = (
     "calls the kernel {} directly, which gives no weights: let it call F.scaled_dot_product_attention or "
     'regard.attention instead (a transformers model: load it with attn_implementation="sdpa")'
 )
-SCRIPT_REASON = "computes attention in TorchScript, where PyTorch shows no calls: watch it as it was before torch.jit"
 TRANSFORMED = (
     "computes attention under torch.func (vmap, grad), where single calls have no values to be seen: watch it without "
     "the transform"
@@ -54,6 +56,19 @@ OWN_KEYS = (
     "rows do not say which positions they are for"
 )
 CHANNELS = "attends between channels, whose product sums over positions, so its weights are not those of positions"
+DEPTH = "attends to the outputs of several layers, not to positions, so its weights are not those of tokens"
+EDGES = (
+    "makes its weights by exp and sums over the edges of a graph, each of which has one weight, so they cannot be "
+    "shown as queries × keys"
+)
+DEFORMABLE = (
+    "weighs values that it samples at places between the positions (deformable attention), so its weights are not "
+    "those of keys"
+)
+OTHERWISE = (
+    "attends otherwise than in an earlier call with such arguments, from which its attention is known: call the model "
+    "again, which is then looked at anew"
+)
 UNKNOWN = (
     "hands its weights, together with other activations, to {}, which is not looked into: let it multiply them by "
     "torch.matmul"

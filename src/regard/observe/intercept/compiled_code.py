@@ -13,13 +13,14 @@ from torch import nn
 
 from regard.errors import ObservationError
 from regard.observe.intercept.exchanged_functions import patched, with_globals
-from regard.observe.intercept.kernel_calls import is_heard
 from regard.observe.intercept.watching_mode import HERE, is_compiled, modes_here, modes_of_all_threads
+from regard.observe.learned import parts_of
 
 __all__ = [
     "EAGERLY",
     "following_compiled_code",
     "refuse_compiled",
+    "refuse_packages",
     "refusing_compiled_code",
     "runs_compiled",
     "stance",
@@ -32,6 +33,9 @@ def refuse_compiled(model: nn.Module, *, whole: bool = True, to: str = "watch") 
     With `whole=False`, the module itself may be compiled.
     """
     if stance() == "force_eager":
+        return
+    parts = (one for one in parts_of(model) if is_compiled(one) or "_orig_mod" in one._modules)
+    if not any(whole or one is not model for one in parts):
         return
     eagerly = EAGERLY.replace("watch", to)
     for name, module in model.named_modules():
@@ -47,6 +51,21 @@ def refuse_compiled(model: nn.Module, *, whole: bool = True, to: str = "watch") 
                 f"this model cannot be {_DONE.get(to, to)}: {which} compiled, and compiled code shows no calls; "
                 f"{before}"
             )
+
+
+def refuse_packages(model: object, to: str = "watch") -> None:
+    """Refuse packages of AOTInductor, and modules that hold one: their kernels are called from C++, which reports none.
+
+    Raises:
+        ObservationError: It is one, or holds one.
+    """
+    modules = model.modules() if isinstance(model, nn.Module) else ()
+    parts = [model, *(one for module in modules for one in vars(module).values())]
+    if any(type(one).__name__ == "AOTICompiledModel" for one in parts):
+        raise ObservationError(
+            f"a package of AOTInductor cannot be {_DONE.get(to, to)}, since its kernels are called from C++, which "
+            "reports none: give the model that it was made of"
+        )
 
 
 _DONE = {"watch": "watched", "tap": "tapped"}
@@ -100,7 +119,7 @@ def _deciding_here(original: types.FunctionType) -> Callable[..., Any]:
             return original(callback)
         modes = modes_of_all_threads()
         function = sys._getframe(1).f_locals.get("fn") if modes else None
-        refused = is_heard() or not all(one.expects(function) for one in modes_here())
+        refused = not all(one.expects(function) for one in modes_here())
         if refused and dynamo._stance.stance == "default":
             return refuse(callback)
         for one in modes:

@@ -1,66 +1,63 @@
-"""The interception: a torch-function mode that processes each attention call of one thread after it has returned."""
+"""The interception: what processes each attention call of one thread after it has returned.
 
-import contextlib
+Calls of PyTorch's kernels, of its encoders' fast paths and of regard.attention are heard (`listening.py`). What tensors
+are made of, and attention by hand, is followed by a dispatch mode (`following`).
+"""
+
 import functools
-import re
+import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import FrameType
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from regard.observe.intercept.call_names_and_products import (
-    OPERATORS,
-    TorchCall,
-    is_inexact,
-    name_of,
-    read_lookup,
-    tensors_in,
-)
+from regard.observe.following.follower import Follower
+from regard.observe.following.origins import Origin, crosses
+from regard.observe.following.roles import Output
 from regard.observe.intercept.compiled_code import runs_compiled
-from regard.observe.intercept.eager_softmax import Eager
-from regard.observe.intercept.exchanged_functions import attends, graph_of, has_softmax, showing_scripts
-from regard.observe.intercept.layouts import is_transformed
-from regard.observe.intercept.operation_kinds import LOOKUPS
-from regard.observe.intercept.tensor_origins import (
-    EncoderCall,
-    LearnedTensors,
-    Origin,
-    Origins,
-    Outputs,
-    crosses,
-    encoder_of,
-    storage_of,
-)
 from regard.observe.intercept.torch_attention_calls import (
-    KERNEL,
     groups_of,
     read_encoder_layer,
-    read_functional,
+    read_functional_softmax,
     read_native,
     read_sdpa,
     sdpa_arguments,
 )
 from regard.observe.intercept.watching_mode import (
-    Hears,
-    HearsIds,
+    Ends,
     WatchingMode,
     in_backward,
     modes_above_watches,
-    modes_here,
 )
+from regard.observe.learned import Attends, Script, signature_of
+from regard.observe.listening import (
+    ATTENTION,
+    CONVOLUTION,
+    EMBEDDING,
+    FAST_PATHS,
+    FUSED,
+    READS,
+    SOFTMAXES,
+    listen,
+    unheard,
+    unlisten,
+)
+from regard.observe.running import Running, arguments_of, at_end
 from regard.observe.sink import Sink
 from regard.observe.watched_call import WatchedCall
-from regard.record.missing_attention import KERNEL_REASON, SCRIPT_REASON, TRANSFORMED
+from regard.record.missing_attention import DEPTH, KERNEL_REASON, OTHERWISE, TRANSFORMED, Caller
 from regard.torch_private import (
     DisableTorchFunction,
     TorchDispatchModeKey,
     get_dispatch_mode,
     is_tracing,
-    native_multi_head_attention,
-    transformer_encoder_layer_fwd,
+    maybe_current_level,
 )
 
 if TYPE_CHECKING:
@@ -69,11 +66,21 @@ if TYPE_CHECKING:
 __all__ = ["Interception", "Reader", "is_traced"]
 
 
-_ATTENDS = re.compile(r"flash|attention|sdpa|attn_(func|fwd|forward|varlen)|mha_(fwd|forward)", re.IGNORECASE)
-_PRIVATE = "_scaled_dot_product"  # PyTorch's functions below F.scaled_dot_product_attention
 _COLOURS = (1, 3, 4)  # channels of an image
 _FAKE = TorchDispatchModeKey.FAKE
+_WHOLE_LAYER = "_transformer_encoder_layer_fwd"
 Reader = Callable[..., WatchedCall]
+
+
+@dataclass(eq=False)
+class _Pending:
+    """A call whose output autograd does not know yet."""
+
+    call: WatchedCall
+    queries: Origin
+    running: Running
+    noted: Callable[[Any], None]
+    output: Tensor
 
 
 class Interception(WatchingMode):
@@ -83,36 +90,80 @@ class Interception(WatchingMode):
     numbers, so the output is bitwise the same. Other threads are not observed.
     """
 
+    learns = True  # whether later calls of a known kind are only listened to
+
     def __init__(self, model: nn.Module, recorder: Sink, readers: Mapping[Callable[..., Any], Reader]) -> None:
-        super().__init__(model, encoder_of(model))
+        super().__init__(model, _encoder_of(model))
         self._recorder = recorder
-        with DisableTorchFunction():
-            self._parameters = {storage_of(one) for one in (*model.parameters(), *model.buffers())}
-        learned = LearnedTensors(self._is_parameter)
-        self._origins = Origins(learned.holds)
-        self._outputs = Outputs(recorder.withdraw)
-        self._eager = Eager(learned, self._origins, self._outputs, recorder.miss, recorder.find_caller)
         self._readers = dict(readers)
-        self._scripts = contextlib.ExitStack()
-        self._runs_compiled = False
+        self._is_listening = self._runs_compiled = False
+        self.pending: _Pending | None = None
         self._other_input: set[int] = set()  # roots of what the running call embeds or is given besides its own ids
         self._own_input: set[int] = set()  # those of its ids where they were embedded
         self.image_grids: set[tuple[int, int]] = set()  # rows and columns that convolutions made of images
+        self._learned = recorder.learned
+        self._state = self._learned.state_of(model)
+        self._key: Hashable = None  # of the running call's kind
+        self._script: Script | None = None  # what is known of it, or learned now; None between runs
+        self.given: tuple[tuple[Any, ...], dict[str, Any]] | None = None  # to the running call of the model
+        self._is_of_rank = False  # whether that is inside sequence_parallel
+        self._has_gradients = False  # whether the model's code has gradients enabled
+        self._is_reading = False  # whether the operator that is heard reads ids or an image
+        self._turns = Counter[str]()  # heard calls of each module in the run
+        self._end: object = None
+        if self.learns:
+            recorder.on_run = self._begin_run
+
+    @functools.cached_property
+    def follower(self) -> Follower:
+        """What follows the operators of calls that are not known yet."""
+        follower = Follower(self)
+        with DisableTorchFunction():
+            follower.knows([*self._model.parameters(), *self._model.buffers()])
+        return follower
+
+    @property
+    def follows(self) -> bool:
+        """Whether the operators of this thread are followed now."""
+        return "follower" in vars(self) and self.follower.is_active
+
+    def follow(self, on: bool) -> bool:
+        """Follow the operators of this thread, or do not; return whether they are followed now."""
+        if on:
+            self.follower.start()
+        return on or (self.follows and not self.follower.stop())
+
+    @property
+    def is_listening(self) -> bool:
+        """Whether it hears the attention of its thread now."""
+        return self._is_listening
+
+    def start(self, *, follows: bool = True) -> None:
+        """Hear this thread from now on, and follow it."""
+        if not self._is_listening:
+            self._is_listening = True
+            listen(self)
+            self.follow(follows and not (self.learns and self._learned.is_read_first))
+
+    def stop(self) -> None:
+        """Stop to hear and follow it, until `start`."""
+        if self._is_listening:
+            self._is_listening = False
+            if "follower" in vars(self):
+                self.follower.end()
+            unlisten(self)
+            self.flush()
+            self._end_run()
 
     def watches(self, module: nn.Module) -> bool:
         """Return whether the module is the watched model or a part of it."""
         return self._recorder.owns(module)
 
-    def __enter__(self) -> Self:
-        """Start to observe this thread, including TorchScript."""
-        self._scripts.enter_context(showing_scripts(self._scripted))
-        return super().__enter__()
-
     def __exit__(self, *raised: Any) -> None:
         """Restore everything, also after an error."""
-        with self._scripts:
-            super().__exit__(*raised)
-        self._eager.finish()
+        super().__exit__(*raised)
+        if "follower" in vars(self):
+            self.follower.rules.finish()
 
     @functools.cached_property
     def _compiled_watch(self) -> "CompiledWatch":
@@ -126,159 +177,311 @@ class Interception(WatchingMode):
             return callback
         return self._compiled_watch.callback(callback)
 
-    def begins(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hears | None:
+    def begins(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ends | None:
         """Process the start of a call; compiled code runs without this mode, which would be compiled into it."""
-        hears = super().begins(module, args, kwargs)
-        here = threading.get_ident() == self._thread and not in_backward()
-        if here and module in self._parts:
-            return self._begin_encoder(args, kwargs)
-        here = here and module is self._model
-        if here and self.hears is not None:
-            with DisableTorchFunction():
-                given = [one for one in tensors_in((args, tuple(kwargs.values()))) if one.is_floating_point()]
-            self._own_input = set()
-            if modes_above_watches():  # a rank embeds its own positions
-                self.hears.look_away()
-            self._other_input = {root for one in given for root in self._origins.of(one).roots}
-        if not here or self._runs_compiled or not runs_compiled(module):
-            return hears
-        end = self._compiled_watch.begin(self, hears, functools.partial(setattr, self, "_runs_compiled", False))
-        self._runs_compiled = True
+        super().begins(module, args, kwargs)
+        if threading.get_ident() != self._thread or in_backward():
+            return None
+        if module in self._parts:
+            return _EncoderCall(self.follower)
+        if module is not self._model or self._runs_compiled:
+            return None
+        if not runs_compiled(module):
+            self.given, self._is_of_rank = (args, kwargs), bool(modes_above_watches())
+            return _Run(self)
         if self.hears is not None:
+            self.hears.begin([(module, args, kwargs)])
             self.hears.look_away()
+        end = self._compiled_watch.begin(self, self.hears, functools.partial(setattr, self, "_runs_compiled", False))
+        self._runs_compiled = True
         return end
 
-    def _begin_encoder(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hears:
-        """Process a call of the encoder, which `generate` makes outside of the model's: its ids are the source's."""
-        alone = self.hears is not None and not self.hears.is_in_call
-        if self.hears is not None and alone:
-            self.hears(self._model, args, kwargs)
-        return EncoderCall(self._origins, self.hears if alone else None)
+    # --- runs of the model
 
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        """Run the call, then process it."""
-        kwargs = kwargs or {}
-        looking = not in_backward() and not is_traced()
-        call = TorchCall(func, name_of(func), args, kwargs)
-        if looking:
-            with DisableTorchFunction():
-                self._eager.before(call)
-        result = func(*args, **kwargs)
-        if looking:
-            # The following computations must not reach other modes, such as a second watch or a mode of the caller.
-            with DisableTorchFunction(), torch.no_grad():
-                self._look(call, args[0] if call.name == "__setitem__" else result)
-        return result
+    def _begin_run(self, frames: Sequence[FrameType]) -> None:
+        """Begin a run, of which the calls with these frames are running, the innermost first: a kind of call that is
+        known is only listened to, any other is followed.
+        """
+        self._end_run()
+        calls = [arguments_of(frame) for frame in reversed(frames)]
+        module, args, kwargs = calls[0]
+        if module is self._model and self.given is not None:  # hooks may have changed them
+            args, kwargs = self.given
+            calls[0] = module, args, kwargs
+        kind = signature_of(self._recorder.name_of(module), module, args, kwargs)
+        self._key = self._state, self._learned.settings(), self._has_gradients or torch.is_grad_enabled(), kind
+        self._script, self._turns = self._learned.scripts.get(self._key) or Script(), Counter()
+        self._end = at_end(frames[-1], self._ended)
+        if self.follow(self._key not in self._learned.scripts or not self._script.is_heard):
+            self._script = Script(is_read_first=self._is_reading)
+            self.follow(True)
+            if self.hears is not None:
+                given = (one for one in _tensors_in((args, tuple(kwargs.values()))) if one.is_floating_point())
+                self._other_input = {root for one in given for root in self.follower.rules.origin_of(one).roots}
+                self._other_input -= self._own_input
+                self._own_input = set()
+        if self.hears is not None:
+            self.hears.begin(calls)
+            if self._is_of_rank:  # which embeds its own positions
+                self.hears.look_away()
 
-    def _look(self, call: TorchCall, result: Any) -> None:
-        """Process a call that has returned, and follow its result."""
-        func, args, kwargs = call.func, call.args, call.kwargs
-        if call.name.startswith(_PRIVATE) or (isinstance(func, OPERATORS) and _ATTENDS.search(str(func))):
-            self._notice(call, result)
-        elif func is KERNEL:
-            self._see_pair(lambda: self._read_sdpa(args, kwargs), call, result)
-        elif func is functional.multi_head_attention_forward:
-            self._see_pair(lambda: read_functional(args, kwargs), call, result)
-        elif func is native_multi_head_attention:
-            self._see(lambda: read_native(args, kwargs), self._origins.of(args[0]))
-        elif func is transformer_encoder_layer_fwd:
-            self._see(lambda: read_encoder_layer(args, kwargs), self._origins.of(args[0]), weight=args[3])
-            self._origins.give(result, self._origins.of(args[0]))
-        elif func in self._readers:
-            self._see_pair(lambda: self._readers[func](*args, **kwargs), call, result)
+    def _ended(self, _: object) -> None:
+        """Process the end of a run: what comes next is followed until it is known."""
+        if threading.get_ident() == self._thread and self._is_listening:
+            self.flush()
+            self._end_run()
+            self.follow(not self._learned.is_read_first)
+
+    def _end_run(self) -> None:
+        script, self._script, self._end = self._script, None, None
+        if script is not None:
+            self._learned.scripts.setdefault(self._key, script)
+            if self.hears is not None:
+                self.hears.end()
+
+    @property
+    def _is_known(self) -> bool:
+        """Whether a run of a known kind is only listened to."""
+        return self._script is not None and not self.follows
+
+    def forget_run(self) -> None:
+        """Learn nothing of the running call."""
+        if not self._is_known:
+            self._script = None
+
+    def _unlearn(self) -> None:
+        """Process attention that the known kind of the running call does not have."""
+        self._learned.scripts.pop(self._key, None)
+        self._script = None
+        self._recorder.miss(self._recorder.caller, OTHERWISE)
+        self.follow(True)
+
+    # --- what is heard
+
+    def hear(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        """Process a call that has returned."""
+        if in_backward() or is_traced():
+            return
+        self.flush()
+        self._has_gradients = torch.is_grad_enabled()
+        with DisableTorchFunction(), torch.no_grad():
+            if operator is ATTENTION:
+                given = sdpa_arguments(args, kwargs)
+                self._see_pair(lambda: read_sdpa(groups_of(self._recorder.module), given), *_ends(given), result)
+            elif operator in FAST_PATHS:
+                self._hear_fast_path(operator, args, kwargs, result)
+            elif operator in FUSED:
+                self._hear_fused(operator, result)
+            elif operator in self._readers:
+                given = dict(zip(("q", "k"), args, strict=False)) | kwargs
+                self._see_pair(lambda: self._readers[operator](*args, **kwargs), given["q"], given["k"], result)
+            else:
+                self._hear_other(operator, args, kwargs, result)
+
+    def _hear_other(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        """Process an operator that begins a text or an image, or a softmax."""
+        self._is_reading = operator in READS
+        here = self._recorder.locate()
+        self._is_reading = False
+        if operator is CONVOLUTION and args[0].ndim > 2 and args[0].shape[-3] in _COLOURS:
+            self.image_grids.add((result.shape[-2], result.shape[-1]))
+        if operator in SOFTMAXES and here and self._script is not None:
+            name = self._recorder.name
+            if self.follows:
+                self._script.softmaxes.add(name)
+            elif not self._script.has_softmax(name):
+                self._unlearn()
+        if self.follows:
+            self.follower.hear(operator, args, kwargs, result)
+        elif operator is EMBEDDING and self.hears is not None:
+            self.hears.look_up(args[1], args[0])
+
+    def _hear_fused(self, operator: Any, result: Any) -> None:
+        """Process a fused kernel, which is called for jagged tensors, or by its name, which gives no weights."""
+        frame = _frame_of("jagged_scaled_dot_product_attention", _JAGGED)
+        if frame is None:
+            self._miss_here(KERNEL_REASON.format(f"torch.{operator._schema.name.partition('::')[2]}"))
+            return
+        given = {name: frame.f_locals[name] for name in ("query", "key", "value", "attn_mask", "is_causal", "scale")}
+        self._see_pair(lambda: read_sdpa(groups_of(self._recorder.module), given), *_ends(given), result)
+
+    def _hear_fast_path(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        is_whole = operator.name() == f"aten::{_WHOLE_LAYER}"
+        if not self._recorder.locate(args[3] if is_whole else None):
+            return
+        if self._is_known:
+            self._see_known(lambda: (read_encoder_layer if is_whole else read_native)(args, kwargs), None)
+            return
+        rules = self.follower.rules
+        origin = rules.origin_of(args[0])
+        if is_whole:
+            self._see(lambda: read_encoder_layer(args, kwargs), origin)
+            rules.give(result, origin)
         else:
-            self._follow(call, result)
+            self._see(lambda: read_native(args, kwargs), origin)
+            rules.give(result[0], origin)
 
-    def _follow(self, call: TorchCall, result: Any) -> None:
-        """Follow the result of any other function on scores, weights or attention outputs."""
-        results = list(filter(is_inexact, tensors_in((result,))))
-        if self.hears is not None and call.name in LOOKUPS and not is_transformed():
-            self._hear(self.hears, call, result)
-        if call.func is functional.conv2d and call.tensors[0].shape[-3] in _COLOURS:
-            self.image_grids |= {(one.shape[-2], one.shape[-1]) for one in results}
-        self._origins.carry(call, filter(is_inexact, tensors_in((result,), nested=True)))
-        self._outputs.carry(call, results)
-        seen = self._eager.after(call, results)
-        if seen is not None:
-            self._eager.keep(self._see(lambda: seen, self._origins.of(result), output=result))
-
-    def _hear(self, hears: HearsIds, call: TorchCall, result: Any) -> None:
-        """Process an embedding: other ids than those of the model's call make another input."""
-        found = read_lookup(call, result)
-        if found is not None and hears.look_up(*found):
-            self._own_input |= self._origins.of(result).roots if result.is_floating_point() else set()
-        elif found is not None and call.name == "embedding":
-            self._other_input |= self._origins.of(result).roots
-
-    def _read_sdpa(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> WatchedCall:
-        return read_sdpa(groups_of(self._recorder.module), sdpa_arguments(args, kwargs))
-
-    def _see_pair(self, read: Callable[[], WatchedCall], call: TorchCall, result: Any) -> None:
+    def _see_pair(self, read: Callable[[], WatchedCall], queries: Tensor, keys: Tensor, result: Any) -> None:
         """Process a call with queries and keys as arguments: its result has the positions of its queries."""
-        q, k = (self._origins.of(one) for one in _queries_and_keys(call))
+        if not self._recorder.locate():  # which may begin a run
+            return
+        if self._is_known:
+            self._see_known(read, result)
+            return
+        rules = self.follower.rules
+        q, k = rules.origin_of(queries), rules.origin_of(keys)
+        axes = rules.memory.view(keys).axes
+        ticket = None
+        if axes is not None and len(axes) > 1 and any(one[0] == "l" and one[1] > 1 for one in axes[-2]):
+            self._miss_here(DEPTH)
+        else:
 
-        def known() -> WatchedCall:
-            seen, cross = read(), crosses(q, k)
-            return seen if cross is None else seen.having(cross=cross)
+            def known() -> WatchedCall:
+                call, cross = read(), crosses(q, k)
+                return call if cross is None else call.having(cross=cross)
 
-        self._see(known, q, output=result)
+            ticket = self._see(known, q, output=result)
         output = result[0] if isinstance(result, tuple) else result
         if isinstance(output, Tensor):
-            self._origins.give(output, q)
+            rules.give(output, q, None if ticket is None else Output(frozenset([ticket])))
 
-    def _see(
-        self, read: Callable[[], WatchedCall], queries: Origin, *, output: Any = None, weight: Tensor | None = None
-    ) -> Any:
-        """Convert a call and pass it to the recorder, unless it has no queries or no keys, and return its ticket."""
-        if not self._recorder.locate(weight):
-            return None
-        if is_transformed():
+    def _see_known(self, read: Callable[[], WatchedCall], output: Any) -> None:
+        """Pass a call of a run that is only listened to, to the recorder."""
+        if maybe_current_level() is not None:
             self._recorder.miss(self._recorder.caller, TRANSFORMED)
+            return
+        assert self._script is not None
+        call, name = read(), self._recorder.name
+        known = self._script.find(name, self._turns[name], call.heads)
+        self._turns[name] += 1
+        if known is None:
+            self._unlearn()
+            return
+        more: dict[str, Any] = {} if known.cross is None else {"cross": known.cross}
+        if self._recorder.needs_output and (given := _heads(call, output)) is not None:
+            more["output"] = given
+        self._give(call.having(**more) if more else call, is_other=known.is_other)
+
+    def _see(self, read: Callable[[], WatchedCall], queries: Origin, *, output: Any = None) -> Any:
+        """Convert a call and pass it to the recorder, unless it has no queries or no keys, and return its ticket."""
+        if maybe_current_level() is not None:
+            self.miss(self._recorder.caller, TRANSFORMED)
             return None
         call = read()
         if self._recorder.needs_output and (given := _heads(call, output)) is not None:
             call = call.having(output=given)
+        return self._pass_on(call, queries)
+
+    def _pass_on(self, call: WatchedCall, queries: Origin) -> Any:
+        latents = self.follower.rules.latents
+        alike = {one for one, size in latents.items() if size == call.queries} - self._own_input if latents else set()
+        is_other = queries.roots <= self._other_input | alike
+        if self._script is not None:
+            self._script.calls[self._recorder.name].append(Attends(call.heads, call.cross, is_other))
+        return self._give(call, is_other=is_other)
+
+    def _give(self, call: WatchedCall, *, is_other: bool) -> Any:
         if not (call.batch and call.heads and call.queries and call.keys):
             self._recorder.calls += 1
             return None
         if self.hears is not None:
-            latents = {one for one, size in self._origins.latents.items() if size == call.queries} - self._own_input
-            other = queries.roots <= self._other_input | latents
-            self.hears.note_input(self._recorder.caller.module, is_other=other)
-        ticket = self._recorder.see(call)
-        self._outputs.give(output, ticket)
-        return ticket
+            self.hears.note_input(self._recorder.name, is_other=is_other)
+        return self._recorder.see(call)
 
-    def _notice(self, call: TorchCall, result: Any) -> None:
-        """Process an operator called by its name: PyTorch's kernel is recorded, any other with an attention's name is
-        missing.
+    def _miss_here(self, reason: str) -> None:
+        if self._recorder.locate():
+            self.miss(self._recorder.caller, reason)
+
+    # --- what is followed
+
+    def find_caller(self) -> Caller | None:
+        """Return the running module, or None if it belongs to another model, where a softmax over scores has run."""
+        if not self._recorder.locate():
+            return None
+        self._is_by_hand()
+        return self._recorder.caller
+
+    def miss(self, caller: Caller, reason: str) -> None:
+        """Count attention that cannot be recorded."""
+        self._is_by_hand()
+        self._recorder.miss(caller, reason)
+
+    def _is_by_hand(self) -> None:
+        """Note that not all attention of the running kind of call is heard."""
+        if self._script is not None:
+            self._script.is_heard = False
+
+    def withdraw(self, ticket: Any, reason: str) -> None:
+        """Remove a recorded call that is no attention between tokens."""
+        self._is_by_hand()
+        self._recorder.withdraw(ticket, reason)
+
+    def record(self, call: WatchedCall, queries: Origin, output: Tensor | None, noted: Callable[[Any], None]) -> None:
+        """Record a call whose weights the model has computed; one whose gradients are wanted when autograd knows its
+        output, which is at the next operator.
         """
-        name = str(call.func) if isinstance(call.func, OPERATORS) else f"torch.{call.name}"
-        if name.startswith("aten.scaled_dot_product_attention"):
-            self._see_pair(lambda: self._read_sdpa(call.args, call.kwargs), call, result)
-        elif self._recorder.locate():
-            self._recorder.miss(self._recorder.caller, KERNEL_REASON.format(name))
-
-    def _scripted(self, script: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        """Process a call of TorchScript by its arguments and results; it is missing if attention is computed inside."""
-        if self not in modes_here() or in_backward() or is_traced():
+        if not self._recorder.locate():
             return
-        call = TorchCall(script, "script", args, kwargs)
-        graph, results = graph_of(script), [one for one in tensors_in((result,)) if one.is_floating_point()]
+        self._is_by_hand()
+        if self._recorder.needs_output and output is not None:
+            running = self._recorder.now
+            self.pending = _Pending(call, queries, running, noted, output)
+            return
         with DisableTorchFunction(), torch.no_grad():
-            if attends(graph):
-                if (caller := self._recorder.find_caller()) is not None:
-                    self._recorder.miss(caller, SCRIPT_REASON)
-            elif has_softmax(graph):
-                self._eager.scripted(call.tensors, results)
-            else:
-                self._eager.after(call, results)
-            self._origins.carry(call, results)
+            noted(self._pass_on(call, queries))
 
-    def _is_parameter(self, one: Tensor) -> bool:
-        return storage_of(one) in self._parameters
+    def flush(self) -> None:
+        """Record the call that waits for its output."""
+        pending, self.pending = self.pending, None
+        if pending is None:
+            return
+        call, output = pending.call, pending.output
+        self._recorder.place(pending.running)
+        sizes = (call.batch, call.heads, call.queries)
+        with unheard(), DisableTorchFunction(), torch.no_grad():
+            call = call.having(output=output) if output.ndim == 4 and output.shape[:3] == sizes else call
+            pending.noted(self._pass_on(call, pending.queries))
+
+    def functional_call(self, ends: tuple[Origin, Origin]) -> WatchedCall | None:
+        """Return the call of F.multi_head_attention_forward whose softmax has run, if it is one."""
+        frame = _frame_of(functional.multi_head_attention_forward.__name__, functional.__file__)
+        if frame is None or not {"q_scaled", "k", "v"} <= frame.f_locals.keys():
+            return None
+        with torch.no_grad():
+            call = read_functional_softmax(frame.f_locals)
+        cross = crosses(*ends)
+        return call if cross is None else call.having(cross=cross)
+
+    def note_nothing(self) -> None:
+        """Count a softmax over scores of no queries or no keys, of which there is nothing to record."""
+        if self._recorder.locate():
+            self._is_by_hand()
+            self._recorder.calls += 1
+
+    def look_up(self, ids: Tensor, table: Tensor, roots: frozenset[int], *, embeds: bool) -> None:
+        """Process an embedding: other ids than those of the model's call make another input."""
+        self._recorder.locate()  # a run may begin with it
+        if self.hears is None or maybe_current_level() is not None or ids.is_nested or table.ndim != 2:
+            return
+        if self.hears.look_up(ids, table):
+            self._own_input |= roots
+        elif embeds:
+            self._other_input |= roots
+
+
+_CALL = nn.Module._call_impl.__code__
+_JAGGED = "torch/nested/_internal/sdpa.py"
+
+
+def _frame_of(name: str, file: str) -> FrameType | None:
+    """Return the running call of a function of PyTorch that calls no modules."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code is not _CALL:
+        code = frame.f_code
+        if code.co_name == name and code.co_filename.replace("\\", "/").endswith(file):
+            return frame
+        frame = frame.f_back
+    return None
 
 
 def is_traced() -> bool:
@@ -288,15 +491,58 @@ def is_traced() -> bool:
     return torch.compiler.is_dynamo_compiling() or is_tracing() or get_dispatch_mode(_FAKE) is not None
 
 
-def _queries_and_keys(call: TorchCall) -> tuple[Tensor, Tensor]:
-    """Return the queries and keys of a call, by name or by position."""
-    given = dict(zip(("query", "key"), call.args, strict=False)) | call.kwargs
-    return given["query" if "query" in given else "q"], given["key" if "key" in given else "k"]
+def _ends(given: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+    return given["query"], given["key"]
 
 
-def _heads(seen: WatchedCall, output: Any) -> Tensor | None:
+def _heads(call: WatchedCall, output: Any) -> Tensor | None:
     """Return the output of a call if it is (batch, heads, queries, width) itself, since a view has no gradient of its
     own.
     """
     output = output[0] if isinstance(output, tuple) else output
-    return output if isinstance(output, Tensor) and output.ndim == 4 and not output.is_nested else seen.output
+    return output if isinstance(output, Tensor) and output.ndim == 4 and not output.is_nested else call.output
+
+
+def _tensors_in(values: tuple[Any, ...]) -> Iterator[Tensor]:
+    for value in values:
+        if isinstance(value, Tensor) and not value.is_nested:
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from _tensors_in(tuple(value))
+
+
+class _Run:
+    """A call of the model, at whose end no attention waits for its output any longer; what is seen of one that ends in
+    an exception is not all.
+    """
+
+    def __init__(self, interception: Interception) -> None:
+        self._interception = interception
+
+    def leave(self, module: nn.Module, args: Any, output: Any) -> None:
+        """Process the end of the call."""
+        self._interception.flush()
+        self._interception.given = None
+        if output is None:
+            self._interception.forget_run()
+
+
+class _EncoderCall:
+    """A call of an encoder, whose output is a memory: what a decoder makes of the same tensor is another text."""
+
+    def __init__(self, follower: Follower) -> None:
+        self._follower = follower
+
+    def leave(self, module: nn.Module, args: Any, output: Any) -> None:
+        """Process the end of the call."""
+        memory = getattr(output, "last_hidden_state", output[0] if isinstance(output, tuple) and output else None)
+        if isinstance(memory, Tensor):
+            self._follower.rules.begin(memory)
+
+
+def _encoder_of(model: nn.Module) -> tuple[nn.Module, ...]:
+    """Return the encoder of an encoder–decoder of transformers."""
+    if not getattr(getattr(model, "config", None), "is_encoder_decoder", False) or not hasattr(model, "get_encoder"):
+        return ()
+    encoder: Any = model.get_encoder()  # type: ignore[operator]
+    return (encoder,) if isinstance(encoder, nn.Module) and encoder is not model else ()

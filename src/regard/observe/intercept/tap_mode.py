@@ -1,8 +1,8 @@
 """The interception of chosen layers only, for a model that generates.
 
 The layers' calls are announced (`watching_mode.py`). In its first call, the first layer of each kind is read as a watch
-reads it, by a torch-function mode that is active while it runs, which finds its attention however it is computed. If
-that was PyTorch's kernel alone, other calls run without a mode: the dispatcher reports the kernel (`kernel_calls.py`).
+reads it, by a dispatch mode that follows it while it runs, which finds its attention however it is computed. If that
+was PyTorch's kernel alone, other calls run without a mode: the dispatcher reports the kernel (`listening.py`).
 """
 
 import contextlib
@@ -17,15 +17,11 @@ from torch import Tensor, nn
 
 from regard.errors import ObservationError
 from regard.observe.call_kinds import CallFromQK
-from regard.observe.intercept.call_names_and_products import TorchCall
 from regard.observe.intercept.compiled_code import following_compiled_code, runs_compiled
-from regard.observe.intercept.exchanged_functions import patched, showing_scripts
+from regard.observe.intercept.exchanged_functions import patched
 from regard.observe.intercept.interception import Interception, Reader, is_traced
-from regard.observe.intercept.kernel_calls import listen, unlisten
-from regard.observe.intercept.layouts import is_transformed
 from regard.observe.intercept.tapped_layers import TappedLayer, TappedSites, name_in
 from regard.observe.intercept.torch_attention_calls import (
-    KERNEL,
     is_plain,
     read_sdpa,
     sdpa_arguments,
@@ -37,8 +33,8 @@ from regard.observe.intercept.watching_mode import (
     in_backward,
     modes_here,
     modes_of_all_threads,
-    restack,
 )
+from regard.observe.listening import ATTENTION
 from regard.observe.selection import HeadsChosen
 from regard.observe.sink import Sink
 from regard.observe.tap_steps import TapSite, TapSteps
@@ -46,7 +42,7 @@ from regard.observe.watched_call import Rows, WatchedCall
 from regard.observe.weigh import plain_mode
 from regard.record.layers import Stream
 from regard.record.missing_attention import BLOCKED, BLOCKS, Caller
-from regard.torch_private import DisableTorchFunction, get_current_function_mode_stack, pop_mode, push_mode
+from regard.torch_private import DisableTorchFunction, maybe_current_level
 
 if TYPE_CHECKING:
     from regard.observe.intercept.compiled_tap import CompiledTap
@@ -102,6 +98,8 @@ class _TapSink(Sink):
 class TapMode(Interception):
     """While it is open, the rows of chosen heads are passed to `steps`, for the calls of one thread."""
 
+    learns = False  # but by itself, of the tapped layers
+
     def __init__(
         self,
         model: nn.Module,
@@ -120,7 +118,7 @@ class TapMode(Interception):
         self._outside, self._inside = _End((self._end_step,)), _End((self._leave_layer,))
         self._follows = False  # whether compiled code asks this mode
         self._announcing = contextlib.ExitStack()  # of the layers' calls
-        self._chosen, self._is_compiled = (heads.pairs, stream), False
+        self._is_compiled = False
 
     @property
     def heads(self) -> tuple[tuple[int | str, int], ...]:
@@ -129,8 +127,7 @@ class TapMode(Interception):
 
     def __enter__(self) -> Self:
         """Begin to announce the calls of the layers; the mode itself is active in their first calls only."""
-        self._scripts.enter_context(showing_scripts(self._scripted))
-        self._patches = self._exchange([self._model])
+        self._patches = self._announce_to_me([self._model])
         self._patches.callback(self._announce, ())
         self._follow_compiled_code()
         self._announce(self._layers.values())
@@ -152,20 +149,19 @@ class TapMode(Interception):
 
     def __exit__(self, *raised: Any) -> None:
         """Restore everything, also after an error."""
-        with self._scripts, self._patches:
-            unlisten(self)
-            self._leave_stack()
-        self._eager.finish()
+        with self._patches:
+            self.stop()
+        self.follower.rules.finish()
 
     @functools.cached_property
     def _compiled(self) -> "CompiledTap":
         from regard.observe.intercept.compiled_tap import CompiledTap  # imports PyTorch's compiler
 
-        return CompiledTap(self._model, self._chosen, self._sites, self.steps)
+        return CompiledTap(self._model, self._sites, self.steps, self._take)
 
     def compiles(self, callback: Any, function: Any) -> Any:
         """Return what compiles the model's calls with the tapped rows; other functions are left as they are."""
-        if threading.get_ident() != self._thread or in_backward() or modes_here():
+        if threading.get_ident() != self._thread or in_backward() or self._is_watched:
             return callback
         if self.steps.running:
             if not self._is_compiled and self._is_part(function):
@@ -177,6 +173,15 @@ class TapMode(Interception):
         if isinstance(owner, nn.Module) and not self._recorder.owns(owner) and not _has(owner, self._model):
             return callback
         return self._compiled.checking(callback)
+
+    @property
+    def _is_watched(self) -> bool:
+        """Whether a watch hears this thread, or this tap follows a layer."""
+        return self.follower.is_active or any(one is not self for one in modes_here())
+
+    def expects(self, function: Any) -> bool:
+        """Return whether a compiled function only leads to a call of the model, which is announced."""
+        return self._current is None and super().expects(function)
 
     def _is_part(self, function: Any) -> bool:
         """Return whether what was compiled is a module around tapped layers."""
@@ -205,17 +210,20 @@ class TapMode(Interception):
         self._enter_layer(layer)
         return _End((self._leave_layer, self._end_step)) if begun else self._inside
 
-    def _look(self, call: TorchCall, result: Any) -> None:
-        self._by_kernel = call.func is KERNEL and is_plain(sdpa_arguments(call.args, call.kwargs))
-        super()._look(call, result)
-
-    def hear_kernel(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Take the weights of a call of PyTorch's kernel; in a layer's first calls they are only counted."""
+    def hear(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        """Take the weights of a call; of a layer that is known only PyTorch's kernel is looked at."""
         layer = self._current
-        if layer is not None and layer.is_light:
-            self._see_kernel(layer, sdpa_arguments(args, kwargs))
-        elif layer is not None:
-            layer.heard += 1
+        if layer is None or in_backward() or is_traced():
+            return
+        given = sdpa_arguments(args, kwargs) if operator is ATTENTION else None
+        if layer.is_light:
+            if given is not None:
+                self._see_kernel(layer, given)
+            return
+        layer.heard += given is not None
+        self._by_kernel = given is not None and is_plain(given)
+        super().hear(operator, args, kwargs, result)
+        self._by_kernel = False
 
     def _begin_step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._follow_compiled_code()
@@ -256,16 +264,12 @@ class TapMode(Interception):
     def _enter_layer(self, layer: TappedLayer) -> None:
         self._sites.begin_layer(layer)
         self._current = layer
-        listen(self)
-        if not layer.is_light:
-            push_mode(self)
+        self.start(follows=not layer.is_light)
 
     def _leave_layer(self, ok: bool) -> None:
         layer, self._current = self._current, None
-        unlisten(self)
+        self.stop()
         assert layer is not None
-        if not layer.is_light:
-            self._leave_stack()
         if not ok:
             if not self.steps.running:
                 self.steps.drop()
@@ -275,14 +279,6 @@ class TapMode(Interception):
         layer.end()
         if not self.steps.running and self.steps.is_begun and self._sites.are_within(self.steps.captured):
             self._end_step(ok=True)
-
-    def _leave_stack(self) -> None:
-        """Remove the mode from this thread's stack, if it is there."""
-        stack = get_current_function_mode_stack()
-        if stack and stack[-1] is self:
-            pop_mode()
-        elif self in stack:
-            restack([one for one in stack if one is not self])
 
     def _see_kernel(self, layer: TappedLayer, given: dict[str, Any]) -> None:
         """Take the weights of a call of PyTorch's kernel in a layer that has no other attention."""
@@ -295,7 +291,7 @@ class TapMode(Interception):
             return
         with DisableTorchFunction():
             q, k = given["query"], given["key"]
-            plain = is_plain(given) and not is_transformed()
+            plain = is_plain(given) and maybe_current_level() is None
             if plain:
                 q, _ = unpack_groups(site.groups, q, k, None)
             if not plain or q.shape[1] != site.count or q.shape[1] % k.shape[1]:
@@ -349,7 +345,7 @@ class TapMode(Interception):
 
     def _settle(self) -> None:
         """Determine the order of the heads after the first step, and announce only the modules that have them."""
-        self._eager.finish()  # reports softmaxes that were not used otherwise
+        self.follower.rules.finish()  # reports softmaxes that were not used otherwise
         try:
             self._sites.settle(self._recorder.missing, compiled=self._is_compiled)
         except BaseException:
@@ -365,9 +361,6 @@ class _End:
 
     def __init__(self, ends: Sequence[Callable[[bool], None]]) -> None:
         self._ends = ends
-
-    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Process the start of a call."""
 
     def leave(self, module: nn.Module, args: Any, output: Any) -> None:
         """Process the end of a call."""

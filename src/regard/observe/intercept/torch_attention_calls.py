@@ -4,19 +4,20 @@ Of multi-head attention, q and k are projected again from the arguments of PyTor
 """
 
 import contextlib
-import inspect
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
 
 import torch
+from jaxtyping import Int
 from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.masks import Causal, Dense, Document
 from regard.observe.call_kinds import CallFromQK
+from regard.observe.watched_call import WatchedCall
 from regard.observe.weigh import hiding
 from regard.positions import DenseBias
 from regard.problem import Problem
@@ -30,7 +31,7 @@ __all__ = [
     "padded",
     "problem_of_sdpa",
     "read_encoder_layer",
-    "read_functional",
+    "read_functional_softmax",
     "read_native",
     "read_sdpa",
     "sdpa_arguments",
@@ -129,6 +130,35 @@ class SdpaCall(CallFromQK):
     def place(self) -> None:
         """Nothing: no mask of PyTorch's is bound to a place."""
         return
+
+    def _first_seen(self) -> Int[Tensor, " batch"]:
+        """Return the first key that any query of each sequence sees: without a mask the first one."""
+        if self._given[2] is None:
+            return torch.zeros(self.batch, dtype=torch.int64, device=self.device)
+        return super()._first_seen()
+
+    def owned(self) -> "SdpaCall":
+        """Return the call in memory of its own."""
+        q, k, mask, is_causal, scale = self._given
+        with torch.no_grad():
+            mask = None if mask is None else mask.detach().clone()
+            q, k = q.detach().clone(), k.detach().clone()
+        return SdpaCall(q, k, k, mask, is_causal=is_causal, scale=scale).having(shift=self.shift)
+
+    def as_heads(self, calls: Sequence[WatchedCall | None]) -> "SdpaCall | None":
+        """Return several calls of the same sizes as one, with the heads of all; None if they differ in more."""
+        q, k, mask, is_causal, scale = self._given
+        given = [one._given for one in calls if isinstance(one, SdpaCall)]
+        alike = len(given) == len(calls) and all(
+            (its_q.shape, its_k.shape, its_q.dtype, its_causal, its_scale)
+            == (q.shape, k.shape, q.dtype, is_causal, scale)
+            and (its is mask or (its is not None and mask is not None and torch.equal(its, mask)))
+            for its_q, its_k, its, its_causal, its_scale in given
+        )
+        if not alike or (mask is not None and mask.ndim > 2 and mask.shape[-3] > 1):
+            return None
+        q, k = (torch.cat(some, 1) for some in ([one[0] for one in given], [one[1] for one in given]))
+        return SdpaCall(q, k, k, mask, is_causal=is_causal, scale=scale)
 
     @property
     def alone(self) -> Self:
@@ -232,8 +262,6 @@ def _kv_heads(module: nn.Module | None, groups: int) -> int | None:
     return None
 
 
-_FUNCTIONAL = inspect.signature(functional.multi_head_attention_forward)
-
 # The kernels of the fast paths are builtins without a signature.
 _NATIVE = (
     *("query", "key", "value", "embed_dim", "num_heads", "qkv_weight", "qkv_bias", "proj_weight", "proj_bias"),
@@ -252,24 +280,19 @@ class _Attention:
 
     num_heads: int
     in_proj_bias: Tensor | None
-    bias_k: Tensor | None = None
-    bias_v: Tensor | None = None
-    add_zero_attn: bool = False
 
 
-def read_functional(args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallFromQK:
-    """Return a call of `F.multi_head_attention_forward`, whose tensors are (length, batch, width)."""
-    bound = _FUNCTIONAL.bind(*args, **kwargs)
-    bound.apply_defaults()
-    given = dict(bound.arguments)
-    cross = given["query"] is not given["key"]
-    q, k, v = (_batch_first(given[name]) for name in ("query", "key", "value"))
-    if given["use_separate_proj_weight"]:
-        weights = (given["q_proj_weight"], given["k_proj_weight"], given["v_proj_weight"])
-    else:
-        weights = given["in_proj_weight"].chunk(3)
-    made = _Attention(**{field.name: given[field.name] for field in fields(_Attention)})
-    return _seen(made, (q, k, v), weights, given, cross=cross)
+def read_functional_softmax(given: Mapping[str, Any]) -> CallFromQK:
+    """Return a call of `F.multi_head_attention_forward` that computes its weights, by its local variables: q, k and v
+    are (batch · heads, length, width), and its mask is added to the scores.
+    """
+    heads, batch = given["num_heads"], given["bsz"]
+    q, k, v = (given[name].unflatten(0, (batch, heads)) for name in "qkv")
+    mask = given["attn_mask"]
+    if mask is not None:
+        mask = mask.unflatten(0, (batch, heads)) if len(mask) == batch * heads else mask[:, None]
+    problem = problem_of_sdpa(q, k, mask)
+    return CallFromQK(problem, cross=given["query"] is not given["key"], v=v.detach())
 
 
 def read_native(args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallFromQK:
@@ -300,18 +323,13 @@ def _of_kernel(given: dict[str, Any], name: str) -> CallFromQK:
     return _seen(made, (x, x, x), given["qkv_weight"].chunk(3), masks, cross=False)
 
 
-def _batch_first(x: Tensor) -> Tensor:
-    return x.transpose(0, 1) if x.ndim == 3 else x[None]
-
-
 def _seen(
     made: _Attention, inputs: tuple[Tensor, Tensor, Tensor], weights: Any, masks: dict[str, Any], *, cross: bool
 ) -> CallFromQK:
     """Project, split into heads, and merge the masks, in which True hides."""
     biases = made.in_proj_bias.chunk(3) if made.in_proj_bias is not None else (None, None, None)
-    q = _heads(made, functional.linear(inputs[0], weights[0], biases[0]))
-    k = _heads(made, _appended(made, functional.linear(inputs[1], weights[1], biases[1]), made.bias_k))
-    attend = _attend(masks, batch=len(q), heads=made.num_heads, queries=q.shape[2], keys=k.shape[2])
+    q, k = (_heads(made, functional.linear(inputs[at], weights[at], biases[at])) for at in (0, 1))
+    attend = _attend(masks)
     problem = problem_of_sdpa(q, k, attend)
 
     kind, narrow = q.device.type, _autocast_type(q.device.type)
@@ -319,7 +337,7 @@ def _seen(
     def project() -> Tensor:
         # Under the model's autocast, if enabled, since otherwise inputs and weights may differ in dtype.
         with contextlib.nullcontext() if narrow is None else torch.autocast(kind, dtype=narrow):
-            return _heads(made, _appended(made, functional.linear(inputs[2], weights[2], biases[2]), made.bias_v))
+            return _heads(made, functional.linear(inputs[2], weights[2], biases[2]))
 
     return CallFromQK(problem, cross=cross, project=project)
 
@@ -334,40 +352,12 @@ def _heads(made: _Attention, x: Tensor) -> Tensor:
     return split.transpose(1, 2)
 
 
-def _appended(made: _Attention, x: Tensor, learned: Tensor | None) -> Tensor:
-    """Return keys or values with the learned one and the zero one appended, if the module has these."""
-    if learned is not None:
-        x = torch.cat([x, learned.transpose(0, 1).expand(len(x), -1, -1)], 1)
-    return torch.cat([x, x.new_zeros(len(x), 1, x.shape[-1])], 1) if made.add_zero_attn else x
-
-
-def _attend(given: dict[str, Any], *, batch: int, heads: int, queries: int, keys: int) -> _Attend:
-    """Return both masks as one mask for SDPA; the columns appended by bias_k and add_zero_attn are visible to all
-    queries.
-    """
+def _attend(given: dict[str, Any]) -> _Attend:
+    """Return the mask of a kernel as SDPA has it."""
     if isinstance(texts := given.get("texts"), Document):
         return texts
-    mask, padding = given.get("attn_mask"), given.get("key_padding_mask")
-    parts = []
-    if mask is not None:
-        parts.append(mask.view(batch, heads, queries, -1) if mask.ndim == 3 else mask[(None,) * (4 - mask.ndim)])
-    if padding is not None:
-        parts.append((padding if padding.ndim == 2 else padding[None])[:, None, None])
-    total: Tensor | None = None
-    for part in parts:
-        sees = False if part.dtype == torch.bool else 0.0
-        total = _add(total, functional.pad(part, (0, keys - part.shape[-1]), value=sees))
-    return ~total if total is not None and total.dtype == torch.bool else total
-
-
-def _add(total: Tensor | None, part: Tensor) -> Tensor:
-    """Combine two masks: booleans by or, others as numbers that are added to the scores."""
-    if total is None:
-        return part
-    if total.dtype == part.dtype == torch.bool:
-        return total | part
-    numbers = [
-        torch.zeros_like(x, dtype=torch.float32).masked_fill(x, -torch.inf) if x.dtype == torch.bool else x
-        for x in (total, part)
-    ]
-    return numbers[0] + numbers[1]
+    padding: Tensor | None = given.get("key_padding_mask")
+    mask: Tensor | None = given.get("attn_mask") if padding is None else padding[:, None, None]
+    if mask is None:
+        return None
+    return ~mask[(None,) * (4 - mask.ndim)]

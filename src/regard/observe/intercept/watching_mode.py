@@ -1,32 +1,22 @@
-"""Torch-function modes that observe one thread, without effect on PyTorch's fast paths or on other threads.
+"""What observes one model in one thread: its calls are announced to it, and its attention is heard.
 
-`nn.MultiheadAttention`, `nn.TransformerEncoderLayer` and `nn.TransformerEncoder` have fast paths, which any
-torch-function mode disables, and without which a padded encoder has another output (by 3.3). In a watching thread
-these modules get the result of PyTorch's `has_torch_function` without the watching modes. Other threads, and code
-compiled there, run PyTorch's own code.
+Nothing of PyTorch is replaced, so fast paths stay as they are, and other threads run PyTorch's own code.
 """
 
 import contextlib
 import functools
 import sys
 import threading
-import types
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, Self
 
 import torch
-from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode, has_torch_function
+from torch import nn
 
 from regard.errors import ObservationError
-from regard.observe.intercept.exchanged_functions import Namespace, patched, with_globals
-from regard.torch_private import (
-    current_graph_task_id,
-    get_current_function_mode_stack,
-    pop_mode,
-    push_mode,
-    set_eval_frame,
-)
+from regard.observe.intercept.exchanged_functions import patched
+from regard.observe.token_ids import Heard
+from regard.torch_private import current_graph_task_id, get_current_function_mode_stack, set_eval_frame
 
 __all__ = [
     "CALL",
@@ -39,55 +29,44 @@ __all__ = [
     "modes_above_watches",
     "modes_here",
     "modes_of_all_threads",
-    "restack",
 ]
 
-_CLASSES = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder)
 CALL = "_compiled_call_impl"  # the attribute in which `module.compile()` stores the compiled call
 
 
-class Hears(Protocol):
-    """An object that is notified of each call of the model, and of its end."""
-
-    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Process the start of a call."""
+class Ends(Protocol):
+    """An object that is notified of the end of a call of the model."""
 
     def leave(self, module: nn.Module, args: Any, output: Any) -> None:
         """Process the end of a call; `output` is None after an exception."""
 
 
-class HearsIds(Hears, Protocol):
-    """An object that is also notified of the ids that a call embeds."""
+class WatchingMode:
+    """What observes one model in one thread, and changes nothing.
 
-    @property
-    def is_in_call(self) -> bool:
-        """Whether a call of the model is running."""
-
-    def look_up(self, ids: Tensor, table: Tensor) -> bool:
-        """Process an embedding inside a call, and return whether it is of the ids that the model was called with."""
-
-    def look_away(self) -> None:
-        """Process that the embeddings of the running call are not seen."""
-
-    def note_input(self, name: str, *, is_other: bool) -> None:
-        """Process a call of a module, and whether its queries were made of other inputs than these ids."""
-
-
-class WatchingMode(TorchFunctionMode):
-    """A mode that observes one model in one thread, and changes nothing.
-
-    `hears` is notified of the model's calls in this thread; `calls_elsewhere` counts those in other threads, which are
-    not recorded.
+    `hears` takes the token ids of its runs; `calls_elsewhere` counts calls in other threads, which are not recorded.
     """
 
-    hears: HearsIds | None = None
+    hears: Heard | None = None
 
     def __init__(self, model: nn.Module, parts: Sequence[nn.Module] = ()) -> None:
         """Make a mode to which the calls of the model, and of these parts of it, are announced."""
-        super().__init__()
         self._model, self._parts, self.calls_elsewhere = model, parts, 0
         self._lock, self._thread = threading.Lock(), 0
         self._patches = contextlib.ExitStack()
+
+    @property
+    def is_listening(self) -> bool:
+        """Whether it hears the attention of its thread now."""
+        raise NotImplementedError
+
+    def start(self) -> None:
+        """Hear the attention of this thread from now on."""
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        """Stop to hear it, until `start`."""
+        raise NotImplementedError
 
     def watches(self, module: nn.Module) -> bool:
         """Return whether the module is the watched model or a part of it."""
@@ -95,19 +74,14 @@ class WatchingMode(TorchFunctionMode):
 
     def __enter__(self) -> Self:
         """Start to observe this thread."""
-        self._patches = self._exchange([self._model, *self._parts])
-        super().__enter__()  # type: ignore[no-untyped-call]
-        if above := modes_above_watches():
-            restack([one for one in get_current_function_mode_stack() if one not in above] + above)
+        self._patches = self._announce_to_me([self._model, *self._parts])
+        self.start()
         return self
 
-    def _exchange(self, modules: Iterable[nn.Module]) -> contextlib.ExitStack:
+    def _announce_to_me(self, modules: Iterable[nn.Module]) -> contextlib.ExitStack:
         """Let the calls of these modules be announced to this mode, and return what restores everything."""
         self._thread = threading.get_ident()
         with contextlib.ExitStack() as stack:
-            # Classes instead of instances: parts of other models that run here must take the same decision.
-            for kind in _CLASSES:
-                stack.enter_context(patched(kind, "forward", functools.partial(_deciding_alike, kind)))
             for module in modules:
                 stack.enter_context(patched(module, CALL, functools.partial(announced, module)))
             _open.append(self)
@@ -117,14 +91,12 @@ class WatchingMode(TorchFunctionMode):
     def __exit__(self, *raised: Any) -> None:
         """Restore everything, also after an error."""
         with self._patches:
-            stack = get_current_function_mode_stack()
-            if self not in stack:
+            if threading.get_ident() != self._thread:
                 raise ObservationError(
                     "a watch ends in the thread that opened it, whose calls it sees, and another one left its `with` "
                     "block: enter and leave it in one thread"
                 )
-            # Not always the last one: generators with a watch may end in any order.
-            restack([one for one in stack if one is not self])
+            self.stop()
 
     def compiles(self, callback: Any, function: Any) -> Any:
         """Return what the compiler calls instead of `callback`, in this thread, for the frames of a compiled function.
@@ -137,7 +109,7 @@ class WatchingMode(TorchFunctionMode):
         """Return whether a compiled function only leads to a call of the model, which is announced."""
         return getattr(function, "__self__", None) is self._model and function.__name__ == "_wrapped_call_impl"
 
-    def begins(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hears | None:
+    def begins(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ends | None:
         """Process the start of a call, and return what to notify of its end; the backward pass only repeats calls."""
         if module is not self._model or in_backward():
             return None
@@ -145,17 +117,16 @@ class WatchingMode(TorchFunctionMode):
             with self._lock:
                 self.calls_elsewhere += 1
             return None
-        if self.hears is not None:
-            self.hears(module, args, kwargs)
-        return self.hears
+        return None
 
 
 _open: list[WatchingMode] = []  # modes of all threads
 
 
 def modes_here() -> list[WatchingMode]:
-    """Return the watching modes of this thread."""
-    return [one for one in get_current_function_mode_stack() if isinstance(one, WatchingMode)]
+    """Return the modes that hear the attention of this thread."""
+    thread = threading.get_ident()
+    return [one for one in _open if one._thread == thread and one.is_listening]
 
 
 def modes_above_watches() -> list[Any]:
@@ -178,36 +149,10 @@ def in_backward() -> bool:
     return current_graph_task_id() != -1
 
 
-def _deciding_alike(kind: type[nn.Module], original: Any) -> Callable[..., Any]:
-    """Return a `forward` that takes the same decisions in a watching thread as without watching.
-
-    Compilers depend on defaults and closures of the functions they compile, and would compile again if these changed.
-    Therefore the function has the defaults of the original, and no closure.
-    """
-    own = isinstance(original, types.FunctionType)
-    _forwards[kind] = original, with_globals(original, torch=_TORCH) if own else original
-    forward = types.FunctionType(_forward.__code__, globals(), "forward", getattr(original, "__defaults__", None))
-    forward.__kwdefaults__ = getattr(original, "__kwdefaults__", None)
-    _skip(forward)
-    return functools.update_wrapper(forward, original)
-
-
-# The original functions and their replacements.
-_forwards: dict[type[nn.Module], tuple[Callable[..., Any], Callable[..., Any]]] = {}
-
-
-def _forward(*args: Any, **kwargs: Any) -> Any:
-    for kind in _CLASSES:
-        if isinstance(args[0], kind):
-            break
-    original, alike = _forwards[kind]
-    return (alike if not torch.compiler.is_dynamo_compiling() and modes_here() else original)(*args, **kwargs)
-
-
 def is_compiled(module: nn.Module) -> bool:
     """Return whether `module.compile()` was called, also while its calls are announced."""
-    found = getattr(module, CALL, None)
-    return getattr(found, "of_compiled", found is not None)
+    found = vars(module).get(CALL)
+    return found is not None and getattr(found, "of_compiled", True)
 
 
 def announced(model: nn.Module, compiled: Callable[..., Any] | None) -> Callable[..., Any]:
@@ -221,11 +166,11 @@ def announced(model: nn.Module, compiled: Callable[..., Any] | None) -> Callable
         if torch.compiler.is_dynamo_compiling():
             return model._call_impl(*args, **kwargs)
         before = compiler = set_eval_frame(None)
-        told: list[Hears] = []
+        told: list[Ends] = []
         output = None
         try:
             HERE.compiler = compiler
-            told.extend(hears for one in tuple(_open) if (hears := one.begins(model, args, kwargs)) is not None)
+            told.extend(end for one in tuple(_open) if (end := one.begins(model, args, kwargs)) is not None)
             if compiler is not None:
                 for one in tuple(_open):
                     compiler = one.compiles(compiler, None)
@@ -253,7 +198,7 @@ class _Here(threading.local):
 HERE = _Here()
 
 
-def _leave_all(told: Sequence[Hears], model: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+def _leave_all(told: Sequence[Ends], model: nn.Module, args: tuple[Any, ...], output: Any) -> None:
     """Notify all of them of the end of a call, also if one raises."""
     for at, one in enumerate(told):
         try:
@@ -267,24 +212,3 @@ def _skip(function: Any) -> None:
     """Make compilers of other threads skip this function and compile the functions that it calls."""
     if (dynamo := sys.modules.get("torch._dynamo.eval_frame")) is not None:
         dynamo.skip_code(function.__code__)
-
-
-def _has_torch_function(tensors: Iterable[Tensor]) -> bool:
-    """Return the result of PyTorch's function without the watching modes: the tensors may be of a subclass."""
-    stack = get_current_function_mode_stack()
-    restack([one for one in stack if not isinstance(one, WatchingMode)])
-    try:
-        return bool(has_torch_function(tensors))
-    finally:
-        restack(stack)
-
-
-def restack(modes: list[Any]) -> None:
-    """Replace this thread's torch-function modes."""
-    for _ in get_current_function_mode_stack():
-        pop_mode()
-    for mode in modes:
-        push_mode(mode)
-
-
-_TORCH = Namespace(torch, overrides=Namespace(torch.overrides, has_torch_function=_has_torch_function))

@@ -20,18 +20,10 @@ from regard.observe.watched_call import Ids, WatchedCall
 from regard.observe.weight_rows import RowBlock
 from regard.record.statistic_axes import Axis
 
-__all__ = ["AllReduce", "Extent", "Need", "PerKey", "PerQuery", "Statistic", "of_weights"]
+__all__ = ["Extent", "Need", "PerKey", "PerQuery", "Statistic", "of_weights"]
 
 
 Need = Literal["tokens", "gradient", "layers"]
-
-
-class AllReduce(Protocol):
-    """A function that gives all ranks the sum, or the maximum, of their tensors, in place."""
-
-    def __call__(self, x: Tensor, how: Literal["sum", "max"], /) -> None:
-        """Reduce one tensor of each rank."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -78,18 +70,16 @@ class Statistic(Protocol):
     A class may have further attributes. `needs` is a frozenset of prerequisites: "tokens" for the ids of the model's
     input; "gradient" to process rows during backward, when `extent.around.gradient` is known; "layers" to use one copy
     for all sites of a forward pass, in the order of their calls. `sweeps` is False if `start` is sufficient and rows
-    are not needed. `by_head` is True if rows of different heads may be processed concurrently in several threads,
-    which a subclass of PerQuery or PerKey may set if the result of `of` depends only on the rows.
+    are not needed. `by_head` is True if the results of a head depend on its own rows only, and rows of different heads
+    may be processed concurrently in several threads, which a subclass of PerQuery or PerKey may set if the result of
+    `of` depends only on the rows. Of a sequence that is sharded over ranks, each rank then gets the rows of some heads;
+    otherwise each rank gets all rows.
 
     `reorder(rows)`, if there is one, lets each sequence of the batch go on from another one's results, as beam search
     reorders them; without it, reordered sequences are refused.
 
     `axes` tells what the axes of the array under `name` are behind (batch, heads), so that exported files can name
     them: a tuple of ("queries", None), ("keys", None), ("keys", (3, 5)) for chosen ones, or ("names", ("a", "b")).
-
-    Of a sequence that is sharded over ranks, no rank has whole rows. `takes_parts` is True if a block may hold some
-    columns of a row and other blocks the rest; then a method `reduce_ranks(all_reduce)` joins what the ranks found, in
-    place, with `all_reduce(tensor, "sum")` or `all_reduce(tensor, "max")`. PerQuery and PerKey have this method.
     """
 
     name: str
@@ -108,15 +98,10 @@ class Statistic(Protocol):
 
 
 class PerQuery:
-    """One number per row, (batch, heads, queries), or `width` numbers; a subclass defines them in `of`.
-
-    With `takes_parts`, the number of a row is the sum of those of its parts, or with `of_parts = "max"` the largest.
-    """
+    """One number per row, (batch, heads, queries), or `width` numbers; a subclass defines them in `of`."""
 
     name: str = ""
     by_head = False
-    takes_parts = False
-    of_parts: Literal["sum", "max"] = "sum"
     needs: frozenset[Need] = frozenset()
     width: int | None = None
     axes: tuple[Axis, ...] | None = None
@@ -136,27 +121,11 @@ class PerQuery:
     def fold(self, rows: RowBlock) -> None:
         """Store the numbers of some rows."""
         here = slice(rows.rows.start - self._first, rows.rows.stop - self._first)
-        known = self._parts[-1][rows.batch_index, rows.heads, here]
-        found = self.of(rows).to(known.dtype)
-        if not self.takes_parts:
-            known.copy_(found)
-        elif self.of_parts == "sum":
-            known.add_(found)
-        else:
-            torch.maximum(known, found, out=known)
+        self._parts[-1][rows.batch_index, rows.heads, here] = self.of(rows)
 
     def reorder(self, rows: Tensor) -> None:
         """Let each sequence go on from the numbers of another."""
         self._parts = [part[rows] for part in self._parts]
-
-    @property
-    def numbers(self) -> Tensor:
-        """The numbers of the rows of the last call, (batch, heads, rows)."""
-        return self._parts[-1]
-
-    def reduce_ranks(self, all_reduce: AllReduce) -> None:
-        """Join the numbers of all ranks, which are 0 where a rank has no part of a row."""
-        all_reduce(self.numbers, self.of_parts)
 
     def of(self, rows: RowBlock) -> Float[Tensor, "heads rows ..."]:
         """Return the number or numbers of each row."""
@@ -174,7 +143,6 @@ class PerKey:
 
     name: str = ""
     by_head = False
-    takes_parts = False
     axes: tuple[Axis, ...] | None = (("keys", None),)
 
     def __init__(self) -> None:
@@ -196,11 +164,6 @@ class PerKey:
         assert self._sums is not None  # start is called first
         sums = self._sums[rows.batch_index, rows.heads, rows.columns]
         sums += self.of(rows)[:, : sums.shape[1]]
-
-    def reduce_ranks(self, all_reduce: AllReduce) -> None:
-        """Add up the sums of all ranks."""
-        assert self._sums is not None
-        all_reduce(self._sums, "sum")
 
     def reorder(self, rows: Tensor) -> None:
         """Let each sequence go on from the sums of another."""

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from regard.errors import InputError
 from regard.observe.selection import Keys, KeySpans
-from regard.observe.statistics.base import AllReduce, Extent, PerQuery
+from regard.observe.statistics.base import Extent, PerQuery
 from regard.observe.weight_rows import RowBlock
 from regard.record.statistic_axes import Axis
 
@@ -28,7 +28,6 @@ class Columns(PerQuery):
     """
 
     by_head = True
-    takes_parts = True
 
     def __init__(self, keys: Iterable[int], *, name: str = "columns") -> None:
         super().__init__()
@@ -59,7 +58,7 @@ class Rectangle:
     array([[0.25, 0.75]], dtype=float32)
     """
 
-    takes_parts = True
+    by_head = True
 
     def __init__(self, rows: slice | range, columns: slice | range, *, name: str = "rectangle") -> None:
         self.name = name
@@ -85,11 +84,6 @@ class Rectangle:
             to = slice(top - self.rows.start, bottom - self.rows.start)
             self._found[rows.batch_index, rows.heads, to, left - self.columns.start : right - self.columns.start] = part
 
-    def reduce_ranks(self, all_reduce: AllReduce) -> None:
-        """Take each weight of the rank that has it."""
-        assert self._found is not None
-        all_reduce(self._found, "sum")
-
     def reorder(self, rows: Tensor) -> None:
         """Let each sequence go on from the weights of another."""
         self._found = None if self._found is None else self._found[rows]
@@ -112,7 +106,7 @@ class Rows:
     array([[0.25, 0.75]], dtype=float32)
     """
 
-    takes_parts = True
+    by_head = True
 
     def __init__(self, queries: Iterable[int], *, name: str = "rows") -> None:
         self.name, self.queries = name, _places("queries", queries)
@@ -134,11 +128,6 @@ class Rows:
             if rows.rows.start <= query < rows.rows.stop:
                 target = self._found[rows.batch_index, rows.heads, at, rows.columns]
                 target.copy_(rows.weights[:, query - rows.start, : target.shape[1]])
-
-    def reduce_ranks(self, all_reduce: AllReduce) -> None:
-        """Take each weight of the rank that has it."""
-        assert self._found is not None
-        all_reduce(self._found, "sum")
 
     def reorder(self, rows: Tensor) -> None:
         """Let each sequence go on from the rows of another."""
@@ -176,6 +165,7 @@ class Weights:
     """
 
     name = "weights"
+    by_head = True
     reads_rows_alone = True
 
     def __init__(self) -> None:
@@ -224,7 +214,6 @@ class KeySpanSums(PerQuery):
 
     name = "key_spans"
     by_head = True
-    takes_parts = True
 
     def __init__(self, keys: Keys) -> None:
         super().__init__()

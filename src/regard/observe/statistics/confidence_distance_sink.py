@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.observe.statistics.base import AllReduce, Extent, PerKey, PerQuery
+from regard.observe.statistics.base import Extent, PerKey, PerQuery
 from regard.observe.weight_rows import RowBlock
 
 __all__ = ["Confidence", "Distance", "Sink"]
@@ -27,8 +27,6 @@ class Confidence(PerQuery):
     name = "confidence"
     by_head = True
     reads_rows_alone = True
-    takes_parts = True
-    of_parts = "max"
 
     def of(self, rows: RowBlock) -> Float[Tensor, "heads rows"]:
         """The largest weights of some rows."""
@@ -50,47 +48,11 @@ class Distance(PerQuery):
     name = "distance"
     by_head = True
     reads_rows_alone = True
-    takes_parts = True
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._masses: PerQuery | None = None  # of a sharded sequence, whose rows are divided by them at the end
-
-    def start(self, extent: Extent, /) -> None:
-        """Allocate memory, for parts of rows also for their sums."""
-        super().start(extent)
-        if extent.around is not None and extent.around.is_sharded:
-            self._masses = _RowMass()
-            self._masses.start(extent)
-
-    def fold(self, rows: RowBlock) -> None:
-        """Store the distances of some rows, or what parts of rows add to them."""
-        super().fold(rows)
-        if self._masses is not None:
-            self._masses.fold(rows)
 
     def of(self, rows: RowBlock) -> Float[Tensor, "heads rows"]:
-        """Return the distances of some rows; of parts of rows, not divided yet."""
-        moment = rows.moment(rows.start + self.extent.offset - rows.key_start)
-        if rows.is_part:
-            return moment
+        """Return the distances of some rows."""
         mass = rows.mass
-        return moment / torch.where(mass > 0, mass, 1.0)
-
-    def reduce_ranks(self, all_reduce: AllReduce) -> None:
-        """Divide the sums of all ranks."""
-        assert self._masses is not None
-        super().reduce_ranks(all_reduce)
-        self._masses.reduce_ranks(all_reduce)
-        mass = self._masses.numbers
-        self.numbers.div_(torch.where(mass > 0, mass, 1.0))
-
-
-class _RowMass(PerQuery):
-    takes_parts = True
-
-    def of(self, rows: RowBlock) -> Tensor:
-        return rows.mass
+        return rows.moment(rows.start + self.extent.offset - rows.key_start) / torch.where(mass > 0, mass, 1.0)
 
 
 class Sink(PerKey):
@@ -110,7 +72,6 @@ class Sink(PerKey):
     name = "sink"
     by_head = True
     reads_rows_alone = True
-    takes_parts = True
 
     def of(self, rows: RowBlock) -> Float[Tensor, "heads columns"]:
         """Return the sums of some rows over the keys at or before their positions."""

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard.errors import InputError
-from regard.observe.statistics.base import AllReduce, Extent, PerKey, PerQuery
+from regard.observe.statistics.base import Extent, PerKey, PerQuery
 from regard.observe.weight_rows import RowBlock
 
 __all__ = ["Entropy", "HeatMap", "Received", "Top", "bin_width"]
@@ -47,7 +47,6 @@ class HeatMap:
     name = "heatmap"
     by_head = True
     reads_rows_alone = True
-    takes_parts = True
 
     def __init__(self) -> None:
         self._sum: Tensor | None = None
@@ -87,14 +86,6 @@ class HeatMap:
         if self._max is not self._sum:
             target = self._max[rows.batch_index, rows.heads, first : first + most.shape[1], left : left + most.shape[2]]
             torch.maximum(target, most[:, :, : target.shape[2]], out=target)
-
-    def reduce_ranks(self, all_reduce: AllReduce) -> None:
-        """Join sums and maxima of all ranks."""
-        assert self._sum is not None
-        assert self._max is not None
-        all_reduce(self._sum, "sum")
-        if self._max is not self._sum:
-            all_reduce(self._max, "max")
 
     def reorder(self, rows: Tensor) -> None:
         """Let each sequence go on from the map of another."""
@@ -151,7 +142,6 @@ class Top:
     name = "top"
     by_head = True
     reads_rows_alone = True
-    takes_parts = True
 
     def __init__(self, k: int = 8) -> None:
         if isinstance(k, bool) or not isinstance(k, int) or k < 1:
@@ -169,25 +159,12 @@ class Top:
         self._weights.append(torch.zeros(shape, dtype=extent.dtype, device=extent.device))
 
     def fold(self, rows: RowBlock) -> None:
-        """Store the strongest keys of some rows, of parts of rows among those of the other parts."""
+        """Store the strongest keys of some rows."""
         values, columns = rows.strongest(self.k)
         keys = (columns + rows.key_start).to(torch.int32).masked_fill(values <= 0, -1)
         here = slice(rows.rows.start - self._first, rows.rows.stop - self._first)
-        known_keys = self._keys[-1][rows.batch_index, rows.heads, here]
-        known = self._weights[-1][rows.batch_index, rows.heads, here]
-        if rows.is_part:
-            keys = torch.cat([known_keys, keys], -1)
-            values, order = torch.cat([known, values.to(known.dtype)], -1).topk(self.k, -1)
-            keys = keys.gather(-1, order)
-        known_keys[..., : keys.shape[-1]] = keys
-        known[..., : keys.shape[-1]] = values
-
-    def reduce_ranks(self, all_reduce: AllReduce) -> None:
-        """Take each row of the rank that has it."""
-        self._keys[-1].add_(1)  # 0 on all other ranks
-        all_reduce(self._keys[-1], "sum")
-        self._keys[-1].sub_(1)
-        all_reduce(self._weights[-1], "sum")
+        self._keys[-1][rows.batch_index, rows.heads, here, : keys.shape[-1]] = keys
+        self._weights[-1][rows.batch_index, rows.heads, here, : keys.shape[-1]] = values
 
     def reorder(self, rows: Tensor) -> None:
         """Let each sequence go on from the rows of another."""
@@ -211,7 +188,6 @@ class Entropy(PerQuery):
     name = "entropy"
     by_head = True
     reads_rows_alone = True
-    takes_parts = True
 
     def of(self, rows: RowBlock) -> Float[Tensor, "heads rows"]:
         """Return the entropy of some rows."""
@@ -229,7 +205,6 @@ class Received(PerKey):
     name = "received"
     by_head = True
     reads_rows_alone = True
-    takes_parts = True
 
     def of(self, rows: RowBlock) -> Float[Tensor, "heads columns"]:
         """Return the sums of some rows."""

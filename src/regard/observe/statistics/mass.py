@@ -52,7 +52,6 @@ class Mass(PerQuery):
     """
 
     by_head = True
-    takes_parts = True
 
     def __init__(
         self,

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.errors import InputError, ObservationError
-from regard.observe.statistics.base import AllReduce, Extent
+from regard.observe.statistics.base import Extent
 from regard.observe.statistics.default_statistics import HeatMap, Received
 from regard.observe.watched_call import WatchedCall
 from regard.observe.weight_rows import RowBlock
@@ -86,7 +86,7 @@ class ValueNorm:
     """
 
     name = "value_norm"
-    takes_parts = True
+    by_head = True
 
     def __init__(self, projection: nn.Module | Tensor | Mapping[str, nn.Module | Tensor] | None = None) -> None:
         self._asked = projection
@@ -118,12 +118,7 @@ class ValueNorm:
 
     def _fresh(self, around: WatchedCall, extent: Extent, keys: slice) -> Float[Tensor, "batch heads keys"]:
         """Return the norms of some keys of a call."""
-        return around.of_values(self.name, keys, lambda values: self._of(values.to(extent.dtype), extent))
-
-    def reduce_ranks(self, all_reduce: AllReduce) -> None:
-        """Join sums and maps of all ranks."""
-        self._heat.reduce_ranks(all_reduce)
-        self._received.reduce_ranks(all_reduce)
+        return self._of(around.values(self.name)[:, :, keys].to(extent.dtype), extent)
 
     def fold(self, rows: RowBlock) -> None:
         """Multiply each column by the norm of its value."""

@@ -1,4 +1,4 @@
-"""Who listens hears PyTorch's kernel in its own thread, and nothing else; nobody else's operators take another way."""
+"""Who listens hears PyTorch's kernel in its own thread; nobody else's operators take another way."""
 
 import threading
 from collections import deque
@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 from torch.nn import functional
-from torch.overrides import _get_current_function_mode_stack
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 import regard
 from regard.errors import ObservationError
-from regard.observe.intercept import kernel_calls
+from regard.observe import listening
 
 Q = torch.randn(1, 2, 4, 8, generator=torch.Generator().manual_seed(0))
 
@@ -20,17 +20,17 @@ class Listener:
     def __init__(self) -> None:
         self.calls: list[tuple[Any, Any]] = []
 
-    def hear_kernel(self, args: Any, kwargs: Any) -> None:
-        self.calls.append((args, kwargs))
+    def hear(self, operator: Any, args: Any, kwargs: Any, result: Any) -> None:
+        self.calls.append((operator, args, kwargs, result))
 
 
 @pytest.fixture
 def listener() -> Any:
     one, before = Listener(), str(torch._C._dispatch_tls_local_include_set())
-    kernel_calls.listen(one)
+    listening.listen(one)
     assert str(torch._C._dispatch_tls_local_include_set()) != before
     yield one
-    kernel_calls.unlisten(one)
+    listening.unlisten(one)
     assert str(torch._C._dispatch_tls_local_include_set()) == before
 
 
@@ -41,9 +41,11 @@ def test_the_kernel_is_heard_with_its_own_tensors_and_gives_the_same_bits_and_gr
         out = functional.scaled_dot_product_attention(q, q, q[:, :1], is_causal=True, scale=0.3, enable_gqa=True)
         out.square().sum().backward()
         found.append((out, q.grad, q))
-        kernel_calls.unlisten(listener)
-    ((args, kwargs),) = listener.calls
+        listening.unlisten(listener)
+    ((operator, args, kwargs, result),) = listener.calls
+    assert operator is torch.ops.aten.scaled_dot_product_attention.default
     assert args[0] is found[0][2]
+    assert result is found[0][0]
     assert kwargs == {"scale": 0.3, "enable_gqa": True}
     assert all(map(torch.equal, *found))
 
@@ -53,13 +55,13 @@ def test_other_operators_other_threads_and_a_reader_s_own_computations_are_not_h
         functional.scaled_dot_product_attention(Q, Q, Q)
 
     def listen_and_attend() -> None:
-        kernel_calls.listen(other := Listener())
+        listening.listen(other := Listener())
         attend()
         assert len(other.calls) == 1
         done.append(True)
 
     done: list[bool] = []
-    (Q @ Q.mT).softmax(-1).sum()
+    (Q @ Q.mT).exp().sum()
     worker = threading.Thread(target=listen_and_attend)
     worker.start()
     worker.join()
@@ -72,12 +74,12 @@ def test_other_operators_other_threads_and_a_reader_s_own_computations_are_not_h
 
 def test_two_listeners_hear_until_each_ends(listener: Listener) -> None:
     other = Listener()
-    kernel_calls.listen(other)
-    kernel_calls.unlisten(listener)
+    listening.listen(other)
+    listening.unlisten(listener)
     functional.scaled_dot_product_attention(Q, Q, Q)
-    kernel_calls.unlisten(other)
+    listening.unlisten(other)
     functional.scaled_dot_product_attention(Q, Q, Q)
-    assert (len(listener.calls), len(other.calls), kernel_calls.is_heard()) == (0, 1, False)
+    assert (len(listener.calls), len(other.calls), listening.is_heard()) == (0, 1, False)
 
 
 class Attends(torch.nn.Module):
@@ -90,10 +92,10 @@ class Attends(torch.nn.Module):
         vars(self).update(settings)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.modes.append(len(_get_current_function_mode_stack()))
+        self.modes.append(len(_get_current_dispatch_mode_stack()))
         for _ in range(self.times if isinstance(self.times, int) else next(self.times)):
             x = functional.scaled_dot_product_attention(x, x, x)
-        self.heard.append(kernel_calls.is_heard())
+        self.heard.append(listening.is_heard())
         return x
 
 
@@ -121,7 +123,7 @@ def test_a_layer_that_attends_less_or_more_often_than_in_its_first_call_is_refus
         model[1].times = times
         with pytest.raises(ObservationError, match="no longer computes its attention"):
             model(Q)
-    assert not kernel_calls.is_heard()
+    assert not listening.is_heard()
 
 
 def test_layers_of_one_kind_are_read_once_and_those_with_other_settings_each() -> None:

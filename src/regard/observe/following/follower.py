@@ -1,0 +1,201 @@
+"""The dispatch mode that follows what a model computes, where its attention is written by hand or not known yet.
+
+It lies below autograd and below operators that PyTorch makes of others, so attention by hand is a few operators however
+it is spelled: F.linear is t and addmm, einsum is permute and bmm, a product with heads is expand, view and bmm. What a
+heard operator computes inside (`listening.py`), and what a backward pass repeats, is not followed.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from regard.hooks import HEARING
+from regard.observe.following.operators import Operator, operator_of
+from regard.observe.following.rules import Rules
+from regard.observe.following.rules import Watcher as _Watcher
+from regard.observe.listening import unheard
+from regard.record.missing_attention import KERNEL_REASON
+from regard.tensors import unwrapped
+from regard.torch_private import (
+    OpOverload,
+    current_graph_task_id,
+    includes_python_key,
+    is_tracing,
+    maybe_current_level,
+    pop_dispatch_mode,
+    push_dispatch_mode,
+)
+
+__all__ = ["Follower", "Watcher"]
+
+_ATTENDS = re.compile(r"flash|attention|sdpa|attn_(func|fwd|forward|varlen)|mha_(fwd|forward)", re.IGNORECASE)
+_BEFORE = {"sub", "mul", "unsqueeze", "squeeze", "transpose", "t", "exp"}  # what writes its first argument
+
+
+class Watcher(_Watcher, Protocol):
+    """Who is told of the attention that was found, and waits for the output of the last call."""
+
+    pending: Any  # what has the output of the last call, which autograd does not know yet
+
+    def flush(self) -> None:
+        """Process that autograd knows it."""
+        ...
+
+
+class Follower(TorchDispatchMode):
+    """Follows tensors in the thread that enters it; it can be entered and left between calls of the model."""
+
+    supports_higher_order_operators = True
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Return that no compiler is to be disabled at each operator: none is active where tensors are followed."""
+        return False
+
+    def __init__(self, watcher: Watcher) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.rules = Rules(watcher)
+        self._watcher = watcher
+        self._operators: dict[Any, tuple[Operator, Callable[..., None] | None, bool]] = {}
+        self._is_active = self._in_inference = False
+        self.depth = 0  # of operators that are running in it: while some are, it cannot be stopped
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it is on the stack of its thread."""
+        return self._is_active
+
+    def start(self) -> None:
+        """Follow this thread from now on."""
+        # The inference mode in which it was started has ended.
+        if self._is_active and not self.depth and not includes_python_key():
+            self._pop()
+        if not self._is_active:
+            push_dispatch_mode(self)
+            self._is_active, self._in_inference = True, torch.is_inference_mode_enabled()
+
+    def stop(self) -> bool:
+        """Stop to follow this thread, and return whether that can be: not while an operator runs in it, and not where
+        the end of an inference mode would bring it back.
+        """
+        if self._is_active and (self.depth or torch.is_inference_mode_enabled() != self._in_inference):
+            return False
+        self._pop()
+        return True
+
+    def end(self) -> None:
+        """Stop to follow this thread for good."""
+        self._pop()
+
+    def _pop(self) -> None:
+        """Leave the stack of modes; others may have been entered since."""
+        if self._is_active:
+            self._is_active = False
+            above = []
+            while (mode := pop_dispatch_mode()) is not self:
+                above.append(mode)
+            for mode in reversed(above):
+                push_dispatch_mode(mode)
+
+    def knows(self, parameters: Sequence[Tensor]) -> None:
+        """Note which tensors are learned."""
+        for tensor in parameters:
+            self.rules.memory.cell(tensor).learned = 1
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operator, then follow its result."""
+        self.depth += 1
+        try:
+            return self._follow(func, types, args, kwargs)
+        finally:
+            self.depth -= 1
+
+    def _follow(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        if HEARING.inside or current_graph_task_id() != -1:
+            return _run(func, args, kwargs or {})
+        kwargs = kwargs or {}
+        if (types and any(kind.__name__ == "FakeTensor" for kind in types)) or is_tracing():
+            return _run(func, args, kwargs)
+        found = self._operators.get(func)
+        if found is None:
+            operator = operator_of(func)
+            before = operator.name in _BEFORE and (operator.is_in_place or operator.name == "sub")
+            rule = None if operator.rule == "nothing" and not operator.is_in_place else self._rule(operator)
+            found = self._operators[func] = operator, rule, before
+        operator, rule, before = found
+        waits = self._watcher.pending
+        if waits is not None and not (operator.rule == "view" and args[0] is waits.output):
+            self._watcher.flush()
+            waits = None
+        if operator.is_composite and not types and self._decomposes(func, args):
+            push_dispatch_mode(self)
+            try:
+                return func.decompose(*args, **kwargs)
+            finally:
+                pop_dispatch_mode()
+        rules = self.rules
+        if before:
+            with unheard():
+                rules.before(operator, args)
+        result = _run(func, args, kwargs)
+        if rule is None:
+            return result
+        if not operator.is_aten and self._attends(func, args):
+            return result
+        if waits is not None:
+            waits.output = result
+        HEARING.inside = True
+        try:
+            rules.apply(rule, operator, args, kwargs, result, func)
+        finally:
+            HEARING.inside = False
+        return result
+
+    def hear(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """Follow the result of an operator that was heard as a whole."""
+        if maybe_current_level() is not None:  # where tensors are wrapped
+            args = tuple(unwrapped(one) if isinstance(one, Tensor) else one for one in args)
+            result = unwrapped(result) if isinstance(result, Tensor) else result
+        operator = operator_of(func)
+        self.rules.apply(self._rule(operator), operator, args, kwargs, result, func)
+
+    def _rule(self, operator: Operator) -> Callable[..., None]:
+        rule: Callable[..., None] = getattr(self.rules, f"_{operator.rule}")
+        return rule
+
+    def _attends(self, func: Any, args: Any) -> bool:
+        """Process an operator of another library whose name is one of attention, which is missing."""
+        name = str(getattr(func, "overloadpacket", func))
+        if not _ATTENDS.search(name):
+            return False
+        if (caller := self._watcher.find_caller()) is not None:
+            self._watcher.miss(caller, KERNEL_REASON.format(name))
+        return True
+
+    def _decomposes(self, func: Any, args: Any) -> bool:
+        """Return whether an operator is one of several parts for these tensors (in inference mode it comes as one)."""
+        flat = (one for part in args for one in (part if isinstance(part, list | tuple) else (part,)))
+        tensor = next((one for one in flat if isinstance(one, Tensor)), None)
+        if tensor is None or tensor.is_nested or tensor.layout is not torch.strided:
+            return False
+        kind = tensor.device.type.upper()
+        return not torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), kind)
+
+
+def _run(func: Any, args: Any, kwargs: Any) -> Any:
+    """Run an operator. A mode gets numbers where TorchScript has tensors of one, which not every operator takes."""
+    try:
+        return func(*args, **kwargs)
+    except RuntimeError:
+        if not isinstance(func, OpOverload):
+            raise
+        expected = [isinstance(one.type, torch.TensorType) for one in func._schema.arguments]
+        wrong = [is_tensor and isinstance(one, int | float) for is_tensor, one in zip(expected, args, strict=False)]
+        if not any(wrong):
+            raise
+        args = [torch.tensor(one) if is_number else one for is_number, one in zip(wrong, args, strict=True)]
+        return func(*args, **kwargs)
