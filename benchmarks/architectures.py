@@ -14,13 +14,12 @@ import inspect
 import itertools
 import json
 import os
-import re
 import signal
 import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -115,11 +114,13 @@ def alone(name: str) -> dict[str, Any]:
         text = file.read()
     lines = [json.loads(line) for line in text.splitlines()]
     found = {} if reason or not lines or "state" not in lines[-1] else lines.pop()
-    problems = [one["problem"] for one in lines][:12]
+    problems = [one["problem"] for one in lines][:40]
     if not found:
         found = {"state": "not buildable", "reason": reason or "it crashed"}
     if found["state"] == "not buildable":
         found["problems"] = problems
+        if problems and found["reason"] == "no call of it ran":
+            found["reason"] += f": {problems[0]}"
     return {**found, "seconds": round(time.monotonic() - began, 1), "megabytes": largest >> 20}
 
 
@@ -160,58 +161,122 @@ def _said(problem: BaseException) -> str:
 
 
 def examine(name: str, tell: Callable[[str], None]) -> dict[str, Any]:
-    """Build, run, watch and compare one type."""
+    """Build, run, watch and compare one type: a model of its own, or else the part it is of another type's model."""
     sys.path.insert(0, str(Path(__file__).parent))
-    from tiny_models import candidates, model_classes, randomized, tiny_config
-
-    built = False
-    for wide in (False, True):
-        if built:
-            break  # a larger one would not run either
-        try:
-            config = tiny_config(name, wide=wide)
-            classes = model_classes(name, config)
-        except Exception as problem:
-            tell(_said(problem))
-            continue
-        if not classes:
-            tell("no class of models has this configuration")
-        for kind in classes[:3]:
-            try:
-                model = randomized(kind(config))
-                model.config = getattr(model, "config", config)  # a part may have none
-            except Exception as problem:
-                tell(f"{kind.__name__}: {_said(problem)}")
+    stages = ((calls(name, tell), 0.3), (parts(name, tell), 0.45), (calls(name, tell, bare=True), 0.6))
+    began = time.monotonic()
+    plainest, without = None, None  # the first class; the result of another that has no attention
+    for stage, share in stages:
+        for model, given, about in stage:
+            if time.monotonic() - began > share * SECONDS:
+                break
+            plainest = plainest or about["class"]
+            trace = runs(model, given, tell)
+            if trace is None:
                 continue
-            built = True
-            for given in itertools.islice(candidates(model), 8):
-                trace = runs(model, given, tell)
-                if trace is None:
-                    continue
-                about = {"class": kind.__name__, "inputs": list(given), "wide": wide}
-                return about | compare(model, given, trace)
-    return {"state": "not buildable", "reason": "no call of it ran"}
+            result = about | {"inputs": list(given)} | compare(model, given, trace)
+            if about["class"].startswith("module ") and result["state"] == "without attention":
+                continue  # a mere module does not speak for the type
+            if result["state"] != "without attention" or about["class"] == plainest.removesuffix("Model") + "Model":
+                return result
+            without = without or result
+    return without or {"state": "not buildable", "reason": "no call of it ran"}
+
+
+def calls(name: str, tell: Callable[[str], None], *, bare: bool = False) -> Iterator[tuple[Any, dict[str, Any], Any]]:
+    """Yield the models of a type, at each scale, with arguments; with `bare`, modules that are no models."""
+    from tiny_models import SCALES, candidates
+
+    for scale in SCALES[:1] if bare else SCALES:
+        count, each = (3, 8) if scale == "tiny" else (1, 4)  # the larger take their time
+        for model in itertools.islice(models(name, scale, tell, bare=bare), count):
+            made = list(itertools.islice(candidates(model), each))
+            if not made:
+                tell(f"{type(model).__name__}: no arguments could be made for {inspect.signature(model.forward)}")
+            for given in made:
+                about = f"module {type(model).__name__}" if bare else type(model).__name__
+                yield model, given, {"class": about, "scale": scale}
+
+
+def parts(name: str, tell: Callable[[str], None]) -> Iterator[tuple[Any, dict[str, Any], Any]]:
+    """Yield the parts of owners' models that have a type's configuration, with the arguments they are called with."""
+    from tiny_models import Called, owners
+
+    for owner in owners(name):
+        complete = None
+        for model, given, about in calls(owner, tell):
+            if model is complete:
+                continue
+            with Called(model, name) as called:
+                runs(model, given, tell)
+            for part, arguments, whole in called.first():
+                complete = model if whole else complete
+                kind = type(part).__name__ if whole else f"module {type(part).__name__}"
+                yield part, arguments, about | {"class": f"{kind} of {about['class']}"}
+
+
+def models(name: str, scale: str, tell: Callable[[str], None], *, bare: bool) -> Iterator[Any]:
+    """Yield the models that can be built of a type, the plainest first; with `bare`, modules that are no models."""
+    import torch
+    from transformers import PreTrainedModel
+
+    from tiny_models import model_classes, randomized, tiny_config, too_large
+
+    try:
+        config = tiny_config(name, scale)
+        classes = model_classes(name, config)
+    except Exception as problem:
+        tell(f"{scale}: {_said(problem)}")
+        return
+    if not classes:
+        tell("no class of models has this configuration")
+    for kind in classes:
+        if issubclass(kind, PreTrainedModel) == bare:
+            continue
+        if kind.forward is torch.nn.Module.forward:
+            tell(f"{kind.__name__} has no forward")
+            continue
+        try:
+            if scale != "tiny" and too_large(kind, config):
+                tell(f"{scale} {kind.__name__}: too large")
+                continue
+            model = randomized(built(kind, config))
+            model.config = getattr(model, "config", config)  # a part may have none
+        except Exception as problem:
+            if isinstance(problem, ImportError) and kind is classes[0]:
+                raise  # at no other scale would the library be there
+            tell(f"{scale} {kind.__name__}: {_said(problem)}")
+            continue
+        yield model
+
+
+def built(kind: Any, config: Any) -> Any:
+    """Return a model, with keys of its configuration set that are None and that it needs."""
+    from tiny_models import mend_configuration
+
+    for _ in range(6):
+        try:
+            return kind(config)
+        except Exception as problem:
+            if not mend_configuration(problem):
+                raise
+    return kind(config)
 
 
 def runs(model: Any, given: dict[str, Any], tell: Callable[[str], None]) -> Any:
-    """Return the trace of a run, with arguments added to `given` that the model's errors name; None if none runs."""
+    """Return the trace of a run, with the arguments in `given` mended as the errors say; None if none runs."""
     from dispatch_trace import Trace
-    from tiny_models import argument
+    from tiny_models import mend
 
-    for _ in range(4):
+    for _ in range(6):
         trace = Trace()
         try:
             with trace:
                 run_once(model, given)
         except Exception as problem:
             tell(f"{type(model).__name__}({', '.join(given)}): {_said(problem)}")
-            named = [one for one in inspect.signature(model.forward).parameters if one not in given]
-            named = [one for one in named if re.search(rf"\b{one}\b", str(problem))]
-            made = {one: argument(model, one) for one in named}
-            made = {name: value for name, value in made.items() if value is not None}
-            if not made:
+            if not mend(model, given, problem):
                 return None
-            given |= made
         else:
             return trace
     return None
@@ -353,9 +418,12 @@ def page(results: dict[str, Any]) -> str:
         "  each result of softmax that reaches a matrix product is a layer's weights, and each must be recorded once;",
         "  weights of fused calls are a dense softmax over their q and k. Where a model's own eager attention computes",
         "  something else than its fused one (another mask), the run itself is the reference; the table says so.",
+        "  A type that is no model of its own is a part of another type's model (`A of B`), called with what it is",
+        "  called with there; `module A` is a module of its code that could be called alone.",
         "- **refused**: `regard.watch` raises an error that names the module and the reason.",
         "- **without attention**: a trace of the run has neither a fused attention call nor such a softmax.",
-        "- **not buildable**: the type could not be built or called here, with the reason.", "",
+        "- **not buildable**: the type could not be built or called here, with the reason.",
+        "- **wrong**: what was recorded is not what the oracle expects.", "",
         *([] if len(types) >= results.get("known", 0) else [
             f"The run is not finished: {len(types)} of {results['known']} types, in alphabetical order, so far.", "",
         ]),
