@@ -9,6 +9,7 @@ import weakref
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
+from types import NoneType
 from typing import Any, cast
 
 import torch
@@ -34,7 +35,18 @@ class Script:
     softmaxes: set[str] = field(default_factory=set)  # modules with a softmax that is no attention
     is_read_first: bool = False  # whether it begins with an embedding or an image's convolution, so that nothing before
     # these needs to be followed
+    settings: Hashable = None  # those of its modules as it was learned
     is_heard: bool = True  # whether all of it was heard, so that nothing needs to be followed
+
+    def settings_of(self, modules: Mapping[str, nn.Module]) -> Hashable:
+        """Return what may settle which way the code of the modules takes that attend: numbers and names among their
+        attributes, and the types of all others.
+        """
+        return tuple(
+            tuple((key, value if isinstance(value, _PLAIN) else type(value)) for key, value in vars(module).items())
+            for name in self.calls
+            if (module := modules.get(name)) is not None
+        )
 
     def find(self, name: str, turn: int, heads: int) -> Attends | None:
         """Return what a call is, the `turn`-th of its module in this pass; None if it does not fit.
@@ -60,6 +72,9 @@ class Script:
         return alike[0] if alike and all(one == alike[0] for one in alike) else None
 
 
+_PLAIN = (bool, int, float, str, NoneType)
+
+
 def _without_numbers(name: str) -> str:
     return ".".join("*" if part.isdigit() else part for part in name.split("."))
 
@@ -70,6 +85,7 @@ class Learned:
     def __init__(self, model: nn.Module) -> None:
         self.scripts: dict[Hashable, Script] = {}
         self.names = {id(module): name for name, module in model.named_modules()}
+        self._by_name = {name: weakref.ref(module) for name, module in model.named_modules()}
         self.places: dict[str, Any] = {}  # of modules by their names, as `streams` finds them
         self._modules = [weakref.ref(one) for one in parts_of(model)]
         configs = (getattr(one, "config", None) for one in model.modules())
@@ -81,6 +97,24 @@ class Learned:
         return len(modules) == len(self._modules) and all(
             known() is one for known, one in zip(self._modules, modules, strict=True)
         )
+
+    def known(self, key: Hashable) -> Script | None:
+        """Return the script of a kind of call, if the modules that attend in it have the settings that they had."""
+        script = self.scripts.get(key)
+        if script is not None and script.settings != script.settings_of(self._modules_of(script)):
+            del self.scripts[key]
+            return None
+        return script
+
+    def keep(self, key: Hashable, script: Script) -> None:
+        """Keep what was learned of a kind of call."""
+        if key not in self.scripts:
+            script.settings = script.settings_of(self._modules_of(script))
+            self.scripts[key] = script
+
+    def _modules_of(self, script: Script) -> dict[str, nn.Module]:
+        found = ((name, self._by_name[name]()) for name in script.calls if name in self._by_name)
+        return {name: module for name, module in found if module is not None}
 
     def state_of(self, model: nn.Module) -> Hashable:
         """Return what settles which way the code of its modules takes, besides their arguments."""

@@ -210,9 +210,10 @@ class Interception(WatchingMode):
             calls[0] = module, args, kwargs
         kind = signature_of(self._recorder.name_of(module), module, args, kwargs)
         self._key = self._state, self._learned.settings(), self._has_gradients or torch.is_grad_enabled(), kind
-        self._script, self._turns = self._learned.scripts.get(self._key) or Script(), Counter()
+        known = self._learned.known(self._key)
+        self._script, self._turns = known or Script(), Counter()
         self._end = at_end(frames[-1], self._ended)
-        if self.follow(self._key not in self._learned.scripts or not self._script.is_heard):
+        if self.follow(known is None or not known.is_heard):
             self._script = Script(is_read_first=self._is_reading)
             self.follow(True)
             if self.hears is not None:
@@ -235,7 +236,7 @@ class Interception(WatchingMode):
     def _end_run(self) -> None:
         script, self._script, self._end = self._script, None, None
         if script is not None:
-            self._learned.scripts.setdefault(self._key, script)
+            self._learned.keep(self._key, script)
             if self.hears is not None:
                 self.hears.end()
 
