@@ -37,12 +37,6 @@ from torch.utils._python_dispatch import _pop_mode as pop_dispatch_mode
 from torch.utils._python_dispatch import _push_mode as push_dispatch_mode
 
 
-def includes_python_key() -> bool:
-    """Return whether operators of this thread reach its dispatch modes."""
-    found: bool = torch._C._dispatch_tls_is_dispatch_key_included(torch._C.DispatchKey.Python)
-    return found
-
-
 def get_default_store() -> object:
     """The store of the default process group, which builds of PyTorch without torch.distributed do not have."""
     from torch.distributed.distributed_c10d import _get_default_store
@@ -185,7 +179,6 @@ __all__ = [
     "get_unwrapped",
     "holds",
     "include_dispatch_key",
-    "includes_python_key",
     "is_batchedtensor",
     "is_exporting",
     "is_functorch_wrapped_tensor",

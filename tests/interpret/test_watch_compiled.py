@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
+from torch.export.pt2_archive._package import AOTICompiledModel
 from torch.nn import functional
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils.checkpoint import checkpoint
@@ -204,12 +205,10 @@ def test_code_that_calls_its_kernels_from_elsewhere_is_refused_by_name(monkeypat
         with pytest.raises(ObservationError, match=r"no dispatcher key.*force_eager"), block:
             run(IDS)
 
-    class AOTICompiledModel:
-        pass
-
-    model.package = AOTICompiledModel()
+    package = AOTICompiledModel.__new__(AOTICompiledModel)
+    model.package = package
     for observe in (regard.watch, tools.partial(regard.tap, heads=["0.0"])):
-        for given in (model, AOTICompiledModel()):
+        for given in (model, package):
             with (
                 pytest.raises(ObservationError, match=r"a package of AOTInductor.*that it was made of"),
                 observe(given),

@@ -226,3 +226,35 @@ def test_what_a_watch_stored_is_freed_with_its_record_not_by_the_garbage_collect
         assert sum(one.nbytes for one in tensors() if id(one) not in known) < 10_000
     finally:
         gc.enable()
+
+
+class Reads(nn.Module):
+    """A kind of call that is known after its first: it begins with an embedding, and attends by PyTorch's kernel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(9, 8)
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        x = self.table(input_ids)[:, None]
+        return nn.functional.scaled_dot_product_attention(x, x, x)
+
+
+def test_contexts_that_restore_the_dispatcher_end_inside_a_watch() -> None:
+    """An inference mode and a transform bring back at their end what operators reached at their beginning."""
+    model, ids = Reads().eval(), torch.tensor([[1, 2, 3]])
+    plain = model(ids).detach()
+    with regard.watch(model, strict=False) as seen:
+        for _ in range(3):
+            with torch.inference_mode():
+                assert torch.equal(model(ids), plain)
+            assert torch.arange(3).tolist() == [0, 1, 2]
+        torch.func.grad(lambda scale: model(ids).sum() * scale)(torch.tensor(1.0))
+        assert torch.arange(3).tolist() == [0, 1, 2]
+        model(ids)
+    assert torch.arange(3).tolist() == [0, 1, 2]
+    assert [len(record) for record in seen.records][:3] == [1, 1, 1]
+    with torch.inference_mode(), regard.watch(model) as again:
+        model(ids)
+    assert torch.arange(3).tolist() == [0, 1, 2]
+    assert len(again.record) == 1

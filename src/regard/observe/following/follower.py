@@ -22,8 +22,10 @@ from regard.record.missing_attention import KERNEL_REASON
 from regard.tensors import unwrapped
 from regard.torch_private import (
     OpOverload,
+    count_dispatch_modes,
     current_graph_task_id,
-    includes_python_key,
+    dispatch_key,
+    include_dispatch_key,
     is_tracing,
     maybe_current_level,
     pop_dispatch_mode,
@@ -61,40 +63,42 @@ class Follower(TorchDispatchMode):
         self.rules = Rules(watcher)
         self._watcher = watcher
         self._operators: dict[Any, tuple[Operator, Callable[..., None] | None, bool]] = {}
-        self._is_active = self._in_inference = False
-        self.depth = 0  # of operators that are running in it: while some are, it cannot be stopped
+        self._is_on = self._is_pushed = False
+        self._depth = 0  # of operators that are running in it
 
     @property
     def is_active(self) -> bool:
-        """Whether it is on the stack of its thread."""
-        return self._is_active
+        """Whether it follows its thread."""
+        return self._is_on
 
     def start(self) -> None:
         """Follow this thread from now on."""
-        # The inference mode in which it was started has ended.
-        if self._is_active and not self.depth and not includes_python_key():
-            self._pop()
-        if not self._is_active:
+        self._is_on = True
+        if not self._is_pushed:
             push_dispatch_mode(self)
-            self._is_active, self._in_inference = True, torch.is_inference_mode_enabled()
+            self._is_pushed = True
+        elif not self._depth:  # it was stopped, or the inference mode in which it was started has ended
+            _reach_modes(True)
 
-    def stop(self) -> bool:
-        """Stop to follow this thread, and return whether that can be: not while an operator runs in it, and not where
-        the end of an inference mode would bring it back.
+    def stop(self) -> None:
+        """Follow nothing until the next start.
+
+        It stays on the stack of modes, which operators do not reach: PyTorch restores what they reach at the end of
+        inference modes, transforms and compiled functions, and would look for a mode that is gone.
         """
-        if self._is_active and (self.depth or torch.is_inference_mode_enabled() != self._in_inference):
-            return False
-        self._pop()
-        return True
+        self._is_on = False
+        self.settle()
+
+    def settle(self) -> None:
+        """Let operators not reach it again, where the end of such a context has brought that back."""
+        if not self._is_on and self._is_pushed and not self._depth and count_dispatch_modes() == 1:
+            _reach_modes(False)
 
     def end(self) -> None:
-        """Stop to follow this thread for good."""
-        self._pop()
-
-    def _pop(self) -> None:
         """Leave the stack of modes; others may have been entered since."""
-        if self._is_active:
-            self._is_active = False
+        self._is_on = False
+        if self._is_pushed:
+            self._is_pushed = False
             above = []
             while (mode := pop_dispatch_mode()) is not self:
                 above.append(mode)
@@ -108,14 +112,14 @@ class Follower(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operator, then follow its result."""
-        self.depth += 1
+        self._depth += 1
         try:
             return self._follow(func, types, args, kwargs)
         finally:
-            self.depth -= 1
+            self._depth -= 1
 
     def _follow(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        if HEARING.inside or current_graph_task_id() != -1:
+        if not self._is_on or HEARING.inside or current_graph_task_id() != -1:
             return _run(func, args, kwargs or {})
         kwargs = kwargs or {}
         if (types and any(kind.__name__ == "FakeTensor" for kind in types)) or is_tracing():
@@ -199,3 +203,12 @@ def _run(func: Any, args: Any, kwargs: Any) -> Any:
             raise
         args = [torch.tensor(one) if is_number else one for is_number, one in zip(wrong, args, strict=True)]
         return func(*args, **kwargs)
+
+
+_REACHING = tuple(map(dispatch_key, ("Python", "PythonTLSSnapshot")))
+
+
+def _reach_modes(on: bool) -> None:
+    """Let operators of this thread reach its dispatch modes, or not."""
+    for key in _REACHING:
+        include_dispatch_key(key, on)

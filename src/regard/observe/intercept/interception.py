@@ -127,11 +127,12 @@ class Interception(WatchingMode):
         """Whether the operators of this thread are followed now."""
         return "follower" in vars(self) and self.follower.is_active
 
-    def follow(self, on: bool) -> bool:
-        """Follow the operators of this thread, or do not; return whether they are followed now."""
+    def follow(self, on: bool) -> None:
+        """Follow the operators of this thread, or do not."""
         if on:
             self.follower.start()
-        return on or (self.follows and not self.follower.stop())
+        elif "follower" in vars(self):
+            self.follower.stop()
 
     @property
     def is_listening(self) -> bool:
@@ -213,9 +214,9 @@ class Interception(WatchingMode):
         known = self._learned.known(self._key)
         self._script, self._turns = known or Script(), Counter()
         self._end = at_end(frames[-1], self._ended)
-        if self.follow(known is None or not known.is_heard):
+        self.follow(known is None or not known.is_heard)
+        if self.follows:
             self._script = Script(is_read_first=self._is_reading)
-            self.follow(True)
             if self.hears is not None:
                 given = (one for one in _tensors_in((args, tuple(kwargs.values()))) if one.is_floating_point())
                 self._other_input = {root for one in given for root in self.follower.rules.origin_of(one).roots}
@@ -264,6 +265,8 @@ class Interception(WatchingMode):
         if in_backward() or is_traced():
             return
         self.flush()
+        if "follower" in vars(self):
+            self.follower.settle()
         self._has_gradients = torch.is_grad_enabled()
         with DisableTorchFunction(), torch.no_grad():
             if operator is ATTENTION:
