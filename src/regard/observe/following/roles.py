@@ -66,6 +66,7 @@ class SoftmaxUse:
     suspect: str | None = None  # why it is missing, unless its weights are used in another place
     ticket: Any = None  # the ticket of the recorded call, to remove it
     part: Any = None  # what was recorded, if that was a part of the weights
+    windows: bool = False  # made of a layer's features without queries and keys: only its sum over values says more
 
 
 @dataclass(eq=False, slots=True)

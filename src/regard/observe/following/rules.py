@@ -837,7 +837,8 @@ class Rules:
             return
         inner = len(axes) - 1 if at == 0 or len(axes) == 1 else len(axes) - 2
         if not is_pure(axes[inner], "k"):
-            self._verdicts.suspect(weights, missing.OTHER_SUM)
+            if not all(softmax.windows for softmax in weights.softmaxes):  # else it mixes streams (hyper-connections)
+                self._verdicts.suspect(weights, missing.OTHER_SUM)
             self._put(result, after, None)
             return
         values = other if at == 0 else other.transpose(-1, -2) if other.ndim > 1 else other
@@ -998,10 +999,10 @@ class Rules:
             return
         view = self.memory.view(scores)
         self._derived(scores, view, result)
-        role, axes = view.role, view.axes
+        role, axes, windows = view.role, view.axes, False
         if type(role) not in (Scores, Weights):
             if type(role) is not Pairs and (found := _windows(axes, dim)) is not None:
-                axes, origin = found, self._origin(view.cell, scores)
+                axes, origin, windows = found, self._origin(view.cell, scores), True
                 role = Scores((origin, origin))
             else:
                 self._put(result, axes, Shares(None))
@@ -1023,7 +1024,7 @@ class Rules:
             self._watcher.miss(caller, missing.TRANSFORMED)
             self._put(result, None, None)
             return
-        softmax = SoftmaxUse(caller)
+        softmax = SoftmaxUse(caller, windows=windows)
         ends = role.ends
         if type(role) is Scores and role.call is not None:
             softmax.used = True
