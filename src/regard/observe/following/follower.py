@@ -63,7 +63,7 @@ class Follower(TorchDispatchMode):
         self.rules = Rules(watcher)
         self._watcher = watcher
         self._operators: dict[Any, tuple[Operator, Callable[..., None] | None, bool]] = {}
-        self._is_on = self._is_pushed = False
+        self._is_on = self._is_pushed = self._is_aside = False
         self._depth = 0  # of operators that are running in it
 
     @property
@@ -94,9 +94,28 @@ class Follower(TorchDispatchMode):
         if not self._is_on and self._is_pushed and not self._depth and count_dispatch_modes() == 1:
             _reach_modes(False)
 
+    def step_aside(self) -> None:
+        """Leave the stack of modes until `step_back`, which comes where operators reach what they do here."""
+        self._is_on, self._is_aside = False, self._is_pushed
+        self._pop()
+
+    def step_back(self) -> None:
+        """Return to the stack of modes, if it was there."""
+        if self._is_aside:
+            self._is_aside = False
+            push_dispatch_mode(self)
+            self._is_pushed = True
+            self.settle()
+
     def end(self) -> None:
-        """Leave the stack of modes; others may have been entered since."""
+        """Leave the stack of modes for good."""
         self._is_on = False
+        self._pop()
+        if not self._is_aside and not count_dispatch_modes():
+            _reach_modes(False)
+
+    def _pop(self) -> None:
+        """Leave the stack of modes; others may have been entered since."""
         if self._is_pushed:
             self._is_pushed = False
             above = []

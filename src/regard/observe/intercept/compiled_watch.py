@@ -1,7 +1,7 @@
 """A watch of compiled code: the kernels that its graphs call are recorded as they are heard (`compiled_graphs.py`)."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor, nn
 
@@ -10,7 +10,7 @@ from regard.observe.intercept.compiled_code import EAGERLY
 from regard.observe.intercept.compiled_graphs import CompiledBlock, read_heard
 from regard.observe.intercept.graph_reading import GraphAttention
 from regard.observe.intercept.torch_attention_calls import groups_of
-from regard.observe.intercept.watching_mode import Ends, WatchingMode
+from regard.observe.intercept.watching_mode import Ends
 from regard.observe.running import Running
 from regard.observe.sink import Sink
 from regard.observe.token_ids import Heard
@@ -32,6 +32,16 @@ _UNSEEN = (
 )
 
 
+class Pausing(Protocol):
+    """What observes the model otherwise."""
+
+    def pause(self) -> None:
+        """Hear and follow nothing."""
+
+    def resume(self) -> None:
+        """Go on."""
+
+
 class CompiledWatch(CompiledBlock):
     """The compiled calls of one watch: it hands them their compiler, and passes attention to the recorder."""
 
@@ -43,7 +53,7 @@ class CompiledWatch(CompiledBlock):
         self._marks: dict[str, object] = {}
         self._has_run = self._is_apart = False
 
-    def begin(self, mode: WatchingMode, hears: Heard | None, ends: Callable[[], None]) -> Ends:
+    def begin(self, mode: Pausing, hears: Heard | None, ends: Callable[[], None]) -> Ends:
         """Process the start of a call of the model, and return what to notify of its end.
 
         Raises:
@@ -110,13 +120,13 @@ def _own(one: Any) -> Any:
 class _CompiledCall:
     """A call of the model in compiled code, during which the watch hears and follows nothing."""
 
-    def __init__(self, watch: CompiledWatch, mode: WatchingMode, hears: Heard | None, ends: Callable[[], None]) -> None:
+    def __init__(self, watch: CompiledWatch, mode: Pausing, hears: Heard | None, ends: Callable[[], None]) -> None:
         self._watch, self._mode, self._hears, self._ends = watch, mode, hears, ends
-        mode.stop()
+        mode.pause()
 
     def leave(self, module: nn.Module, args: Any, output: Any) -> None:
         """Process the end of the call."""
-        self._mode.start()
+        self._mode.resume()
         self._ends()
         if self._hears is not None:
             self._hears.end()

@@ -156,6 +156,18 @@ class Interception(WatchingMode):
             self.flush()
             self._end_run()
 
+    def pause(self) -> None:
+        """Stop for a call of compiled code, until `resume` at its end."""
+        if "follower" in vars(self):
+            self.follower.step_aside()
+        self.stop()
+
+    def resume(self) -> None:
+        """Go on after a call of compiled code."""
+        if "follower" in vars(self):
+            self.follower.step_back()
+        self.start()
+
     def watches(self, module: nn.Module) -> bool:
         """Return whether the module is the watched model or a part of it."""
         return self._recorder.owns(module)
@@ -164,6 +176,7 @@ class Interception(WatchingMode):
         """Restore everything, also after an error."""
         super().__exit__(*raised)
         if "follower" in vars(self):
+            self.follower.end()
             self.follower.rules.finish()
 
     @functools.cached_property
