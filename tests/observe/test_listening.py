@@ -172,3 +172,9 @@ def test_a_layer_with_calls_that_have_no_weights_is_read_in_full_each_time() -> 
         model(Q)
     assert list(model[0].modes) == [1, 1]
     assert len(tap.rows) == 8
+
+
+def test_a_pytorch_without_the_key_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listening, "_KEY", None)
+    with pytest.raises(ObservationError, match="no dispatcher key"), regard.watch(torch.nn.Sequential(Attends())):
+        pass

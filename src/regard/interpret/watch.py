@@ -15,6 +15,7 @@ from regard.interpret.unsupported import why_incomplete, why_nothing
 from regard.interpret.vision_transformers import patch_tokens
 from regard.jagged import Packing
 from regard.masks import BoundMask
+from regard.observe import listening
 from regard.observe.call_kinds import CallFromQK
 from regard.observe.intercept import Interception
 from regard.observe.intercept.compiled_code import refuse_compiled, refuse_packages, refusing_compiled_code
@@ -204,6 +205,11 @@ def watch(
     refuse_packages(model)
     if not isinstance(model, nn.Module):
         raise InputError(f"`model` must be an nn.Module, got {type(model).__name__}")
+    if not listening.can_listen():
+        raise ObservationError(
+            "this PyTorch has no dispatcher key by which its attention kernels are heard: regard.watch needs one that has it, "
+            "as PyTorch 2.11 to 2.13"
+        )
     if keep not in ("maps", "qk", "weights"):
         raise InputError(f'`keep` must be "maps", "qk" or "weights", got {keep!r}')
     if tokens is not None:
