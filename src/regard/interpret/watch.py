@@ -207,8 +207,7 @@ def watch(
         raise InputError(f"`model` must be an nn.Module, got {type(model).__name__}")
     if not listening.can_listen():
         raise ObservationError(
-            "this PyTorch has no dispatcher key by which its attention kernels are heard: regard.watch needs one that has it, "
-            "as PyTorch 2.11 to 2.13"
+            "this PyTorch has no dispatcher key by which its attention kernels are heard: use one that has it, as 2.13"
         )
     if keep not in ("maps", "qk", "weights"):
         raise InputError(f'`keep` must be "maps", "qk" or "weights", got {keep!r}')
