@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from rich.console import Console
+from torch import nn
 
 import regard
 from regard.errors import ObservationError
@@ -109,3 +110,35 @@ def test_the_page_the_terminal_the_notebook_and_the_server_list_what_is_missing(
     meta = json.loads(re.search(r'id="meta">(.*?)</script>', page, re.DOTALL)[1])
     assert re.search(said, meta["missing"][0])
     assert re.search(said, books(Shelf((record,)), None)["records"][0]["missing"][0])
+
+
+class TwoWays(nn.Module):
+    """Attention by the first of three modules or by all, which its arguments do not show."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.used = nn.Embedding(9, 8), 1
+        self.first, self.other, self.third = (nn.MultiheadAttention(8, 2, batch_first=True) for _ in range(3))
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        x = self.table(input_ids)
+        for layer in (self.first, self.other, self.third)[: self.used]:
+            x = layer(x, x, x, need_weights=False)[0]
+        return x
+
+
+def test_a_call_that_does_not_fit_what_was_learned_is_missing_and_learned_anew() -> None:
+    model, ids = TwoWays().train(), torch.tensor([[1, 2, 3]])
+    with regard.watch(model):
+        model(ids)
+    model.used = 3
+    with regard.watch(model, strict=False) as seen:
+        model(ids)
+    assert [layer.name for layer in seen.record] == ["first"]
+    assert [(one.module, "attends otherwise" in one.reason) for one in seen.missing] == [
+        ("other", True),
+        ("third", True),
+    ]
+    with regard.watch(model) as again:
+        model(ids)
+    assert [layer.name for layer in again.record] == ["first", "other", "third"]

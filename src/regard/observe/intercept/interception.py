@@ -109,6 +109,7 @@ class Interception(WatchingMode):
         self._is_of_rank = False  # whether that is inside sequence_parallel
         self._has_gradients = False  # whether the model's code has gradients enabled
         self._is_reading = False  # whether the operator that is heard reads ids or an image
+        self._is_lost = False  # whether the run attends otherwise than its kind of call
         self._turns = Counter[str]()  # heard calls of each module in the run
         self._end: object = None
         if self.learns:
@@ -248,7 +249,7 @@ class Interception(WatchingMode):
             self.follow(not self._learned.is_read_first)
 
     def _end_run(self) -> None:
-        script, self._script, self._end = self._script, None, None
+        script, self._script, self._end, self._is_lost = self._script, None, None, False
         if script is not None:
             self._learned.keep(self._key, script)
             if self.hears is not None:
@@ -267,7 +268,7 @@ class Interception(WatchingMode):
     def _unlearn(self) -> None:
         """Process attention that the known kind of the running call does not have."""
         self._learned.scripts.pop(self._key, None)
-        self._script = None
+        self._script, self._is_lost = None, True
         self._recorder.miss(self._recorder.caller, OTHERWISE)
         self.follow(True)
 
@@ -390,6 +391,9 @@ class Interception(WatchingMode):
         return self._pass_on(call, queries)
 
     def _pass_on(self, call: WatchedCall, queries: Origin) -> Any:
+        if self._is_lost:  # this run was not followed from its beginning
+            self._recorder.miss(self._recorder.caller, OTHERWISE)
+            return None
         latents = self.follower.rules.latents
         alike = {one for one, size in latents.items() if size == call.queries} - self._own_input if latents else set()
         is_other = queries.roots <= self._other_input | alike
