@@ -10,6 +10,7 @@ import torch
 from torch import _assert_async as assert_async
 from torch._C import DisableTorchFunction
 from torch._C import _current_graph_task_id as current_graph_task_id
+from torch._C import _dispatch_has_kernel_for_dispatch_key as has_kernel
 from torch._C import _dispatch_keyset_full_after as dispatch_keys_below
 from torch._C import _dispatch_tls_set_dispatch_key_included as include_dispatch_key
 from torch._C import _get_dispatch_mode as get_dispatch_mode
@@ -85,12 +86,6 @@ def dynamo_settings(**settings: Any) -> Callable[[], Callable[[], None]]:
 
     change: Callable[[], Callable[[], None]] = config._make_closure_patcher(**settings)
     return change
-
-
-def softmax_backward(up: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """The gradient of the scores, given that of a softmax over the last dimension, in one operation."""
-    scores: torch.Tensor = torch.ops.aten._softmax_backward_data.default(up, weights, -1, weights.dtype)
-    return scores
 
 
 def outside_transforms() -> contextlib.AbstractContextManager[Any]:
@@ -177,6 +172,7 @@ __all__ = [
     "get_dispatch_mode",
     "get_interpreter_stack",
     "get_unwrapped",
+    "has_kernel",
     "holds",
     "include_dispatch_key",
     "is_batchedtensor",

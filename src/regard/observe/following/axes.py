@@ -272,7 +272,7 @@ def score(left: Axes, right: Axes) -> tuple[Axes | None, str | None]:
     be a vector, and why it cannot be shown as queries × keys.
 
     >>> score(((("b", 2), ("h", 3)), (("b", 5),), (("f", 4),)), ((("b", 2), ("h", 3)), (("f", 4),), (("b", 7),)))
-    ((((('b', 2), ('h', 3)), (('q', 5),), (('k', 7),)), None)
+    (((('b', 2), ('h', 3)), (('q', 5),), (('k', 7),)), None)
     """
     meeting = _Meeting()
     batch = max(0, min(len(left), len(right)) - 2)

@@ -25,6 +25,7 @@ from regard.torch_private import (
     count_dispatch_modes,
     current_graph_task_id,
     dispatch_key,
+    has_kernel,
     include_dispatch_key,
     is_tracing,
     maybe_current_level,
@@ -206,7 +207,7 @@ class Follower(TorchDispatchMode):
         if tensor is None or tensor.is_nested or tensor.layout is not torch.strided:
             return False
         kind = tensor.device.type.upper()
-        return not torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), kind)
+        return not has_kernel(func.name(), kind)
 
 
 def _run(func: Any, args: Any, kwargs: Any) -> Any:

@@ -3,9 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
-from regard.torch_private import OpOverload
+from regard.torch_private import OpOverload, has_kernel
 
 __all__ = ["ADDED", "NAMES_OF_RULES", "PRODUCTS", "Operator", "operator_of"]
 
@@ -84,8 +82,7 @@ def operator_of(func: Any) -> Operator:
     if base == "pow" and func._overloadname != "Scalar":  # else a number to the power of a tensor
         rule = "elementwise"
     try:
-        has = torch._C._dispatch_has_kernel_for_dispatch_key
-        composite = is_aten and has(func.name(), "CompositeImplicitAutograd")
+        composite = is_aten and has_kernel(func.name(), "CompositeImplicitAutograd")
     except RuntimeError:  # an operator of Python alone, as that which gives sizes
         return Operator(base, "nothing", is_in_place=False, is_aten=True, is_composite=False)
     return Operator(base, rule, in_place, is_aten, composite)

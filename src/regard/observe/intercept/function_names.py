@@ -17,6 +17,7 @@ OPERATORS = OpOverload, OpOverloadPacket
 def name_of(func: Callable[..., Any]) -> str:
     """Return the name of a torch function; PyTorch's operators have the name of the function that they compute.
 
+    >>> import torch
     >>> name_of(torch.bmm), name_of(torch.ops.aten.bmm), name_of(torch.ops.aten.bmm.default)
     ('bmm', 'bmm', 'bmm')
     """
