@@ -27,6 +27,7 @@ from regard.problem import DEFAULT_MAX_BYTES
 from regard.record.atlas import read_atlas, save_atlas
 from regard.record.highlight import Focus, choose_focus
 from regard.record.records import Layer, Record
+from regard.record.tokenizer_adapter import adapt
 from regard.record.tokens import Token, is_word, token_row
 from regard.record.tokens_from_tokenizer import text_between, tokens_of
 from regard.render.notebook import record_html
@@ -265,11 +266,12 @@ def prepare(
 
 def _ids(loaded: Loaded, tokenizer: Any, text: str) -> torch.Tensor:
     """Return token ids of shape (1, n), and raise InputError if n exceeds the model's positions."""
-    ids: list[int] = tokenizer(text, verbose=False)["input_ids"]
+    adapter = adapt(tokenizer)
+    ids = adapter.tokenize(text, special=True).ids
     limit = positions(loaded)
     if limit is not None and len(ids) > limit:
         other = " (smollm2 takes 8,192)" if loaded.name in ("me5", "minilm") and len(ids) <= 8192 else ""
-        most = limit - len(tokenizer("", verbose=False)["input_ids"])
+        most = limit - len(adapter.tokenize("", special=True).ids)
         raise InputError(
             f"the text has {len(ids):,} tokens and {loaded.name} reads at most {limit:,}: shorten it (regard look "
             f"--tokens 1:{most} takes a part of it), or choose another --model{other}"

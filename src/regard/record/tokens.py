@@ -2,7 +2,7 @@
 
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from regard.errors import InputError
 
@@ -29,13 +29,16 @@ class Token:
     `text` is the text of the piece without white space around it ("ly", not "##ly" or "▁ly"); a piece with only some
     bytes of a character shows that character with a superscript number ("貓¹", "貓²"). `special` marks pieces without
     text ([CLS], </s>, padding). Pieces with the same `word` number form one word; special tokens have no word. `space`
-    is True if white space precedes the piece.
+    is True if white space precedes the piece. `span` has the characters (start, end) that it covers of the text that it
+    was made from, without white space around them; pieces of one character share it, and it is None where the text is
+    not known. Equal tokens at two places of a text are equal.
     """
 
     text: str
     special: bool = False
     word: int | None = None
     space: bool = False
+    span: tuple[int, int] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)

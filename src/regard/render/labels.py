@@ -8,6 +8,7 @@ import html
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -101,7 +102,7 @@ def _tokens(record: Record, stream: str, count: int, batch_index: int) -> tuple[
 
 def _shown(token: Token) -> Token:
     text = visible(token.text)
-    return token if text == token.text else Token(text, token.special, token.word, token.space)
+    return token if text == token.text else replace(token, text=text)
 
 
 def query_labels(record: Record, layer: Layer, batch_index: int) -> tuple[Token, ...]:
