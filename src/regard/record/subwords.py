@@ -75,7 +75,7 @@ _NO_SPACE_BEFORE = set(".,!?;:)]}%”…") | _CJK_MARKS
 _NO_SPACE_AFTER = set("([{“") | _CJK_MARKS
 _APOSTROPHES = {"'", "’"}
 _ELISIONS = {"s", "t", "d", "m", "re", "ve", "ll"}
-_INCOMPLETE = 8  # tokens that may be parts of one character: it has at most 4 bytes, and a token at least a part of one
+_INCOMPLETE = 4  # tokens that may be parts of one character, which has at most 4 bytes
 _CONTEXT = 4  # tokens decoded before a new one, for the space between them
 
 
@@ -94,6 +94,12 @@ class Spelling:
     def parts(self) -> list[str]:
         """The text of each token."""
         return [self.text[start:end] for start, end in self.spans]
+
+    def without_space(self) -> "Spelling":
+        """Return it without a space at the beginning."""
+        size = len(self.text) - len(self.text.removeprefix(" "))
+        spans = tuple((max(0, start - size), max(0, end - size)) for start, end in self.spans)
+        return Spelling(self.text[size:], spans, self.unknown)
 
 
 @dataclass(frozen=True)
@@ -128,15 +134,12 @@ def pieces_of(text: str, spans: Sequence[Span], spellings: Sequence[str], *, aft
     return pieces
 
 
-def spell_bytes(data: Sequence[bytes], unknown: Sequence[bool], *, drops_space: bool = False) -> Spelling:
-    """Return the text whose bytes are those of the tokens; a space before it is dropped if the tokenizer adds one.
+def spell_bytes(data: Sequence[bytes], unknown: Sequence[bool]) -> Spelling:
+    """Return the text whose bytes are those of the tokens.
 
     >>> spell_bytes(["貓".encode()[:2], "貓".encode()[2:]], [False, False])
     Spelling(text='貓', spans=((0, 1), (0, 1)), unknown=(False, False))
     """
-    data = list(data)
-    if drops_space and data:
-        data[0] = data[0].removeprefix(b" ")
     text, spans = _decode(data)
     return Spelling(text, tuple(spans), tuple(unknown))
 
@@ -184,6 +187,7 @@ def spell_decoded(decode: Callable[[list[int]], str], ids: Sequence[int]) -> Spe
     spans: list[Span] = []
     before = 0  # the first token whose text is not known
     beginnings: list[str] = []  # the text with each token that waits for the rest of its character
+    complete = stalled = 0  # characters of it that are complete, and tokens since there were more
     for index in range(len(ids)):
         context = list(ids[max(0, before - _CONTEXT) : before])
         known = decode(context) if context else ""
@@ -191,7 +195,10 @@ def spell_decoded(decode: Callable[[list[int]], str], ids: Sequence[int]) -> Spe
         if not whole.startswith(known):  # it is spelled otherwise together: as " n't" after "do"
             known, whole = "", decode(list(ids[before : index + 1]))
         beginnings.append(whole[len(known) :])
-        if whole.endswith(_BROKEN) and index + 1 < len(ids) and len(beginnings) < _INCOMPLETE:
+        known_characters = len(beginnings[-1].rstrip(_BROKEN))
+        stalled = stalled + 1 if known_characters <= complete and len(beginnings) > 1 else 0
+        complete = known_characters
+        if whole.endswith(_BROKEN) and index + 1 < len(ids) and stalled < _INCOMPLETE:
             continue
         new, start = beginnings[-1], 0
         for beginning in beginnings:

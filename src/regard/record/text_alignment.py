@@ -7,30 +7,57 @@ without case, then also without marks; white space is not compared.
 
 import re
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from regard.record.subwords import Span, Spelling
 
-__all__ = ["align"]
+__all__ = ["align", "spelled_exactly", "with_marks"]
 
 _BROKEN = "�"  # what stands for bytes that are no character
 
 
-def align(spelling: Spelling, text: str) -> list[Span] | None:
-    """Return the characters of the text that each token covers, or None if they do not spell the beginning of the text.
+def align(spelling: Spelling, text: str, *, whole: bool = True) -> list[Span] | None:
+    """Return the characters of the text that each token covers, or None if they do not spell the text, or where they
+    need not be all of it (`whole`), its beginning.
 
     An unknown token covers what is between its neighbours, if only one part of the text can be meant.
 
-    >>> align(Spelling("the cafe", ((0, 3), (3, 8)), (False, False)), "The  Café!")
+    >>> align(Spelling("the cafe", ((0, 3), (3, 8)), (False, False)), "The  Café")
     [(0, 3), (5, 9)]
     """
+    spans = spelled_exactly(spelling, text, whole=whole)
+    if spans is not None:
+        return spans
+    text = _without_marks_of_spaces(spelling, text)
     for fold in (_same, _folded, _bare):
         known, spelled = _units(text, fold), _units(spelling.text, fold)
-        starts = _starts(known, spelled, spelling)
+        starts = _starts(known, spelled, spelling, whole=whole)
         if starts is not None:
-            return _spans(starts, known, text, spelling)
+            is_cut = not any(spelling.unknown) and len(spelled.text) < len(known.text)
+            end = known.origins[len(spelled.text)] if is_cut else len(text)
+            return _spans(starts, known, text[:end], spelling)
     return None
+
+
+def spelled_exactly(spelling: Spelling, text: str, *, whole: bool = True) -> list[Span] | None:
+    """Return the characters that each token covers if together they spell just the text, or its beginning, perhaps with
+    a space before it that the tokenizer adds; else None.
+    """
+    text = _without_marks_of_spaces(spelling, text)
+    for added in (0, 1):
+        spelled = spelling.text.removeprefix(" ") if added else spelling.text
+        if any(spelling.unknown) or len(spelled) + added != len(spelling.text):
+            continue
+        if not (spelled == text if whole else text.startswith(spelled)):
+            continue
+        return [(max(0, start - added), max(0, end - added)) for start, end in spelling.spans]
+    return None
+
+
+def _without_marks_of_spaces(spelling: Spelling, text: str) -> str:
+    """Return the text with spaces for ▁, if the tokenizer reads it as the space for which it has this mark."""
+    return text if "▁" in spelling.text else text.replace("▁", " ")
 
 
 @dataclass(frozen=True)
@@ -58,7 +85,7 @@ def _bare(mark: str) -> str:
     return "".join(unit for unit in _folded(mark) if unicodedata.category(unit)[0] not in "MC" and not unit.isspace())
 
 
-def _starts(known: _Units, spelled: _Units, spelling: Spelling) -> dict[int, int] | None:
+def _starts(known: _Units, spelled: _Units, spelling: Spelling, *, whole: bool) -> dict[int, int] | None:
     """Return for each character of the spelling the unit of the text that it begins with."""
     holes = {
         index
@@ -76,7 +103,7 @@ def _starts(known: _Units, spelled: _Units, spelling: Spelling) -> dict[int, int
             runs[-1].append(unit)
             within = False
     texts = ["".join(spelled.text[unit] for unit in run) for run in runs]
-    places = _places(known.text, texts)
+    places = _places(known.text, texts, whole=whole)
     if places is None:
         return None
     starts: dict[int, int] = {}
@@ -87,12 +114,13 @@ def _starts(known: _Units, spelled: _Units, spelling: Spelling) -> dict[int, int
     return starts
 
 
-def _places(text: str, runs: list[str]) -> list[int] | None:
+def _places(text: str, runs: list[str], *, whole: bool) -> list[int] | None:
     """Return where each run is in the text: the first at its beginning, the last at its end, and those between where
     nothing else is possible.
     """
     if len(runs) == 1:
-        is_start = len(runs[0]) <= len(text) and all(
+        fits = len(runs[0]) == len(text) if whole else len(runs[0]) <= len(text)
+        is_start = fits and all(
             mark in (other, _BROKEN) for mark, other in zip(runs[0], text[: len(runs[0])], strict=True)
         )
         return [0] if is_start else None
@@ -113,18 +141,31 @@ def _places(text: str, runs: list[str]) -> list[int] | None:
 
 
 def _spans(starts: dict[int, int], known: _Units, text: str, spelling: Spelling) -> list[Span] | None:
-    owned = set(known.origins)
     spans: list[Span | None] = []
     for start, end in spelling.spans:
         inside = [index for index in range(start, end) if index in starts]
         if not inside:
             spans.append(None)
             continue
-        first, last = known.origins[starts[inside[0]]], known.origins[starts[-1 - inside[-1]]] + 1
-        while last < len(text) and last not in owned and not text[last].isspace():
-            last += 1  # marks that the tokenizer drops belong to the character before them
-        spans.append((first, last))
-    return _filled(spans, text, spelling)
+        spans.append((known.origins[starts[inside[0]]], known.origins[starts[-1 - inside[-1]]] + 1))
+    filled = _filled(spans, text, spelling)
+    return None if filled is None else with_marks(filled, text, read=known.origins)
+
+
+def with_marks(spans: Sequence[Span], text: str, *, read: Sequence[int] = ()) -> list[Span]:
+    """Return spans with the combining marks and control characters after them that the tokenizer drops: they belong to
+    the character before them. Those whose indices are in `read` are not dropped.
+    """
+    covered = {*read, *(index for start, end in spans for index in range(start, end))}
+    ends = {end: end for start, end in spans if start < end}
+    for end in ends:
+        last = end
+        while last < len(text) and last not in covered and unicodedata.category(text[last])[0] in "MC":
+            if text[last].isspace():
+                break
+            last += 1
+        ends[end] = last
+    return [(start, ends[end]) if start < end else (start, end) for start, end in spans]
 
 
 def _filled(spans: list[Span | None], text: str, spelling: Spelling) -> list[Span] | None:

@@ -34,7 +34,8 @@ class TokenizerAdapter:
     `names` returns how the vocabulary names ids, None where it has no such id. `spell` returns the text of ids that
     are not special. `encode` returns the ids of a text, with special tokens around it or without; it is None if the
     tokenizer can only decode. `unknown` is the id of what the vocabulary does not have, `ends` the ids of tokens after
-    a text or a sentence, `size` the number of ids, None if it is not known.
+    a text or a sentence, `size` the number of ids, None if it is not known. `adds_space` is whether a space before a
+    text may be the tokenizer's own.
     """
 
     kind: str
@@ -45,6 +46,7 @@ class TokenizerAdapter:
     unknown: int | None = None
     ends: frozenset[int] = frozenset()
     size: int | None = None
+    adds_space: bool = False
 
     def tokenize(self, text: str, *, special: bool = False) -> TokenizedText:
         """Return the ids of a text.
@@ -187,6 +189,7 @@ def _of_transformers(tokenizer: Any) -> TokenizerAdapter:
         special=frozenset(special - {unknown}),
         unknown=unknown,
         ends=_roles(tokenizer, ("sep_token_id", "eos_token_id")),
+        adds_space=scheme.kind == "sentencepiece",
         size=len(tokenizer) if hasattr(tokenizer, "__len__") else None if backend is None else backend.get_vocab_size(),
     )
 
@@ -224,7 +227,7 @@ class _Scheme:
     @property
     def is_whole(self) -> bool:
         """Whether every text can be spelled, so that there is nothing unknown."""
-        return self.kind in ("bytes", "latin")
+        return self.of_bytes or self.kind in ("bytes", "latin")
 
     def spell(
         self, ids: Sequence[int], names: Sequence[str], added: Mapping[int, str], unknown: int | None
@@ -237,7 +240,7 @@ class _Scheme:
                 self._data(name)
                 for index, name, is_lost in zip(ids, names, lost, strict=True)
             ]  # fmt: skip
-            return spell_bytes(data, lost, drops_space=self.kind == "sentencepiece")
+            return spell_bytes(data, lost)
         data = [self._word(name) for name in names]
         if self.prefix:
             continues = [name.startswith(self.prefix) and len(name) > len(self.prefix) for name in names]
@@ -351,6 +354,7 @@ def _of_tokenizers(tokenizer: Any) -> TokenizerAdapter:
         unknown=unknown,
         ends=frozenset(index for index, text in texts.items() if text in ("[SEP]", "</s>", "<|endoftext|>")),
         size=tokenizer.get_vocab_size(),
+        adds_space=scheme.kind == "sentencepiece",
     )
 
 
@@ -406,6 +410,7 @@ def _of_sentencepiece(processor: Any) -> TokenizerAdapter:
         unknown=unknown,
         ends=_roles(processor, ("eos_id",)),
         size=size,
+        adds_space=True,
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from regard.errors import InputError
 from regard.record.subwords import Piece, Span, Spelling, is_unspaced, pieces_of
-from regard.record.text_alignment import align
+from regard.record.text_alignment import align, spelled_exactly, with_marks
 from regard.record.tokenizer_adapter import TokenizedText, TokenizerAdapter, adapt
 from regard.record.tokens import Token
 
@@ -53,7 +53,7 @@ def tokens_of(tokenizer: Any, ids: Sequence[int], text: str | None = None) -> tu
     numbers = [int(number) for number in ids]
     names = adapter.name(numbers)
     special = [number in adapter.special for number in numbers]
-    spans = None if text is None else _spans(adapter, numbers, names, text, special)
+    spans = None if text is None or not numbers else _spans(adapter, numbers, names, text, special)
     tokens: list[Token] = []
     word = 0
     after = 0
@@ -70,12 +70,14 @@ def tokens_of(tokenizer: Any, ids: Sequence[int], text: str | None = None) -> tu
             pieces = pieces_of(text, own, parts, after=after)
             after = max(after, *(last for _, last in own))
         else:
+            spelling = spelling.without_space() if adapter.adds_space else spelling
+            parts = spelling.parts
             pieces = pieces_of(spelling.text, spelling.spans, parts)
         joined = _joined(pieces)
         for index, (piece, joins) in enumerate(zip(pieces, joined, strict=True)):
             covered = None if own is None or text is None else _visible(text, own[index])
-            if not parts[index] and covered is None:
-                # As SentencePiece's mark before the first word, where it is a token of its own.
+            if covered is None and not (parts[index] if own is None else parts[index].strip()):
+                # As the space that a tokenizer adds before the first word, where it is a token of its own.
                 name = names[start + index].strip("▁ ")
                 tokens.append(Token(name or piece.shown, special=True))
                 continue
@@ -146,12 +148,12 @@ def _spans(
 ) -> list[Span] | None:
     """Return the span of each id in the text, (0, 0) for special tokens around it; None if it is not known."""
     if adapter.encode is None:
-        return align(_whole_spelling(adapter, ids, names), text)
+        return _spelled_spans(adapter, ids, names, text, special)
     tokenized = adapter.tokenize(text)
     place = _placed(ids, tokenized.ids, special)
     if place is None:
         # Typed special tokens are text to some calls of a tokenizer, and tokens to others.
-        own = align(_whole_spelling(adapter, ids, names), text) if tokenized.spans is None else None
+        own = _spelled_spans(adapter, ids, names, text, special) if tokenized.spans is None else None
         if own is not None and any(end > first for first, end in own):
             return own
         raise InputError(
@@ -165,19 +167,32 @@ def _spans(
     return [(0, 0)] * start + spans[first : first + count] + [(0, 0)] * (len(ids) - start - count)
 
 
+def _spelled_spans(
+    adapter: TokenizerAdapter, ids: list[int], names: list[str], text: str, special: list[bool]
+) -> list[Span] | None:
+    """Return the spans of ids that spell the beginning of a text, (0, 0) for special tokens around it; None if they do
+    not.
+    """
+    own = [index for index, is_special in enumerate(special) if not is_special]
+    first, end = (own[0], own[-1] + 1) if own else (0, 0)
+    spans = align(_whole_spelling(adapter, ids[first:end], names[first:end]), text, whole=False)
+    return None if spans is None else [(0, 0)] * first + spans + [(0, 0)] * (len(ids) - end)
+
+
 def _known_spans(adapter: TokenizerAdapter, tokenized: TokenizedText, text: str) -> list[Span] | None:
     """Return the spans of a text's tokens: those that they spell if they spell the text, else those reported."""
     spelling = _whole_spelling(adapter, tokenized.ids, adapter.name(tokenized.ids))
-    for space in ("", " "):  # one that the tokenizer adds before the text
-        if spelling.text == space + text and not any(spelling.unknown):
-            return [(max(0, start - len(space)), max(0, end - len(space))) for start, end in spelling.spans]
-    if tokenized.spans is None:
-        return align(spelling, text)
-    return [
-        # SentencePiece adds a ▁ before the text and reports it at the first character: it covers none of the text.
+    exact = spelled_exactly(spelling, text)
+    if exact is not None or tokenized.spans is None:
+        return exact or align(spelling, text)
+    # The space that a tokenizer adds before the text is reported at the first character: it covers none of the text.
+    spans = [
         (start, start) if not part.strip() and text[start:end].strip(" ▁") else (start, end)
         for (start, end), part in zip(tokenized.spans, spelling.parts, strict=True)
     ]
+    if len(spans) > 1 and not spelling.parts[0].strip() and spans[0][0] == spans[1][0] < spans[1][1]:
+        spans[0] = (spans[0][0], spans[0][0])
+    return with_marks(spans, text)
 
 
 def _whole_spelling(adapter: TokenizerAdapter, ids: list[int], names: list[str]) -> Spelling:
@@ -210,7 +225,7 @@ def _placed(ids: list[int], known: list[int], special: list[bool]) -> tuple[int,
         return first, 0, matched
     own = [index for index, is_special in enumerate(special) if not is_special]
     if not own:
-        return None
+        return len(ids), 0, 0
     body = ids[own[0] : own[-1] + 1]
     places = [at for at in range(len(known) - len(body) + 1) if known[at : at + len(body)] == body]
     end = len(known) - len(body)
