@@ -208,7 +208,8 @@ class Heard:
         """The ids of tokens that are no text, with that of unknown text."""
         if self._tokenizer is None:
             return frozenset()
-        return self._tokenizer.special | ({self._tokenizer.unknown} - {None})
+        unknown = self._tokenizer.unknown
+        return self._tokenizer.special if unknown is None else self._tokenizer.special | {unknown}
 
     def _settle(self) -> None:
         """Assign the ids of the finished call to its record."""
