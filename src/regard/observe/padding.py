@@ -179,7 +179,7 @@ class SitePadding:
             self._heeds = mask is not None and not _contradicts(call, mask[:, before:], mask[:, shift:])
         if mask is not None and self._heeds:
             return mask
-        if is_first and before == 0 and call.keys == call.queries:
+        if is_first and before == 0 and shift == 0:
             return _unseen(call, own=True)
         return self._up_to(filled, call.batch)
 
@@ -227,21 +227,24 @@ def _row(call: WatchedCall, at: int) -> Flags:
 
 
 def _unseen(call: WatchedCall, *, own: bool) -> Flags | None:
-    """Return the keys at the ends of each sequence that none of its queries sees; None if there are none, or if a
-    position of a text (`own`) does not see itself, so that a key that nobody sees may be a token.
+    """Return the keys at the ends of each sequence that none of its queries sees; None if there are none.
+
+    Of a text that attends to itself (`own`), those up to the newest are asked; and if its last token does not see
+    itself, a key that nobody sees may be a token, and None is returned.
     """
     if call.is_sharded or not call.may_hide_keys:
         return None
-    unseen = ~(_row(call, 0) | _row(call, call.queries - 1))
-    step = max(1, _PAIRS // max(1, call.keys * call.batch))
+    count = call.queries if own else call.keys
+    unseen = ~(_row(call, 0) | _row(call, call.queries - 1))[:, :count]
+    step = max(1, _PAIRS // max(1, count * call.batch))
     for top in range(0, call.queries, step):
         if not unseen.any():
             return None
         rows = slice(top, min(top + step, call.queries))
-        unseen = unseen & ~call.visible(rows, slice(0, call.keys)).any(1).any(1).cpu().numpy()
+        unseen = unseen & ~call.visible(rows, slice(0, count)).any(1).any(1).cpu().numpy()
     at_ends = np.logical_and.accumulate(unseen, 1) | np.logical_and.accumulate(unseen[:, ::-1], 1)[:, ::-1]
-    for flags in at_ends if own else ():
+    for batch_index, flags in enumerate(at_ends if own and at_ends.any() else ()):
         last = np.flatnonzero(~flags)[-1:]
-        if not len(last) or not _row(call, int(last[0]))[:, last].all():
+        if not len(last) or not _row(call, int(last[0]))[batch_index, last].all():
             return None
-    return np.broadcast_to(at_ends, (call.batch, call.keys)) if at_ends.any() else None
+    return np.broadcast_to(at_ends, (call.batch, count)) if at_ends.any() else None

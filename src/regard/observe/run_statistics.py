@@ -331,9 +331,10 @@ def _wants_native_pass(extent: Extent) -> bool:
 def _refuses_native_pass(extent: Extent, start: int, statistics: Sequence[Statistic]) -> str | None:
     """Return why the compiled pass does not support the rows from `start` on, or None if it does."""
     assert extent.around is not None
-    if extent.padding is not None and bool(extent.padding.queries[:, start:].any()):
+    reason = native_pass.refuses(extent.around, statistics)
+    if reason is None and extent.padding is not None and bool(extent.padding.queries[:, start:].any()):
         return "some rows are padding, which it does not leave out of its sums"
-    return native_pass.refuses(extent.around, statistics)
+    return reason
 
 
 def _sweeping(statistics: list[Statistic]) -> list[Statistic]:

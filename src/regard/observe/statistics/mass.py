@@ -118,6 +118,9 @@ class Mass(PerQuery):
         keys = self._ids.keys[rows.batch_index]
         inside = (j >= 0) & (j < len(keys))
         chosen = (queries[:, None] == keys[j.clamp(0, len(keys) - 1)]) & inside
+        if self.extent.padding is not None:  # may have the id of a token
+            padding = torch.tensor(self.extent.padding.keys[rows.batch_index], device=j.device)
+            chosen &= ~padding[j.clamp(0, len(padding) - 1)]
         if not self.extent.cross:
             i = torch.arange(rows.rows.start, rows.rows.stop, device=j.device) + self.extent.offset
             chosen &= j < i[:, None]
