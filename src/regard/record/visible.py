@@ -77,7 +77,7 @@ class Visible:
         return int(self.keys.argmax()) if self.keys.any() else None
 
     def rows(self, statistic: str) -> Flags:
-        """Return which queries count for the mean of a statistic: those of the text, and for "previous" and "next" those
+        """Return which queries count for the mean of a statistic: those of the text; for "previous" and "next" those
         with a visible key there.
         """
         step = _STEPS.get(statistic)
