@@ -210,8 +210,6 @@ class SitePadding:
 
 def _contradicts(call: WatchedCall, rows: Flags | None, keys: Flags) -> bool:
     """Return whether a query that is no padding sees a key that is: then attention has another input, or no mask."""
-    if call.is_sharded:
-        return False
     for batch_index in np.flatnonzero(keys.any(1)):
         visible = np.arange(call.queries) if rows is None else np.flatnonzero(~rows[batch_index])
         if len(visible):
@@ -232,7 +230,7 @@ def _unseen(call: WatchedCall, *, own: bool) -> Flags | None:
     Of a text that attends to itself (`own`), those up to the newest are asked; and if its last token does not see
     itself, a key that nobody sees may be a token, and None is returned.
     """
-    if call.is_sharded or not call.may_hide_keys:
+    if not call.may_hide_keys:
         return None
     count = call.queries if own else call.keys
     unseen = ~(_row(call, 0) | _row(call, call.queries - 1))[:, :count]
