@@ -143,7 +143,7 @@ OTHERS: list[Callable[[Observation, Path], Any]] = [
     lambda seen, path: seen.export(path, "map"),
     lambda seen, path: seen.to_html(path / "no" / "it.html"),
     lambda seen, path: seen.to_html(path / "it.html", token="nowhere"),
-    lambda seen, path: seen.to_html(path / "it.html", token=3),
+    lambda seen, path: seen.to_html(path / "it.html", token=3.5),
     lambda seen, path: seen.save(path / "no" / "it.atlas"),
 ]
 
