@@ -18,7 +18,7 @@ from regard.errors import InputError
 from regard.record.subwords import is_cjk
 from regard.record.tokens import Token, Word, spell_word, words_of
 
-__all__ = ["Characters", "Name", "Place", "find_place", "find_places", "spell", "words_with"]
+__all__ = ["Characters", "Name", "Place", "are_apart", "find_place", "find_places", "spell", "words_with"]
 
 Match = Literal["word", "letters", "token", "special", "part", "position"]
 
@@ -199,7 +199,7 @@ class _Spelled:
             if shared and owners:  # it has further bytes of the last character
                 owners[-1] = (*owners[-1], position)
             is_blank = text == " "
-            apart = not shared and (token.space or is_blank or _is_named(tokens, position))
+            apart = not shared and (token.space or is_blank or are_apart(tokens, position))
             if apart and characters and characters[-1] not in (" ", _EDGE):
                 characters.append(" ")
                 owners.append((position,) if is_blank else ())
@@ -280,7 +280,7 @@ class _Spelled:
         return shown or "".join(self.tokens[one].text for one in positions)
 
 
-def _is_named(tokens: Sequence[Token], position: int) -> bool:
+def are_apart(tokens: Sequence[Token], position: int) -> bool:
     """Return whether a token and the one before were named by the caller, and their letters would meet."""
     if not position or tokens[position].word is not None or tokens[position - 1].word is not None:
         return False
