@@ -52,9 +52,7 @@ def steps(
     head: Annotated[int | None, typer.Option(help="The layer's head, counted from 0.")] = None,
     token: Annotated[
         str | None,
-        typer.Option(
-            help="The token worked out in scalars: a word (it; it#2 for the second), or its number, counted from 1."
-        ),
+        typer.Option(help="The token worked out in scalars: a word, such as it or it#2, or a number from 1."),
     ] = None,
     lang: Annotated[Literal["en", "zh"], typer.Option(help="Language of the page.")] = "en",
 ) -> None:
