@@ -11,6 +11,7 @@ from regard.errors import ObservationError, RegardError
 from regard.observe.cached_text import drops_keys, length_of
 from regard.observe.call_site import Site
 from regard.observe.enclosing import Enclosing
+from regard.observe.padding import HeardMasks, SitePadding
 from regard.observe.passes import FinishedSite, Forward, ForwardPasses, Key
 from regard.observe.requested_statistics import Asked, Keep
 from regard.observe.run_statistics import conclude, fold_together
@@ -62,6 +63,7 @@ class Recorder(Sink):
         self._asked = asked or Asked(keep, max_bytes=max_bytes)
         if on_layer_end is not None:
             self._asked.check_alone()
+        self.masks = HeardMasks(model)
         self._ids = listener
         self._listener = listener if self._asked.needs("tokens") else None
         self._keep: Keep = keep
@@ -149,6 +151,7 @@ class Recorder(Sink):
 
     def _new(self, key: Key, call: WatchedCall) -> Site:
         """Return a new site of the forward pass."""
+        assert self.masks is not None
         forward, module = self._passes.now, self.module
         name = _named(key)
         place = self._places.of(key[0], self.entries())
@@ -165,6 +168,7 @@ class Recorder(Sink):
             drops_keys=drops_keys(cache, place.number),
             shared=forward.across.values(),
             listener=self._listener,
+            padding=SitePadding(place, self.masks),
             find_projection=lambda width: output_projection(module, self._parent_of(module), width, name),
         )
 

@@ -356,7 +356,7 @@ def _bytes_of_mean(extent: Extent, around: WatchedCall) -> int:
 
 def _unpadded(record: Record, batch_index: int, length: int) -> list[int]:
     """Return the positions of one sequence that are no padding, as far as any layer shows it."""
-    padding = [one for layer in record.layers if (one := getattr(layer, "query_padding", None)) is not None]
+    padding = [one for layer in record.layers if (one := layer.query_padding) is not None]
     return [at for at in range(length) if not any(bool(one[batch_index, at]) for one in padding)]
 
 
