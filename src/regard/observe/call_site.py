@@ -38,6 +38,7 @@ class Site:
         *,
         watched: bool = True,
         listener: Listener | None = None,
+        peeks: bool = False,
         padding: SitePadding | None = None,
         find_projection: Callable[[int], Tensor] | None = None,
         heads: tuple[int, ...] | None = None,
@@ -54,7 +55,7 @@ class Site:
         self._start = 0  # the position of the first row
         self.watched = watched  # False if `layers=` excludes it: only its location and lengths are recorded
         self._folding = Folding(name, Asked().of_site({}) if statistics is None else statistics, shared)
-        self._hearing = None if listener is None else Hearing(place, listener)
+        self._hearing = None if listener is None else Hearing(place, listener, peeks=peeks)
         self._padding = padding
         self._find_projection = find_projection
         self._heads, self._queries = heads, queries  # the chosen ones; None for all

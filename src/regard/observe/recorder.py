@@ -65,7 +65,8 @@ class Recorder(Sink):
             self._asked.check_alone()
         self.masks = HeardMasks(model)
         self._ids = listener
-        self._listener = listener if self._asked.needs("tokens") else None
+        self._peeks = not self._asked.needs("tokens")  # whether statistics do without ids, which one may use
+        self._listener = listener if not self._peeks or self._asked.may_use_tokens else None
         self._keep: Keep = keep
         self._max_bytes = self._left = max_bytes
         self._passes = ForwardPasses(self._asked.of_pass, self._reorder)
@@ -168,6 +169,7 @@ class Recorder(Sink):
             drops_keys=drops_keys(cache, place.number),
             shared=forward.across.values(),
             listener=self._listener,
+            peeks=self._peeks,
             padding=SitePadding(place, self.masks),
             find_projection=lambda width: output_projection(module, self._parent_of(module), width, name),
         )

@@ -37,6 +37,12 @@ class Ids:
     queries: Int[Tensor, "batch queries"]
     keys: Int[Tensor, "batch keys"]
     separating: Callable[[Tensor], Tensor | None]
+    resting: Callable[[Tensor], Tensor | None] = lambda _: None
+
+    @property
+    def special(self) -> Bool[Tensor, "batch keys"] | None:
+        """Which keys are special tokens; None if no tokenizer names them."""
+        return self.resting(self.keys)
 
     @property
     def separators(self) -> Bool[Tensor, "batch keys"] | None:
@@ -44,13 +50,17 @@ class Ids:
         return self.separating(self.keys)
 
     def to(self, device: torch.device) -> "Ids":
-        """Return the ids on another device; separators are determined on the CPU, where the ids were recorded."""
+        """Return the ids on another device; what they are is determined on the CPU, where the ids were recorded."""
 
-        def separating(_: Tensor) -> Tensor | None:
-            found = self.separators
+        def moved(found: Tensor | None) -> Tensor | None:
             return None if found is None else found.to(device)
 
-        return Ids(self.queries.to(device), self.keys.to(device), separating)
+        return Ids(
+            self.queries.to(device),
+            self.keys.to(device),
+            lambda _: moved(self.separators),
+            lambda _: moved(self.special),
+        )
 
 
 @dataclass(eq=False, kw_only=True)
