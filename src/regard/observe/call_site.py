@@ -5,6 +5,7 @@ the same record. Such calls are recognized by the values of the keys alone, what
 """
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -227,6 +228,12 @@ class Site:
             **({} if padding is None else {"query_padding": padding.queries, "key_padding": padding.keys}),
             **fields,
         )
+
+    def with_shared(self, layer: Layer, statistic: Statistic) -> Layer:
+        """Return its layer with the results of a statistic that it shares with the other sites of its pass."""
+        assert self._extent is not None
+        found, axes = self._folding.finish_shared(statistic, self._extent)
+        return replace(layer, statistics={**layer.statistics, **found}, axes={**layer.axes, **axes})
 
     def _unwatched(self, extent: Extent) -> Layer:
         """Return a layer without data, which is needed for streams and numbers of the other layers."""

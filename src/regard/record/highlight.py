@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from regard.errors import InputError
 from regard.record.layers import Stream, head_at
+from regard.record.places import Name
 from regard.record.records import Record
 from regard.record.tokens import Word, is_word
 from regard.record.word_looks import REACHES, Look, Reach, WordLooks
@@ -36,7 +37,7 @@ class Focus:
 def choose_focus(
     record: Record,
     *,
-    token: str | None = None,
+    token: Name | None = None,
     layer: int | str | None = None,
     head: int | None = None,
     batch_index: int = 0,
@@ -48,8 +49,8 @@ def choose_focus(
 
     Args:
         record: The record, with its tokens.
-        token: The query word; by default a pronoun with a large weight on a word, else the word with the two largest
-            weights.
+        token: The place to look from, as `find_place` takes it; by default a pronoun with a large weight on a word,
+            else the word with the two largest weights.
         layer: The layer of the first head, by its number or name; by default any.
         head: The first head, in that layer; by default any.
         batch_index: The sequence of the batch, counted from 0; negative numbers count from the end.
@@ -64,28 +65,28 @@ def choose_focus(
     """
     if head is not None and layer is None:
         raise InputError(f"`head` {head} needs a `layer` too: heads are counted within their layer")
-    if token is not None and not isinstance(token, str):
-        raise InputError(f"`token` must be a word of the text, got {token!r}")
     looks, lead = WordLooks.of(record, layer, batch_index, stream, among)
     head = None if head is None else head_at(lead, head)
     pinned = None if layer is None else (record.layers.index(lead), head)
-    found = None if token is None else looks.find(token)
+    place = None
+    if token is not None:
+        looks, row, place = looks.find(token)
     for reach in REACHES:
-        readable = looks.readable(reach) if found is None else [found[0]]
-        rows = [row for row in readable if found or sources is None or row in sources]
+        rows = [one for one in looks.readable(reach) if sources is None or one in sources] if place is None else [row]
         pairs = dict(zip(rows, looks.pairs(rows, pinned, reach) if rows else [], strict=True))
         pairs = {row: pair for row, pair in pairs.items() if pair}
         if pairs:
             break
     else:
-        raise InputError(_nothing(looks, token))
+        raise InputError(_nothing(looks, None if place is None else place.text))
     sharp = {row: pair for row, pair in pairs.items() if any(map(looks.is_sharp, pair))}
     row = _chosen(looks, pairs, sharp)
-    part = found[1] if found else (looks.pronoun(row) or "")
+    part = (looks.pronoun(row) or "") if place is None else place.text if place.within else ""
     part = "" if part == looks.queries[row].text else part
     feeble = not sharp and (pinned is None or pinned[1] is None)
-    notes = [_feeble(token, reach, in_layer=layer is not None)] if feeble else []
-    notes += [_within(part, looks.queries[row])] if part else []
+    notes = [_feeble(None if place is None else place.text, reach, in_layer=layer is not None)] if feeble else []
+    notes += [_within(part, looks.queries[row])] if part and place is None else []
+    notes += [place.note] if place is not None and place.note else []
     notes += [] if all(looks.is_known(row, one) for one in pairs[row]) else [_AT_LEAST]
     return Focus(looks.queries, looks.keys, row, pairs[row], batch_index, part, " ".join(notes))
 

@@ -6,7 +6,7 @@ texts, adjacent words count too, then function words, and finally symbols such a
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -15,8 +15,9 @@ import numpy.typing as npt
 
 from regard.errors import ObservationError
 from regard.record.layers import Stream, at_index, in_stream, stream_of, with_words
+from regard.record.places import Name, Place, find_place, words_with
 from regard.record.records import Layer, Record
-from regard.record.tokens import Word, content_words, is_sign, is_word, pronoun_in, token_row, words_of
+from regard.record.tokens import Word, content_words, is_sign, is_word, pronoun_in, words_of
 from regard.record.weights_on import rows_with_weight, weights_on
 
 __all__ = ["REACHES", "Look", "Reach", "WordLooks"]
@@ -101,14 +102,13 @@ class WordLooks:
         """Whether queries and keys are the same words."""
         return self.queries == self.keys
 
-    def find(self, token: str) -> tuple[int, str]:
-        """Return the requested word, and if the request is a part of a word, that part."""
-        name = self.record.layers[self.layers[0]].query_tokens
-        row = token_row(self.record.stream(name, self.batch_index), token).row
-        index = next(index for index, word in enumerate(self.queries) if row in word.pieces)
-        word, part = self.queries[index].text, token.strip()
-        at = word.casefold().find(part.casefold())
-        return index, word[at : at + len(part)] if at >= 0 and len(part) < len(word) else ""
+    def find(self, token: Name) -> "tuple[WordLooks, int, Place]":
+        """Return the requested place as a word, with its index; its tokens become one word where they are none."""
+        stream = self.record.stream(self.record.layers[self.layers[0]].query_tokens, self.batch_index)
+        place = find_place(stream, token)
+        queries = words_with(stream, self.queries, place)
+        looks = replace(self, queries=queries, keys=queries if self.one_text else self.keys)
+        return looks, next(at for at, word in enumerate(queries) if word.pieces == place.positions), place
 
     def pronoun(self, row: int) -> str | None:
         """Return the pronoun that a word is or contains, or None."""
