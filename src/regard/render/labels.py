@@ -18,7 +18,7 @@ from regard.record.layers import head_at, several_streams, stream_of
 from regard.record.records import Layer, Record
 from regard.record.statistic_axes import PER_KEY
 from regard.record.tokens import Token, Word, spell_word, words_of
-from regard.record.visible import Visible
+from regard.record.visible import Visible, padding_of
 
 __all__ = [
     "all_heads",
@@ -211,7 +211,12 @@ def _verb(count: int, verb: str) -> str:
 
 def _specials(record: Record, batch_index: int) -> str:
     names = dict.fromkeys(
-        token.text for seen in record for token in key_labels(record, seen, batch_index) if token.special
+        token.text
+        for seen in record
+        for token, special in zip(
+            key_labels(record, seen, batch_index), Visible.of(record.tokens, seen, batch_index).special, strict=True
+        )
+        if special
     )
     return "/".join(list(names)[:3])
 
@@ -222,7 +227,9 @@ def size(record: Record) -> str:
     longest = max(record, key=lambda seen: seen.queries * seen.keys)
     tokens = f"{longest.queries:,}" if longest.kind == "self" else f"{longest.queries:,} × {longest.keys:,}"
     name = f"{visible(record.model)}: " if record.model else ""
-    batch = f", the first of {longest.batch} sequences" if longest.batch > 1 else ""
+    padded = int(padding_of(longest, 0)[0].sum())
+    batch = f", {padded:,} of them padding" if padded else ""
+    batch += f", the first of {longest.batch} sequences" if longest.batch > 1 else ""
     written = says_written(record)
     some = f"{recorded} of " if recorded < heads else ""
     counts = f"{_many(len(record), 'layer')}, {some}{_many(heads, 'head')}, {tokens} tokens{batch}"
