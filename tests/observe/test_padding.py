@@ -12,6 +12,7 @@ from torch import nn
 import regard
 from oracles import set_attention
 from regard.heads import find_sinks, head_patterns
+from regard.models import Transformer, TransformerConfig
 from regard.record.records import Layer, Record
 from regard.record.tokens import Token
 from regard.record.visible import Visible
@@ -361,6 +362,53 @@ def test_encoder_and_decoder_have_each_their_padding() -> None:
             assert [head_patterns(seen.record, one) for one in seen.record] == [
                 head_patterns(alone.record, one) for one in alone.record
             ]
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype stage")
+def test_nested_layers_and_translators_of_pytorch() -> None:
+    torch.manual_seed(2)
+    source, target = torch.randn(2, 6, 16), torch.randn(2, 5, 16)
+    hidden = (
+        torch.tensor([[False] * 4 + [True] * 2, [False] * 6]),
+        torch.tensor([[False] * 3 + [True] * 2, [False] * 5]),
+    )
+    layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True)
+    nested = nn.TransformerEncoder(layer, 2, enable_nested_tensor=True).eval()
+    translator = nn.Transformer(16, 4, 1, 2, 32, batch_first=True).eval()
+    with torch.no_grad(), regard.watch(nested) as seen:
+        nested(source, src_key_padding_mask=hidden[0])
+    for one in seen.record:
+        np.testing.assert_array_equal(one.query_padding, hidden[0])
+        np.testing.assert_allclose(one.received[0].sum(-1), 4, atol=1e-5)
+    masks = dict(zip(("src_key_padding_mask", "tgt_key_padding_mask"), hidden, strict=True))
+    with torch.no_grad(), regard.watch(translator) as seen:
+        translator(source, target, **masks, memory_key_padding_mask=hidden[0])
+    of_stream = {"source": hidden[0], "target": hidden[1]}
+    assert len(seen.record) == 5
+    for one in seen.record:
+        np.testing.assert_array_equal(one.query_padding, of_stream[one.query_tokens])
+        np.testing.assert_array_equal(one.key_padding, of_stream[one.key_tokens])
+
+
+def test_models_of_regard() -> None:
+    torch.manual_seed(2)
+    sizes = {"vocab_size": 50, "hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 64}
+    mask = torch.tensor([[1, 1, 1, 1, 0, 0], [1] * 6])
+    ids = torch.randint(5, 50, (2, 6))
+    decoder = TransformerConfig(**sizes, decoder_layers=2)
+    encoder = TransformerConfig(**sizes, encoder_layers=2)
+    for case in sweep([encoder, decoder]):
+        with case as config:
+            model = Transformer(config).eval()
+            with torch.no_grad(), regard.watch(model, statistics=["sink"]) as seen:
+                model(ids, attention_mask=mask)
+            with torch.no_grad(), regard.watch(model, statistics=["sink"]) as alone:
+                model(ids[:1, :4])
+            for layer, one in zip(seen.record, alone.record, strict=True):
+                np.testing.assert_array_equal(layer.query_padding, mask.numpy() == 0)
+                np.testing.assert_allclose(layer.received[0, :, :4], one.received[0], atol=1e-4)
+                np.testing.assert_allclose(layer.statistics["sink"][0, :, :4], one.statistics["sink"][0], atol=1e-4)
+                assert head_patterns(seen.record, layer) == head_patterns(alone.record, one)
 
 
 def test_generation_from_a_batch_padded_left_counts_as_each_text_alone() -> None:
