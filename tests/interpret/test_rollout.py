@@ -131,7 +131,7 @@ def test_indices_several_and_the_mean_are_rows_and_columns_of_the_product() -> N
             after, before = rolled(own_weights(model, **inputs))
             asked = [
                 Rollout(query=-2, name="a"), Rollout(query=[5, 0, -1], name="b"), Rollout(query=range(9), name="c"),
-                Rollout(query="mean", name="d"), Rollout(query=["mean", 3, slice(2, 5)], name="e"),
+                Rollout(query="mean", name="d"), Rollout(query=["mean", 3, slice(2, 5), range(2, 5)], name="e"),
                 Rollout(key=4, name="f"), Rollout(key=np.array([4, 0]), name="g"), Rollout(key=[slice(2, 5)], name="h"),
             ]  # fmt: skip
             seen = watch(model, *asked, inputs=inputs, keep=keep)
@@ -139,7 +139,12 @@ def test_indices_several_and_the_mean_are_rows_and_columns_of_the_product() -> N
             near(seen, "b", [one[:, [5, 0, -1]] for one in before], tolerance)
             near(seen, "c", [one[:, :9] for one in before], tolerance)
             near(seen, "d", [one.mean(1) for one in before], tolerance)
-            near(seen, "e", [np.stack([one.mean(1), one[:, 3], one[:, 2:5].mean(1)], 1) for one in before], tolerance)
+            near(
+                seen,
+                "e",
+                [np.stack([one.mean(1), one[:, 3], *[one[:, 2:5].mean(1)] * 2], 1) for one in before],
+                tolerance,
+            )
             near(seen, "f", [one[:, :, 4] for one in after], tolerance)
             near(seen, "g", [one[:, :, [4, 0]].swapaxes(1, 2) for one in after], tolerance)
             near(seen, "h", [one[:, None, :, 2:5].sum(-1) for one in after], tolerance)
@@ -499,6 +504,19 @@ def test_a_layer_that_was_not_recorded_is_not_skipped() -> None:
             said, seen = refusal_of(rollout, model=model, call=lambda: model(x), strict=False)
             assert re.match(r"'rollout' follows one text through all layers, and 1 was not recorded", said), said
             assert [layer.name for layer in seen.layers] == ["0", "2"]
+
+
+def test_layers_of_compiled_code_are_followed_and_its_windows_refused() -> None:
+    model, inputs = bert(), {"input_ids": torch.arange(4, 11)[None]}
+    after, before = rolled(own_weights(model, **inputs))
+    seen = watch(torch.compile(model), Rollout(query="mean"), Rollout(key=2, name="to"), inputs=inputs)
+    near(seen, "rollout", [one.mean(1) for one in before])
+    near(seen, "to", [one[:, :, 2] for one in after])
+    swin, call = _swin(depths=[2], num_heads=[2])
+    compiled = torch.compile(swin.eval())
+    said, seen = refusal_of(Rollout(query=0), model=compiled, call=lambda: call(compiled))
+    assert "attends within windows or groups" in said
+    assert len(seen.layers) == 2
 
 
 class Layers(PerQuery):
