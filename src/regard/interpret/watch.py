@@ -200,7 +200,8 @@ def watch(
         ObservationError: A part of the model is compiled, its compiled code reports no kernels or its graph breaks, no
             attention call was seen or one could not be recorded (`strict`), `max_bytes` is too small, a statistic
             cannot follow beam search or needs unknown data (tokens, values, gradients), or keep="qk" is used with
-            weights whose q and k are unknown, or with a score or normalizer that is not regard's own.
+            weights whose q and k are unknown, or with a score or normalizer that is not regard's own. What a statistic
+            over all layers cannot follow is raised last, when `seen` has everything else.
     """
     refuse_packages(model)
     if not isinstance(model, nn.Module):
