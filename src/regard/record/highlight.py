@@ -1,7 +1,8 @@
 """Choose what a figure shows: a word, two heads that attend from it to different words, and one head's heat map.
 
 A pronoun with a large weight on a word is preferred, since readers first ask what it refers to. Otherwise the word
-with the two largest weights is chosen. `word_looks` determines which pairs of words count.
+with the two largest weights is chosen. `word_looks` determines which pairs of words count, and `findings` which weights
+are more than a head's habit. If there is none, the largest weight is shown, and the note says what it is.
 """
 
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ class Focus:
 
     `queries` and `keys` are the words of the query and the key stream, which differ only in cross-attention. `part` is
     the part of the chosen word that is meant, such as 它 in 因为它, or empty for the whole word. `note` is a remark on
-    the choice for the reader, mostly empty.
+    the choice for the reader, mostly empty: that no weight is large, or that the weight shown is no finding.
     """
 
     queries: tuple[Word, ...]
@@ -45,6 +46,9 @@ def choose_focus(
     sources: frozenset[int] | None = None,
 ) -> Focus:
     """Choose the word and the two heads with the largest weights on two content words, within the given restrictions.
+
+    Only findings are chosen (`regard.record.findings`), unless there is none. A requested head is shown as it is, and
+    the note says what its weight is.
 
     Args:
         record: The record, with its tokens.
@@ -70,24 +74,57 @@ def choose_focus(
     head = None if head is None else head_at(lead, head)
     pinned = None if layer is None else (record.layers.index(lead), head)
     found = None if token is None else looks.find(token)
-    for reach in REACHES:
-        readable = looks.readable(reach) if found is None else [found[0]]
-        rows = [row for row in readable if found or sources is None or row in sources]
-        pairs = dict(zip(rows, looks.pairs(rows, pinned, reach) if rows else [], strict=True))
-        pairs = {row: pair for row, pair in pairs.items() if pair}
-        if pairs:
-            break
-    else:
-        raise InputError(_nothing(looks, token))
+    pairs, reach = _pairs(looks, None if found is None else found[0], sources, pinned)
     sharp = {row: pair for row, pair in pairs.items() if any(map(looks.is_sharp, pair))}
-    row = _chosen(looks, pairs, sharp)
+    row = _chosen(looks, pairs, sharp) if pairs else None
+    if row is None:
+        raise InputError(_nothing(looks, token))
     part = found[1] if found else (looks.pronoun(row) or "")
     part = "" if part == looks.queries[row].text else part
-    feeble = not sharp and (pinned is None or pinned[1] is None)
-    notes = [_feeble(token, reach, in_layer=layer is not None)] if feeble else []
+    where = " in this layer" if layer is not None else ""
+    first = pairs[row][0]
+    shown = pairs[row] if len(pairs[row]) > 1 else looks.pair(row, first)
+    feeble = head is None and not (sharp if layer is None else looks.is_sharp(first))
+    notes = [_feeble(token, reach, where)] if feeble else []
+    if (habit := looks.habit(row, first)) is not None:
+        said = f"{habit[:1].upper()}{habit[1:]}, not a finding."
+        notes.append(said if feeble or head is not None else f"There is no finding{where}; {habit}.")
+    elif feeble or head is not None:
+        notes += _stronger(looks, row, first, pinned)
     notes += [_within(part, looks.queries[row])] if part else []
-    notes += [] if all(looks.is_known(row, one) for one in pairs[row]) else [_AT_LEAST]
-    return Focus(looks.queries, looks.keys, row, pairs[row], batch_index, part, " ".join(notes))
+    notes += [] if all(looks.is_known(row, one) for one in shown) else [_AT_LEAST]
+    return Focus(looks.queries, looks.keys, row, shown, batch_index, part, " ".join(notes))
+
+
+def _pairs(
+    looks: WordLooks, row: int | None, sources: frozenset[int] | None, pinned: tuple[int, int | None] | None
+) -> tuple[dict[int, tuple[Look, ...]], Reach]:
+    """Return the looks of each word that may be shown, and which pairs of words they are among: findings, or if there
+    are none, the largest weights. A requested head is shown with its sharp findings, or its largest weight on any word.
+    """
+    one_head = pinned is not None and pinned[1] is not None
+    for findings in (True, False):
+        for reach in REACHES:
+            readable = looks.readable(reach) if row is None else [row]
+            rows = [one for one in readable if row is not None or sources is None or one in sources]
+            if one_head and not findings:
+                pairs = [(looks.strongest(one, pinned),) for one in rows]
+            else:
+                pairs = looks.pairs(rows, pinned, reach, findings=findings) if rows else []
+            kept = {one: pair for one, pair in zip(rows, pairs, strict=True) if pair}
+            if one_head and findings:
+                kept = {one: pair for one, pair in kept.items() if looks.is_sharp(pair[0])}
+            if kept:
+                return kept, reach
+    return {}, REACHES[-1]
+
+
+def _stronger(looks: WordLooks, row: int, first: Look, pinned: tuple[int, int | None] | None) -> list[str]:
+    """Return what the largest weight of all is, if another is shown because that one is no finding."""
+    strongest = looks.strongest(row, pinned)
+    if strongest.weight <= first.weight or (habit := looks.habit(row, strongest)) is None:
+        return []
+    return [f"The largest weight is {strongest.weight:.2f}; {habit}."]
 
 
 def _chosen(looks: WordLooks, pairs: dict[int, tuple[Look, ...]], sharp: dict[int, tuple[Look, ...]]) -> int:
@@ -108,9 +145,8 @@ _OTHERS: dict[Reach, str] = {
 }
 
 
-def _feeble(token: str | None, reach: Reach, *, in_layer: bool) -> str:
+def _feeble(token: str | None, reach: Reach, where: str) -> str:
     """Return the note if no weight is large."""
-    where = " in this layer" if in_layer else ""
     if token is None:
         return f"No word looks sharply at {_OTHERS[reach]}{where}: this is the sharpest such look there is."
     return f"{token} does not look sharply at {_OTHERS[reach]}{where}: this is its sharpest such look."
