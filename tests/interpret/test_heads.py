@@ -13,8 +13,7 @@ from regard.hub import Loaded
 from regard.interpret.head_loss import head_loss
 from regard.interpret.head_scores import Probe, default_texts, head_scores, repeated_tokens, text_scores, watched
 from regard.interpret.look import prepare
-from regard.interpret.word_pairs import occurrences, pair_of, score_heads_for_pairs
-from regard.record.tokens import Word
+from regard.interpret.word_pairs import pair_of, score_heads_for_pairs
 from sweeps import sweep
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed (the extra `models`)")
@@ -202,23 +201,6 @@ def test_a_pair_is_two_different_words() -> None:
     for case in sweep(["it", "it>", ">", "a>b>c", "It>it"]):
         with case as text, pytest.raises(InputError, match="a pair must be two"):
             pair_of(text)
-
-
-def test_a_word_is_found_whole_and_chinese_within_a_piece() -> None:
-    words = [Word("[it]", (0,), special=True), Word("with", (1,)), Word("IT", (2, 3)), Word("因為它", (4,))]
-    assert occurrences(words, "it") == [(2, 3)]
-    assert occurrences(words, "它") == [(4,)]
-    chinese = [Word(one, (at,)) for at, one in enumerate(["老", "鼠", "老", "老鼠", "鼠"])]
-    assert occurrences(chinese, "老鼠") == [(0, 1), (3,)]
-    assert occurrences(chinese, "貓") == []
-
-
-def test_white_space_in_what_is_searched_for_counts() -> None:
-    apart = [Word(text, (at,)) for at, text in enumerate(["Come", "in", "to", "New", "York", "well", "-", "known"])]
-    assert occurrences(apart, "into") == []
-    assert occurrences(apart, "new  york") == [(3, 4)]
-    assert occurrences(apart, "NewYork") == []
-    assert occurrences(apart, "well-known") == [(5, 6, 7)]
 
 
 def test_a_head_that_is_not_there_is_refused_before_the_model_runs(loaded) -> None:

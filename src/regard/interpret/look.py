@@ -26,8 +26,9 @@ from regard.observe.selection import Heads, Keys, Queries
 from regard.problem import DEFAULT_MAX_BYTES
 from regard.record.atlas import read_atlas, save_atlas
 from regard.record.highlight import Focus, choose_focus
+from regard.record.places import Name, find_place
 from regard.record.records import Layer, Record
-from regard.record.tokens import Token, is_word, token_row
+from regard.record.tokens import Token, is_word
 from regard.record.tokens_from_tokenizer import text_between, tokens_of
 from regard.render.notebook import record_html
 
@@ -88,7 +89,7 @@ def look(
     text: str,
     *,
     model: str | Loaded | None = None,
-    token: str | None = None,
+    token: Name | None = None,
     layer: int | None = None,
     head: int | None = None,
     target: str | None = None,
@@ -110,8 +111,10 @@ def look(
         text: The text; the source of an encoder–decoder.
         model: A bundled model, a Hugging Face folder or id, or a loaded model; by default it is chosen by the text's
             language.
-        token: The word whose row is shown; by default a pronoun with a large weight on one word, else the word with the
-            largest weight on one content word. `compare_looks` compares two texts.
+        token: The word whose row is shown, or another place (see `find_place`): "it", the second one "it#2", the
+            number of a token counted from 1 ("7"), an index counted from 0 (6). By default a pronoun with a large
+            weight on one word, else the word with the largest weight on one content word. `compare_looks` compares two
+            texts.
         layer: The layer of the first head shown, counted from 0.
         head: The first head shown, counted from 0 within its layer.
         target: The target text of an encoder–decoder; by default the text that it generates greedily.
@@ -194,7 +197,7 @@ def _count(loaded: Loaded) -> int | None:
 
 
 def _check_wanted(
-    prepared: Prepared, token: str | None, layer: int | None, head: int | None, count: int | None
+    prepared: Prepared, token: Name | None, layer: int | None, head: int | None, count: int | None
 ) -> None:
     """Refuse a word, layer or head that does not exist, before the model runs and an atlas is written."""
     if head is not None and layer is None:
@@ -204,7 +207,7 @@ def _check_wanted(
     if token is not None and (
         "text" in prepared.tokens or layer is None
     ):  # otherwise the layer determines which text is meant
-        token_row(prepared.tokens["text" if "text" in prepared.tokens else "target"][0], token)
+        find_place(prepared.tokens["text" if "text" in prepared.tokens else "target"][0], token)
 
 
 def _check_layers(loaded: Loaded, layers: Sequence[int | str], count: int | None) -> None:

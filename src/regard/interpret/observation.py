@@ -12,6 +12,7 @@ from regard.record.atlas import read_atlas, save_atlas
 from regard.record.highlight import choose_focus
 from regard.record.layers import Stream, at_index
 from regard.record.missing_attention import Missing, sum_missing
+from regard.record.places import Name
 from regard.record.records import Answers, Layer, Record
 from regard.record.tokens import Token
 from regard.render.alignment_figure import alignment_figure
@@ -176,7 +177,7 @@ class Observation(Answers):
         """
         export(self.record, path, kind, layer=layer, head=head, batch_index=batch_index, stream=stream)
 
-    def to_html(self, path: str | os.PathLike[str], *, token: str | None = None, title: str = "") -> None:
+    def to_html(self, path: str | os.PathLike[str], *, token: Name | None = None, title: str = "") -> None:
         """Save a self-contained HTML page of the first sequence, which needs no server; its tokens must be known.
 
         An atlas (`save`) has all sequences of a batch, and `regard open` shows them.

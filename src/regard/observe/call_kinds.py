@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from regard.masks.causal_and_window import band_of
 from regard.normalizers.softmax import Sums
 from regard.observe.watched_call import Rows, WatchedCall
 from regard.observe.weigh import hiding, plain_mode, weigh
@@ -41,6 +42,12 @@ class CallFromQK(WatchedCall):
         self.problem = hiding(self.problem.with_wide_parts().prepared())
         self.batch, self.heads = self.problem.batch, self.problem.heads
         self.queries, self.keys = self.problem.queries, self.problem.keys
+
+    @property
+    def may_hide_keys(self) -> bool:  # type: ignore[override]
+        """Whether there is a mask other than a band, in which each key is seen."""
+        mask = self.problem.mask
+        return mask is not None and band_of(mask.mask) is None
 
     @property
     def own(self) -> Problem:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from regard.errors import ObservationError
 from regard.observe.cached_text import drops_keys, length_of
 from regard.observe.call_site import Site
+from regard.observe.padding import HeardMasks, SitePadding
 from regard.observe.passes import FinishedSite, ForwardPasses, Key
 from regard.observe.requested_statistics import Asked, Keep
 from regard.observe.run_statistics import fold_together
@@ -60,6 +61,7 @@ class Recorder(Sink):
         self._asked = asked or Asked(keep, max_bytes=max_bytes)
         if on_layer_end is not None:
             self._asked.check_alone()
+        self.masks = HeardMasks(model)
         self._ids = listener
         self._listener = listener if self._asked.needs("tokens") else None
         self._keep: Keep = keep
@@ -143,6 +145,7 @@ class Recorder(Sink):
 
     def _new(self, key: Key, call: WatchedCall) -> Site:
         """Return a new site of the forward pass."""
+        assert self.masks is not None
         forward, module = self._passes.now, self.module
         name = _named(key)
         place = self._places.of(key[0], self.entries())
@@ -159,6 +162,7 @@ class Recorder(Sink):
             drops_keys=drops_keys(cache, place.number),
             shared=forward.across.values(),
             listener=self._listener,
+            padding=SitePadding(place, self.masks),
             find_projection=lambda width: output_projection(module, self._parent_of(module), width, name),
         )
 

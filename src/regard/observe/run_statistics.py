@@ -86,10 +86,8 @@ class Folding:
         extent = self._with_rows(extent)
         if self._later:
             self._wait(extent, start)
-        wanted, reason = _wants_native_pass(extent), None
-        if wanted:
-            assert extent.around is not None
-            reason = native_pass.refuses(extent.around, _sweeping(self._now))
+        wanted = _wants_native_pass(extent)
+        reason = _refuses_native_pass(extent, start, _sweeping(self._now)) if wanted else None
         _sweep(self._now, extent, start, compiled=wanted and reason is None)
         if preferred() != "auto":
             self.fallback_reason = self.fallback_reason or reason
@@ -129,7 +127,8 @@ class Folding:
         if not self._few or sum(one.queries for one in self._few) < extent.queries:
             return None
         sizes = extent.batch, extent.heads, extent.queries, extent.keys
-        return *sizes, extent.dtype, extent.device, extent.offset, extent.cross
+        padding = None if extent.padding is None else extent.padding.identity
+        return *sizes, extent.dtype, extent.device, extent.offset, extent.cross, padding
 
     def _with_rows(self, extent: Extent) -> Extent:
         """Return the extent with a call that has whole rows, where the sequence is sharded."""
@@ -327,6 +326,15 @@ def _wants_native_pass(extent: Extent) -> bool:
     """Return whether the compiled pass is to process a call: for regard.use_backend, or because the call is long."""
     backend = preferred()
     return backend == "native" or (backend == "auto" and extent.keys >= _LONG and takes_some(extent.device))
+
+
+def _refuses_native_pass(extent: Extent, start: int, statistics: Sequence[Statistic]) -> str | None:
+    """Return why the compiled pass does not support the rows from `start` on, or None if it does."""
+    assert extent.around is not None
+    reason = native_pass.refuses(extent.around, statistics)
+    if reason is None and extent.padding is not None and bool(extent.padding.queries[:, start:].any()):
+        return "some rows are padding, which it does not leave out of its sums"
+    return reason
 
 
 def _sweeping(statistics: list[Statistic]) -> list[Statistic]:

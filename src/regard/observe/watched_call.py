@@ -84,6 +84,7 @@ class WatchedCall:
     head_numbers: tuple[int, ...] | None = None
     chosen_rows: frozenset[int] | None = None
     wants_lse: bool = False  # whether its rows are to have the log-sum-exps
+    may_hide_keys: ClassVar[bool] = True  # whether a mask may hide a key from every query
     is_sharded: ClassVar[bool] = False  # whether each rank has the rows of some heads, and `joined` those of all
 
     def with_rows(self, *, by_head: bool) -> "WatchedCall":

@@ -20,9 +20,9 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from regard.heads.patterns import find_sinks, is_causal
-from regard.record.records import Layer
-from regard.record.tokens import Token, Word
+from regard.record.layers import Layer
+from regard.record.tokens import Word
+from regard.record.visible import Visible, find_sinks, is_causal
 from regard.record.weights_on import rows_with_weight, weights_of_pairs, weights_on
 
 __all__ = ["MOST", "Habits"]
@@ -38,12 +38,12 @@ Array = npt.NDArray[np.float64]
 class Habits:
     """What the heads of one layer give to each word from all rows together, in one sequence.
 
-    `tokens` are those of the queries; `words` the words of the keys, which are also those of the queries if `one_text`.
+    `words` are the words of the keys, which are also those of the queries if `one_text`.
     """
 
     layer: Layer
     batch_index: int
-    tokens: tuple[Token, ...]
+    visible: Visible
     words: tuple[Word, ...]
     one_text: bool
 
@@ -56,16 +56,13 @@ class Habits:
     def rests(self) -> npt.NDArray[np.bool_]:
         """Which words are places to rest: sinks of the layer, and the first token of a causal text."""
         keys = {sink.key for sink in find_sinks(self.layer, self.batch_index)}
-        keys |= {0} if self.is_causal else set()
+        keys |= {self.visible.first} if self.is_causal and self.visible.first is not None else set()
         return np.array([not keys.isdisjoint(word.pieces) for word in self.words], dtype=np.bool_)
 
     @cached_property
     def _rows(self) -> npt.NDArray[np.bool_]:
-        """Which rows are compared: those with weight that are no special tokens."""
-        text = np.zeros(self.layer.queries, np.bool_)  # rows beyond the tokens are padding
-        known = [not token.special for token in self.tokens[: self.layer.queries]]
-        text[: len(known)] = known
-        return text & rows_with_weight(self.layer, self.batch_index)
+        """Which rows are compared: those of the text, neither padding nor special tokens, that have weight."""
+        return self.visible.queries & rows_with_weight(self.layer, self.batch_index)
 
     def _compared(self, word: Word) -> list[int]:
         return [piece for piece in word.pieces if piece < self.layer.queries and self._rows[piece]]
@@ -79,9 +76,9 @@ class Habits:
     def _received(self) -> Array:
         """The weight that each word gets from the compared rows but its own, (heads, words)."""
         layer, at = self.layer, self.batch_index
-        special = np.flatnonzero(rows_with_weight(layer, at) & ~self._rows).tolist()
+        left_out = np.flatnonzero(rows_with_weight(layer, at) & ~self._rows).tolist()
         total = np.asarray(layer.received[at], np.float64)
-        total = total - np.nan_to_num(weights_on(layer, at, range(layer.heads), special)).sum(1, dtype=np.float64)
+        total = total - np.nan_to_num(weights_on(layer, at, range(layer.heads), left_out)).sum(1, dtype=np.float64)
         of_words = np.repeat(np.arange(len(self.words)), [len(word.pieces) for word in self.words])[: layer.keys]
         found = np.zeros((layer.heads, len(self.words)))
         np.add.at(found, (slice(None), of_words), total[:, : len(of_words)])
@@ -122,6 +119,8 @@ class Habits:
         return np.divide(given, others, out=np.full(given.shape, np.nan), where=others > 0)
 
     def are_findings(self, weights: Array, queries: Sequence[Word]) -> npt.NDArray[np.bool_]:
-        """Return which weights (heads, queries, words) are clearly more than the head gives from elsewhere."""
+        """Return which weights (heads, queries, words) are clearly more than the head gives from elsewhere, or where no
+        other row can see a word, those on one where heads do not rest.
+        """
         least = self._times * self.elsewhere(weights, queries)
-        return np.asarray((weights > 0) & (weights >= least))  # NaN: nothing to compare with, so none
+        return np.asarray((weights > 0) & np.where(np.isnan(least), ~self.rests, weights >= least))

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 from regard.errors import InputError
 from regard.record.layers import Stream, head_at
+from regard.record.names import visible
+from regard.record.places import Name
 from regard.record.records import Record
 from regard.record.tokens import Word, is_word
 from regard.record.word_looks import REACHES, Look, Reach, WordLooks
@@ -37,7 +39,7 @@ class Focus:
 def choose_focus(
     record: Record,
     *,
-    token: str | None = None,
+    token: Name | None = None,
     layer: int | str | None = None,
     head: int | None = None,
     batch_index: int = 0,
@@ -52,8 +54,8 @@ def choose_focus(
 
     Args:
         record: The record, with its tokens.
-        token: The query word; by default a pronoun with a large weight on a word, else the word with the two largest
-            weights.
+        token: The place to look from, as `find_place` takes it; by default a pronoun with a large weight on a word,
+            else the word with the two largest weights.
         layer: The layer of the first head, by its number or name; by default any.
         head: The first head, in that layer; by default any.
         batch_index: The sequence of the batch, counted from 0; negative numbers count from the end.
@@ -68,30 +70,33 @@ def choose_focus(
     """
     if head is not None and layer is None:
         raise InputError(f"`head` {head} needs a `layer` too: heads are counted within their layer")
-    if token is not None and not isinstance(token, str):
-        raise InputError(f"`token` must be a word of the text, got {token!r}")
     looks, lead = WordLooks.of(record, layer, batch_index, stream, among)
     head = None if head is None else head_at(lead, head)
     pinned = None if layer is None else (record.layers.index(lead), head)
-    found = None if token is None else looks.find(token)
-    pairs, reach = _pairs(looks, None if found is None else found[0], sources, pinned)
+    named = place = None
+    if token is not None:
+        looks, named, place = looks.find(token)
+    name = None if place is None else place.text
+    pairs, reach = _pairs(looks, named, sources, pinned)
+    if not pairs:
+        raise InputError(_nothing(looks, name))
     sharp = {row: pair for row, pair in pairs.items() if any(map(looks.is_sharp, pair))}
-    row = _chosen(looks, pairs, sharp) if pairs else None
-    if row is None:
-        raise InputError(_nothing(looks, token))
-    part = found[1] if found else (looks.pronoun(row) or "")
+    row = _chosen(looks, pairs, sharp)
+    part = (looks.pronoun(row) or "") if place is None else place.text if place.within else ""
     part = "" if part == looks.queries[row].text else part
     where = " in this layer" if layer is not None else ""
     first = pairs[row][0]
     shown = pairs[row] if len(pairs[row]) > 1 else looks.pair(row, first)
     feeble = head is None and not (sharp if layer is None else looks.is_sharp(first))
-    notes = [_feeble(token, reach, where)] if feeble else []
+    notes = [_feeble(name, reach, where)] if feeble else []
     if (habit := looks.habit(row, first)) is not None:
         said = f"{habit[:1].upper()}{habit[1:]}, not a finding."
         notes.append(said if feeble or head is not None else f"There is no finding{where}; {habit}.")
-    elif feeble or head is not None:
-        notes += _stronger(looks, row, first, pinned)
-    notes += [_within(part, looks.queries[row])] if part else []
+    else:
+        notes += _stronger(looks, row, first, pinned) if feeble or head is not None else []
+        notes += [] if looks.is_compared(row, first) else [_not_compared(looks, first)]
+    notes += [_within(part, looks.queries[row])] if part and place is None else []
+    notes += [place.note] if place is not None and place.note else []
     notes += [] if all(looks.is_known(row, one) for one in shown) else [_AT_LEAST]
     return Focus(looks.queries, looks.keys, row, shown, batch_index, part, " ".join(notes))
 
@@ -143,6 +148,12 @@ _OTHERS: dict[Reach, str] = {
     "words": "another word",
     "signs": "another",
 }
+
+
+def _not_compared(looks: WordLooks, look: Look) -> str:
+    """Return the note if it is not known whether a head gives a word its weight from every word."""
+    name = visible(looks.keys[look.target].text)
+    return f"No other word was recorded that can see {name}: its weight may be the same from every word."
 
 
 def _feeble(token: str | None, reach: Reach, where: str) -> str:

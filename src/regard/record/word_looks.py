@@ -7,7 +7,7 @@ are findings (`findings`) come before those that a head gives from every word.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -18,8 +18,10 @@ from regard.errors import ObservationError
 from regard.record.findings import MOST, Habits
 from regard.record.layers import Stream, at_index, in_stream, stream_of, with_words
 from regard.record.names import head_name, visible
+from regard.record.places import Name, Place, find_place, words_with
 from regard.record.records import Layer, Record
-from regard.record.tokens import Word, content_words, is_sign, is_word, pronoun_in, token_row, words_of
+from regard.record.tokens import Word, content_words, is_sign, is_word, pronoun_in, words_of
+from regard.record.visible import Visible
 from regard.record.weights_on import rows_with_weight, weights_on
 
 __all__ = ["REACHES", "Look", "Reach", "WordLooks"]
@@ -104,14 +106,13 @@ class WordLooks:
         """Whether queries and keys are the same words."""
         return self.queries == self.keys
 
-    def find(self, token: str) -> tuple[int, str]:
-        """Return the requested word, and if the request is a part of a word, that part."""
-        name = self.record.layers[self.layers[0]].query_tokens
-        row = token_row(self.record.stream(name, self.batch_index), token).row
-        index = next(index for index, word in enumerate(self.queries) if row in word.pieces)
-        word, part = self.queries[index].text, token.strip()
-        at = word.casefold().find(part.casefold())
-        return index, word[at : at + len(part)] if at >= 0 and len(part) < len(word) else ""
+    def find(self, token: Name) -> "tuple[WordLooks, int, Place]":
+        """Return the requested place as a word, with its index; its tokens become one word where they are none."""
+        stream = self.record.stream(self.record.layers[self.layers[0]].query_tokens, self.batch_index)
+        place = find_place(stream, token)
+        queries = words_with(stream, self.queries, place)
+        looks = replace(self, queries=queries, keys=queries if self.one_text else self.keys)
+        return looks, next(at for at, word in enumerate(queries) if word.pieces == place.positions), place
 
     def habits(self, layer: int) -> Habits:
         """Return what the heads of one of the layers give to each word from all words together."""
@@ -120,28 +121,41 @@ class WordLooks:
     @cached_property
     def _habits(self) -> tuple[Habits, ...]:
         layers = [self.record.layers[index] for index in self.layers]
-        tokens = self.record.stream(layers[0].query_tokens, self.batch_index)
-        return tuple(Habits(layer, self.batch_index, tokens, self.keys, self.one_text) for layer in layers)
+        at, tokens = self.batch_index, self.record.tokens
+        return tuple(Habits(layer, at, Visible.of(tokens, layer, at), self.keys, self.one_text) for layer in layers)
 
     def habit(self, row: int, look: Look) -> str | None:
-        """Return a clause that says what a weight is which is no finding, or None for a finding."""
-        head, key = head_name(self.record, look.layer, look.head), self.keys[look.target]
-        name = f"{visible(key.text)}, the first token," if 0 in key.pieces else visible(key.text)
+        """Return a clause that says what a weight is which is no finding, or None for one that may be a finding."""
+        head, key, habits = (
+            head_name(self.record, look.layer, look.head),
+            self.keys[look.target],
+            self.habits(look.layer),
+        )
+        name = f"{visible(key.text)}, the first token," if habits.visible.first in key.pieces else visible(key.text)
         if key.special:
             return f"{head} gives it to {visible(key.text)}, a special token: a resting place"
         if self.one_text and look.target == row:
             return f"{head} looks at the word itself: a habit of many heads"
-        weights, habits = self.weights(self.record.layers[look.layer], [row]), self.habits(look.layer)
-        words, at = [self.queries[row]], (look.head, 0, look.target)
-        mean = habits.elsewhere(weights, words)[at]
-        clear = habits.are_findings(weights, words)[at]
+        mean, clear = self._elsewhere(row, look)
         if not clear and mean > MOST:
             return f"{head} gives its weight to {name} from every word ({mean:.2f} on average): a resting place"
         if self.one_text and look.target == row - 1:
             return f"{head} looks at the word before it: a neighbour"
+        if clear:
+            return None
         if np.isnan(mean):
-            return f"no other recorded word can see {name}, so that {head} has nothing to be compared with"
-        return None if clear else f"{head} gives {name} {mean:.2f} from the other words too: a habit"
+            return f"{head} gives it to {name} with no other word to compare: where such heads rest"
+        return f"{head} gives {name} {mean:.2f} from the other words too: a habit"
+
+    def is_compared(self, row: int, look: Look) -> bool:
+        """Return whether another word can see the word that is looked at, so that its weight tells a head's habit."""
+        return not np.isnan(self._elsewhere(row, look)[0])
+
+    def _elsewhere(self, row: int, look: Look) -> tuple[float, bool]:
+        """Return the mean weight of a head on a word from the other words, and whether a weight is a finding."""
+        weights, habits = self.weights(self.record.layers[look.layer], [row]), self.habits(look.layer)
+        words, at = [self.queries[row]], (look.head, 0, look.target)
+        return float(habits.elsewhere(weights, words)[at]), bool(habits.are_findings(weights, words)[at])
 
     def pronoun(self, row: int) -> str | None:
         """Return the pronoun that a word is or contains, or None."""

@@ -17,7 +17,7 @@ from regard.record.layers import head_at
 from regard.record.names import BLANK, head_name, layer_name, visible
 from regard.record.records import Layer, Record
 from regard.record.statistic_axes import PER_KEY
-from regard.record.tokens import Token, Word, words_of
+from regard.record.tokens import Token, Word, spell_word, words_of
 
 __all__ = [
     "all_heads",
@@ -93,9 +93,21 @@ def apart(text: str) -> str:
     return f"<bdi>{html.escape(text)}</bdi>"
 
 
-def shown_words(tokens: Sequence[Token]) -> tuple[tuple[Word, bool], ...]:
-    """Return the words of a text, and for each whether white space precedes it; words without text count as special."""
-    return tuple((_without_blanks(word), tokens[word.pieces[0]].space) for word in words_of(tokens))
+def shown_words(tokens: Sequence[Token], words: Sequence[Word] | None = None) -> tuple[tuple[Word, bool], ...]:
+    """Return the words of a text, and for each whether white space precedes it; words without text count as special.
+
+    With the `words` of a focus, they are these: a place of several words is one of them.
+    """
+    if words is None or words[-1].pieces[-1] + 1 != len(tokens):
+        words = words_of(tokens)
+    return tuple((_without_blanks(_visible_word(tokens, word)), tokens[word.pieces[0]].space) for word in words)
+
+
+def _visible_word(tokens: Sequence[Token], word: Word) -> Word:
+    """Spell a word of tokens in visible text."""
+    spelled = spell_word(tokens, word.pieces)
+    several = len({tokens[piece].word for piece in word.pieces}) > 1
+    return Word(visible(word.text) if several else spelled, word.pieces, word.special)
 
 
 def _without_blanks(word: Word) -> Word:

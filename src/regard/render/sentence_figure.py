@@ -72,11 +72,11 @@ class _Spot:
 def _lines(brush: Brush, record: Record, focus: Focus, room: float) -> list[list[_Spot]]:
     layer = record.layers[focus.looks[0].layer]
     targets = {look.target for look in focus.looks}
-    queries = shown_words(query_labels(record, layer, focus.batch_index))
+    queries = shown_words(query_labels(record, layer, focus.batch_index), focus.queries)
     if layer.query_tokens == layer.key_tokens:
         return _wrap(brush, queries, "queries", {focus.word, *targets}, focus.word, room, 0)
     above = _wrap(brush, queries, "queries", {focus.word}, focus.word, room, 0)
-    keys = shown_words(key_labels(record, layer, focus.batch_index))
+    keys = shown_words(key_labels(record, layer, focus.batch_index), focus.keys)
     return [*above, [], *_wrap(brush, keys, "keys", targets, -1, room, len(above) + 1)]
 
 

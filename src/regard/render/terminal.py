@@ -177,13 +177,13 @@ def _placed(
     queries, keys, cross = _words(record, focus)
     targets = [look.target for look in focus.looks]
     anchors = {focus.word} if cross else {focus.word, *targets}
-    lines = lay_out(shown_words(queries), "queries", anchors, margin=margin, width=width, line=0)
+    lines = lay_out(shown_words(queries, focus.queries), "queries", anchors, margin=margin, width=width, line=0)
     name = "queries"
     if cross:
         name = "keys"
         lines.append([])
         below = len(lines)
-        lines += lay_out(shown_words(keys), name, set(targets), margin=margin, width=width, line=below)
+        lines += lay_out(shown_words(keys, focus.keys), name, set(targets), margin=margin, width=width, line=below)
     if focus.part:
         lines = [split_part(line, ("queries", focus.word), visible(focus.part)) for line in lines]
     where = {piece.word: piece for line in lines for piece in line if piece.word}

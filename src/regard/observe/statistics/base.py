@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from regard.errors import InputError, ObservationError
 from regard.observe.call_kinds import CallFromWeights
+from regard.observe.padding import Padding
 from regard.observe.watched_call import Ids, WatchedCall
 from regard.observe.weight_rows import RowBlock
 from regard.record.statistic_axes import Axis
@@ -32,7 +33,8 @@ class Extent:
 
     Row i is at position i + `offset` among the keys: the offset is 0 for self-attention from the first token on, and
     larger if the beginning was not recorded. In cross-attention both texts begin at 0, and so do queries and pooled
-    keys of one image (Segformer). `around` provides further data of the call: token ids, values, the output projection.
+    keys of one image (Segformer). `padding` marks the rows and columns that are no tokens; None if there are none.
+    `around` provides further data of the call: token ids, values, the output projection.
     """
 
     batch: int
@@ -45,6 +47,7 @@ class Extent:
     cross: bool = False
     site: str = ""
     around: WatchedCall | None = None
+    padding: Padding | None = None
 
     @property
     def alone(self) -> "Extent":
@@ -138,7 +141,7 @@ class PerQuery:
 
 class PerKey:
     """One number per key, summed over rows, (batch, heads, keys); a subclass defines the contribution of rows
-    in `of`.
+    in `of`. Rows of padding are no part of the sums: `of` gets them as 0.
     """
 
     name: str = ""
@@ -162,8 +165,11 @@ class PerKey:
     def fold(self, rows: RowBlock) -> None:
         """Add the columns of some rows."""
         assert self._sums is not None  # start is called first
+        shown = rows if self.extent.padding is None else self.extent.padding.visible_rows(rows)
+        if shown is None:
+            return
         sums = self._sums[rows.batch_index, rows.heads, rows.columns]
-        sums += self.of(rows)[:, : sums.shape[1]]
+        sums += self.of(shown)[:, : sums.shape[1]]
 
     def reorder(self, rows: Tensor) -> None:
         """Let each sequence go on from the sums of another."""

@@ -23,7 +23,7 @@ class Mass(PerQuery):
         "self"        {i}, the query's own position
         "previous"    {i − 1}; Voita et al. 2019 (https://arxiv.org/abs/1905.09418) call such heads positional
         "next"        {i + 1}
-        "first"       the first key that any query of the sequence sees, after padding on the left
+        "first"       the first key of the sequence, after padding on the left ([CLS] or BOS where it begins with one)
         "separators"  [SEP] and other ends of sequence, commas, stops and their like; Clark et al. 2019
                       (https://arxiv.org/abs/1906.04341, section 3.2)
         "duplicate_token"  earlier keys with the same token: a duplicate-token head (Wang et al. 2022,
@@ -85,10 +85,7 @@ class Mass(PerQuery):
         if self._on in _TOLD_BY_TOKENS:
             self._ids = self._known(extent)
         if self._on == "first":
-            call = extent.needs(self.name)
-            first = call.first
-            if self._firsts is None and call.shift:  # a cache has dropped the first key, or padding, before all calls
-                first = torch.where(first == call.shift, 0, first)
+            first = _first(extent, self.name, begins=self._firsts is None)
             known = first if self._firsts is None else self._firsts
             self._firsts = torch.where(known < 0, first, known)
         self._columns = self._set(extent)
@@ -121,6 +118,9 @@ class Mass(PerQuery):
         keys = self._ids.keys[rows.batch_index]
         inside = (j >= 0) & (j < len(keys))
         chosen = (queries[:, None] == keys[j.clamp(0, len(keys) - 1)]) & inside
+        if self.extent.padding is not None:  # may have the id of a token
+            padding = torch.tensor(self.extent.padding.keys[rows.batch_index], device=j.device)
+            chosen &= ~padding[j.clamp(0, len(padding) - 1)]
         if not self.extent.cross:
             i = torch.arange(rows.rows.start, rows.rows.stop, device=j.device) + self.extent.offset
             chosen &= j < i[:, None]
@@ -162,6 +162,20 @@ class Mass(PerQuery):
                 )
             return separators
         return None
+
+
+def _first(extent: Extent, name: str, *, begins: bool) -> Tensor:
+    """Return the first key of each sequence that is no padding, (batch,), −1 if there is none: where none is known, the
+    first that any query sees.
+    """
+    if extent.padding is not None:
+        shown = torch.tensor(~extent.padding.keys)
+        return torch.where(shown.any(1), shown.int().argmax(1), -1).to(extent.device)
+    call = extent.needs(name)
+    first = call.first
+    if begins and call.shift:  # a cache has dropped the first key, or padding, before all calls
+        first = torch.where(first == call.shift, 0, first)
+    return first
 
 
 _STEPS: Mapping[str, int] = {"self": 0, "previous": -1, "next": 1}
