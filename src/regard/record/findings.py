@@ -81,12 +81,12 @@ class Habits:
         total = total - np.nan_to_num(weights_on(layer, at, range(layer.heads), left_out)).sum(1, dtype=np.float64)
         of_words = np.repeat(np.arange(len(self.words)), [len(word.pieces) for word in self.words])[: layer.keys]
         found = np.zeros((layer.heads, len(self.words)))
-        np.add.at(found, (slice(None), of_words), total[:, : len(of_words)])
+        np.add.at(found.T, of_words, total[:, : len(of_words)].T)
         if self.one_text:
             own = [(row, key, number) for number, pieces in enumerate(self._own) for row in pieces for key in pieces]
             rows, keys, numbers = np.array(own, np.intp).reshape(-1, 3).T
             weights = np.nan_to_num(weights_of_pairs(layer, at, range(layer.heads), rows.tolist(), keys.tolist()))
-            np.subtract.at(found, (slice(None), numbers), weights)
+            np.subtract.at(found.T, numbers, weights.T)
         return found
 
     @cached_property
@@ -116,7 +116,7 @@ class Habits:
         sees = np.array([[word.pieces[0]] for word in queries]) >= firsts if self.is_causal else True
         others = self._seeing - [len(pieces) for pieces in self._own] - np.where(sees, counts, 0)
         given = (self._received[:, None] - counts * weights).clip(0)
-        return np.divide(given, others, out=np.full(given.shape, np.nan), where=others > 0)
+        return np.asarray(np.divide(given, others, out=np.full(given.shape, np.nan), where=others > 0))
 
     def are_findings(self, weights: Array, queries: Sequence[Word]) -> npt.NDArray[np.bool_]:
         """Return which weights (heads, queries, words) are clearly more than the head gives from elsewhere, or where no

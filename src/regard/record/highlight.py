@@ -112,13 +112,12 @@ def _pairs(
         for reach in REACHES:
             readable = looks.readable(reach) if row is None else [row]
             rows = [one for one in readable if row is not None or sources is None or one in sources]
+            kept: dict[int, tuple[Look, ...]] = {}
             if one_head and not findings:
-                pairs = [(looks.strongest(one, pinned),) for one in rows]
-            else:
-                pairs = looks.pairs(rows, pinned, reach, findings=findings) if rows else []
-            kept = {one: pair for one, pair in zip(rows, pairs, strict=True) if pair}
-            if one_head and findings:
-                kept = {one: pair for one, pair in kept.items() if looks.is_sharp(pair[0])}
+                kept = {one: (looks.strongest(one, pinned),) for one in rows}
+            elif rows:
+                pairs = zip(rows, looks.pairs(rows, pinned, reach, findings=findings), strict=True)
+                kept = {one: pair for one, pair in pairs if pair and (not one_head or looks.is_sharp(pair[0]))}
             if kept:
                 return kept, reach
     return {}, REACHES[-1]
