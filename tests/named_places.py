@@ -43,6 +43,8 @@ PLACES = [
     (spaced(CAT), "slep", (10,), "slep", 1, 1),
     (spaced("with bits"), "it", (0,), "it", 1, 2),  # inside a word, where nothing else is named so
     (spaced("it's with him"), "it", (0,), "it", 1, 1),
+    (spaced("with it's it"), "it", (2,), "it", 1, 1),
+    (spaced("bits izer|s izer"), "izer", (3,), "izer", 1, 1),
     (spaced("token|izer izer|s"), "izer", (1,), "izer", 1, 2),
     (spaced("token|izer izer|s"), "tokenizer", (0, 1), "tokenizer", 1, 1),
     (spaced("13 cats"), "1", (0,), "13", 1, 1),  # a number, not the inside of another

@@ -62,18 +62,22 @@ def eager(loaded: Loaded, ids: torch.Tensor) -> np.ndarray:
 def expected_of_text(p: np.ndarray, ids: list[int], *, causal: bool) -> dict[str, float]:
     """The scores of one head from its matrix, by their definitions."""
     n = len(ids)
-    rows = [i for i in range(n) if ids[i] not in (2, 3) and not (causal and i == 0)]
+    special = [j for j in range(n) if ids[j] in (2, 3)]
+    rows = [i for i in range(n) if i not in special and not (causal and i == 0)]
+    text = [i for i in range(n) if i not in special]
     separators = [j for j in range(n) if WORDS[ids[j]] in ("[SEP]", ".", ",")]
 
     def mean(values: list[float]) -> float:
         return sum(values) / len(values) if values else math.nan
 
     return {
-        "previous": mean([p[i, i - 1] for i in rows if i > 0]),
-        "next": math.nan if causal else mean([p[i, i + 1] for i in rows if i + 1 < n]),
+        "previous": mean([p[i, i - 1] for i in rows if i - 1 in text]),
+        "next": math.nan if causal else mean([p[i, i + 1] for i in rows if i + 1 in text]),
         "self": mean([p[i, i] for i in rows]),
         "separators": mean([sum(p[i, j] for j in separators) for i in rows]),
-        "first": mean([p[i, 0] for i in range(n)]),
+        "first": mean([p[i, text[0]] for i in text]),
+        "special_tokens": mean([sum(p[i, j] for j in special) for i in rows]) if special else math.nan,
+        "sink": mean([p[i, 0] for i in range(n)]),
         "entropy": mean([-sum(x * math.log(x) for x in p[i] if x > 0) for i in rows]),
         "distance": mean([sum(p[i, j] * abs(i - j) for j in range(n)) for i in rows]),
         "confidence": mean([max(p[i]) for i in rows]),
@@ -102,11 +106,12 @@ def test_scores_of_several_texts_are_means_over_the_rows_of_all(loaded: Loaded) 
         ids = loaded.tokenizer(text)["input_ids"]
         weights = eager(loaded, torch.tensor([ids]))
         rows = [i for i in range(len(ids)) if ids[i] not in (2, 3) and not (loaded.kind == "decoder" and i == 0)]
+        text = [i for i in range(len(ids)) if ids[i] not in (2, 3)]
         found = {
-            "first": weights[:, 0, :, :, 0],
+            "sink": weights[:, 0, :, :, 0],
             "self": weights[:, 0][:, :, rows, rows],
             "confidence": weights[:, 0].max(-1)[..., rows],
-            "previous": np.stack([weights[:, 0, :, i, i - 1] for i in rows if i > 0], -1),
+            "previous": np.stack([weights[:, 0, :, i, i - 1] for i in rows if i - 1 in text], -1),
         }
         for name, of_rows in found.items():
             sums[name] = sums.get(name, 0) + of_rows.sum(-1)

@@ -51,7 +51,8 @@ def steps(
     layer: Annotated[int | None, typer.Option(help="Its layer, counted from 0.")] = None,
     head: Annotated[int | None, typer.Option(help="The layer's head, counted from 0.")] = None,
     token: Annotated[
-        str | None, typer.Option(help="The token worked out in scalars: a word, or its number, counted from 1.")
+        str | None,
+        typer.Option(help="The token worked out in scalars: a word, such as it or it#2, or a number from 1."),
     ] = None,
     lang: Annotated[Literal["en", "zh"], typer.Option(help="Language of the page.")] = "en",
 ) -> None:

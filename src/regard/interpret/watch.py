@@ -238,7 +238,11 @@ def watch(
         if strict and recorder.missing:
             raise ObservationError(why_incomplete(model, recorder.missing))
         named = _with_tokens(records, model, heard, tokens, keep, interception.image_grids)
-        observation.records, observation.fallback_reasons = named, recorder.fallback_reasons
+        observation.records, observation.fallback_reasons = tuple(named.values()), recorder.fallback_reasons
+        finished = [recorder.with_shared(index, record) for index, record in named.items()]
+        observation.records = tuple(record for record, _ in finished)
+        if refusals := [one for _, some in finished for one in some]:
+            raise refusals[0]  # by now everything else is in the records
 
 
 def _with_tokens(
@@ -248,18 +252,18 @@ def _with_tokens(
     tokens: Named | None,
     keep: Keep,
     image_grids: Collection[tuple[int, int]],
-) -> tuple[Record, ...]:
-    """Return the records that have layers, with the model's name and their tokens."""
+) -> dict[int, Record]:
+    """Return the records that have layers, by the number of their pass, with the model's name and their tokens."""
     name = str(getattr(getattr(model, "config", None), "_name_or_path", "") or type(model).__name__)
-    seen = []
+    seen = {}
     for index, record in enumerate(records):
         if not record.layers:
             continue  # every pass was discarded
         words = {} if set(record.streams) <= {"text", "target"} else patch_tokens(model, record, image_grids)
         words |= {} if heard is None else heard.tokens(index, record)
         words |= {} if tokens is None else given_tokens(tokens, record)
-        seen.append(Record(record.layers, words, name, {"keep": keep, **record.notes}, record.missing))
-    return tuple(seen)
+        seen[index] = Record(record.layers, words, name, {"keep": keep, **record.notes}, record.missing)
+    return seen
 
 
 def read_attention(q: Tensor, k: Tensor, v: Tensor, *, backend: str = "auto", **asked: Any) -> WatchedCall:  # noqa: ARG001

@@ -5,6 +5,7 @@ the same record. Such calls are recognized by the values of the keys alone, what
 """
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,7 @@ class Site:
         *,
         watched: bool = True,
         listener: Listener | None = None,
+        peeks: bool = False,
         padding: SitePadding | None = None,
         find_projection: Callable[[int], Tensor] | None = None,
         heads: tuple[int, ...] | None = None,
@@ -53,7 +55,7 @@ class Site:
         self._start = 0  # the position of the first row
         self.watched = watched  # False if `layers=` excludes it: only its location and lengths are recorded
         self._folding = Folding(name, Asked().of_site({}) if statistics is None else statistics, shared)
-        self._hearing = None if listener is None else Hearing(place, listener)
+        self._hearing = None if listener is None else Hearing(place, listener, peeks=peeks)
         self._padding = padding
         self._find_projection = find_projection
         self._heads, self._queries = heads, queries  # the chosen ones; None for all
@@ -226,6 +228,12 @@ class Site:
             **({} if padding is None else {"query_padding": padding.queries, "key_padding": padding.keys}),
             **fields,
         )
+
+    def with_shared(self, layer: Layer, statistic: Statistic) -> Layer:
+        """Return its layer with the results of a statistic that it shares with the other sites of its pass."""
+        assert self._extent is not None
+        found, axes = self._folding.finish_shared(statistic, self._extent)
+        return replace(layer, statistics={**layer.statistics, **found}, axes={**layer.axes, **axes})
 
     def _unwatched(self, extent: Extent) -> Layer:
         """Return a layer without data, which is needed for streams and numbers of the other layers."""

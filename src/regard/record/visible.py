@@ -31,6 +31,7 @@ _LEAST = 0.05  # share of the weight of the queries that can see it, as the mean
 _ABOVE_EVEN = 4  # multiple of an even share of all weight
 _ABOVE_BLIND = 2  # multiple of its weight under uniform attention
 _SEEN_BY = 0.25  # share of the queries that must see it, which excludes keys that only the last few queries see
+_STEPS = {"previous": -1, "next": 1}
 _FIRST = 8  # queries of which all known weights tell whether attention is causal
 
 Tokens = Mapping[str, Sequence[Sequence[Token]]]  # of each stream and sequence, as a record has them
@@ -74,6 +75,13 @@ class Visible:
     def first(self) -> int | None:
         """The first visible key, or None if there is none."""
         return int(self.keys.argmax()) if self.keys.any() else None
+
+    def rows(self, statistic: str) -> Flags:
+        """Return which queries count for the mean of a statistic: those of the text; for "previous" and "next" those
+        with a visible key there.
+        """
+        step = _STEPS.get(statistic)
+        return self.queries if step is None or self.ahead is None else self.queries & (self.beside(step) >= 0)
 
     def beside(self, step: int) -> npt.NDArray[np.int_]:
         """Return for each query the visible key `step` positions after it, −1 where there is none, of shape (queries,);

@@ -209,7 +209,7 @@ def _looks(record: Record, focus: Focus, width: int) -> list["Text"]:
         text.append(share_bar(look.weight, _BAR), style)
         text.append("▏", "dim")
         lines.append(text)
-        means = statistic_means(record.layers[look.layer], look.head, focus.batch_index)
+        means = statistic_means(record, record.layers[look.layer], look.head, focus.batch_index)
         named = " · ".join(f"{visible(name)} {mean:.3g}" for name, mean in means.items())
         lines += [Text("    ") + line for line in _wrapped(named, width - 4)] if named else []
     return lines

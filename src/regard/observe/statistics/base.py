@@ -78,6 +78,11 @@ class Statistic(Protocol):
     `of` depends only on the rows. Of a sequence that is sharded over ranks, each rank then gets the rows of some heads;
     otherwise each rank gets all rows.
 
+    `conclude(record)`, if there is one, is called for a statistic with `needs` "layers" once a pass, before its first
+    `finish`: with the record of the pass, all of its layers (also those that `layers=` leaves out), tokens, and what is
+    missing. An error there, or in `finish`, is raised at the end of the `with` block, and costs nothing but this
+    statistic.
+
     `reorder(rows)`, if there is one, lets each sequence of the batch go on from another one's results, as beam search
     reorders them; without it, reordered sequences are refused.
 

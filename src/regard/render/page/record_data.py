@@ -224,11 +224,11 @@ def sinks_json(layer: Layer, batch_index: int) -> list[dict[str, float]]:
     return [{"key": sink.key, "share": sink.share} for sink in find_sinks(layer, batch_index)]
 
 
-def statistics_json(layer: Layer, head: int, batch_index: int) -> list[list[str | float]]:
+def statistics_json(record: Record, layer: Layer, head: int, batch_index: int) -> list[list[str | float]]:
     """Return the requested statistics of a head as names and means, none of one that was not recorded."""
     if head not in layer.recorded_heads:
         return []
-    return [[visible(name), mean] for name, mean in statistic_means(layer, head, batch_index).items()]
+    return [[visible(name), mean] for name, mean in statistic_means(record, layer, head, batch_index).items()]
 
 
 def inline_json(record: Record, focus: Focus, packed: Packed) -> dict[str, Any]:
@@ -263,7 +263,7 @@ def _inline_layer(record: Record, layer: Layer, batch_index: int, blob: PackedLa
         "bins": [blob.query_bin, blob.key_bin],
         "sinks": sinks_json(layer, batch_index),
         "patterns": list(head_patterns(record, layer, batch_index=batch_index)),
-        "statistics": [statistics_json(layer, head, batch_index) for head in range(layer.heads)],
+        "statistics": [statistics_json(record, layer, head, batch_index) for head in range(layer.heads)],
     }
 
 
