@@ -44,8 +44,8 @@ def layer(weights, *, name="layer", exact=True, streams=("text", "text"), top=8)
 
 
 def heads(count, n=N):
-    """Weights of heads that look at nothing yet."""
-    return np.zeros((count, n, n))
+    """Weights of heads that look at nothing yet; each row has a weight on itself, since one without any was not seen."""
+    return np.tile(np.eye(n) / 100, (count, 1, 1))
 
 
 def record(*layers, words=WORDS, **streams):
@@ -211,26 +211,27 @@ def test_a_word_that_sees_itself_alone_is_refused_by_name():
 # --- texts of a few words: neighbours count where there is nothing else, then function words, then signs
 
 
+NEIGHBOUR = "There is no finding; layer 0 head 0 looks at the word before it: a neighbour."
 SHORT = [
-    (["Thinking", "Machines"], ("Machines", "Thinking")),
-    (["it", "is"], ("is", "it")),  # two function words
-    (["ha", "ha"], ("ha", "ha")),
-    (["the", "dog", "Dog"], ("Dog", "the")),  # the same word elsewhere counts once there is nothing else
-    (["🐱", "，", "🐭"], ("🐭", "🐱")),
-    (["␣", "x", "="], ("=", "x")),
+    (["Thinking", "Machines"], ("Machines", "Thinking"), NEIGHBOUR),
+    (["it", "is"], ("is", "it"), NEIGHBOUR),  # two function words
+    (["ha", "ha"], ("ha", "ha"), NEIGHBOUR),
+    (["the", "dog", "Dog"], ("Dog", "the"), ""),  # the same word elsewhere is the word itself
+    (["🐱", "，", "🐭"], ("🐭", "🐱"), ""),
+    (["␣", "x", "="], ("=", "x"), NEIGHBOUR),
 ]
 
 
 def test_short_texts_are_looked_at_from_their_last_word():
     for case in sweep(SHORT):
-        with case as (words, found):
+        with case as (words, found, note):
             words = ["[CLS]", *words, "[SEP]"]
-            weights = np.zeros((1, len(words), len(words)))
+            weights = heads(1, len(words))
             weights[0, len(words) - 2] = 0.9
             focus = choose_focus(record(layer(weights), words=words))
             assert (focus.queries[focus.word].text, focus.keys[focus.looks[0].target].text) == found
             assert focus.looks[0].target != focus.word
-            assert focus.note == ""
+            assert focus.note == note
 
 
 @pytest.mark.parametrize(
@@ -244,24 +245,29 @@ def test_short_texts_are_looked_at_from_their_last_word():
 )
 def test_where_no_look_is_sharp_the_sharpest_is_shown_and_says_so(words, others):
     n = len(words)
+    is_neighbour = n == 2
+    neighbour = "ayer 0 head 1 looks at the word before it: a neighbour"
     weights = np.full((2, n, n), 1 / n)
     first, last = words.index(words[-1] if words[-1] != "[SEP]" else "dog"), 1 if n == 5 else 0
     weights[1, first, last] = 1.9 / n  # less than twice what even attention would give
     focus = choose_focus(record(layer(weights), words=words))
     assert (focus.word, focus.looks[0].head, focus.looks[0].target) == (first, 1, last)
-    assert focus.note == f"No word looks sharply at {others}: this is the sharpest such look there is."
+    habit = f" L{neighbour}, not a finding." * is_neighbour
+    assert focus.note == f"No word looks sharply at {others}: this is the sharpest such look there is.{habit}"
     named = choose_focus(record(layer(weights), words=words), token=words[first], layer=0)
     assert named.note == (
-        f"{words[first]} does not look sharply at {others} in this layer: this is its sharpest such look."
+        f"{words[first]} does not look sharply at {others} in this layer: this is its sharpest such look.{habit}"
     )
     weights[1, first, last] = 2.1 / n
-    assert choose_focus(record(layer(weights), words=words)).note == ""
-    assert choose_focus(record(layer(weights / 3), words=words), layer=0, head=1).note == ""  # it was asked for
+    sharp = choose_focus(record(layer(weights), words=words))
+    assert sharp.note == f"There is no finding; l{neighbour}." * is_neighbour
+    named = choose_focus(record(layer(weights / 3), words=words), layer=0, head=1)  # it was asked for
+    assert named.note == habit[1:]
 
 
 def test_of_many_words_a_tenth_is_sharp_and_less_is_not():
     n = 40
-    weights = np.zeros((1, n, n))
+    weights = heads(1, n)
     weights[0, 30, 3] = 0.0999
     words = [f"word{i}" for i in range(n)]
     assert choose_focus(record(layer(weights), words=words)).note.startswith("No word looks sharply")
@@ -406,7 +412,7 @@ def test_cross_attention_comes_first_and_knows_no_neighbours():
 
 def test_a_layer_of_fewer_queries_is_left_out_of_the_choice():
     """Which positions of the text they are is unknown."""
-    weights, part = heads(1, 3), np.full((1, 2, 3), 0.3, np.float32)
+    weights, part = np.zeros((1, 3, 3)), np.full((1, 2, 3), 0.3, np.float32)
     weights[0, 2, 0] = 0.9
     words = ["black", "little", "cat"]
     both = record(layer(weights), layer(part), words=words)

@@ -118,9 +118,11 @@ class Habits:
         given = (self._received[:, None] - counts * weights).clip(0)
         return np.asarray(np.divide(given, others, out=np.full(given.shape, np.nan), where=others > 0))
 
-    def are_findings(self, weights: Array, queries: Sequence[Word]) -> npt.NDArray[np.bool_]:
-        """Return which weights (heads, queries, words) are clearly more than the head gives from elsewhere, or where no
-        other row can see a word, those on one where heads do not rest.
+    def are_findings(
+        self, weights: Array, queries: Sequence[Word], *, uncompared: bool = False
+    ) -> npt.NDArray[np.bool_]:
+        """Return which weights (heads, queries, words) are clearly more than the head gives from elsewhere; with
+        `uncompared` also those on words that no other row can see, unless heads rest there.
         """
         least = self._times * self.elsewhere(weights, queries)
-        return np.asarray((weights > 0) & np.where(np.isnan(least), ~self.rests, weights >= least))
+        return np.asarray((weights > 0) & np.where(np.isnan(least), uncompared & ~self.rests, weights >= least))

@@ -155,7 +155,7 @@ class WordLooks:
         """Return the mean weight of a head on a word from the other words, and whether a weight is a finding."""
         weights, habits = self.weights(self.record.layers[look.layer], [row]), self.habits(look.layer)
         words, at = [self.queries[row]], (look.head, 0, look.target)
-        return float(habits.elsewhere(weights, words)[at]), bool(habits.are_findings(weights, words)[at])
+        return float(habits.elsewhere(weights, words)[at]), bool(habits.are_findings(weights, words, uncompared=True)[at])
 
     def pronoun(self, row: int) -> str | None:
         """Return the pronoun that a word is or contains, or None."""
@@ -286,7 +286,10 @@ class WordLooks:
                 heads = seen.recorded_heads
                 here = slice(top, top + len(heads)), slice(start, start + step)
                 weights_of_all = self.weights(seen, some)
-                shown = worth & self.habits(index).are_findings(weights_of_all, words) if findings else worth
+                shown = worth
+                if findings:  # neighbours that nothing can be compared with are left to what is no finding
+                    uncompared = reach == "apart"
+                    shown = worth & self.habits(index).are_findings(weights_of_all, words, uncompared=uncompared)
                 found = np.where(shown, weights_of_all, -1)[list(heads)]
                 targets[here] = at = found.argmax(-1)
                 best = np.take_along_axis(found, at[..., None], -1)[..., 0]
