@@ -5,56 +5,12 @@ import itertools
 import numpy as np
 import pytest
 
+from record_layers import WORDS, heads, layer, record, seen, tokens
 from regard.errors import InputError, ObservationError
 from regard.record.highlight import choose_focus
 from regard.record.records import Layer, Record
 from regard.record.tokens import Token, content_words, is_content, is_word, pronoun_in
 from sweeps import sweep
-
-# row    0      1     2         3         4        5     6       7          8     9      10     11
-WORDS = ["[CLS]", "The", "animal", "didn't", "cross", "the", "street", "because", "it", "was", "tired", "[SEP]"]
-N = len(WORDS)
-
-
-def tokens(words):
-    inner = [Token(word, word=i, space=i > 0) for i, word in enumerate(words)]
-    return tuple(Token(one.text, special=True) if one.text in ("[CLS]", "[SEP]") else one for one in inner)
-
-
-def layer(weights, *, name="layer", exact=True, streams=("text", "text"), top=8):
-    """The record of dense weights (heads, queries, keys); without `exact`, of their strongest keys and one bin."""
-    weights = np.asarray(weights, np.float32)[None]
-    keys = np.argsort(-weights, -1, kind="stable")[..., :top].astype(np.int32)
-    best = np.take_along_axis(weights, keys, -1)
-    mean = weights if exact else weights.mean((-1, -2), keepdims=True)
-    return Layer(
-        name=name,
-        kind="self" if streams[0] == streams[1] else "cross",
-        query_tokens=streams[0],
-        key_tokens=streams[1],
-        query_bin=1 if exact else weights.shape[2],
-        key_bin=1 if exact else weights.shape[3],
-        mean=mean,
-        max=mean if exact else weights.max((-1, -2), keepdims=True),
-        top_keys=np.where(best > 0, keys, -1),
-        top_weights=best,
-        entropy=np.zeros(weights.shape[:3], np.float32),
-        received=weights.sum(2),
-    )
-
-
-def heads(count, n=N):
-    """Weights of heads that look at nothing yet; each row has a weight on itself, since one without any was not seen."""
-    return np.tile(np.eye(n) / 100, (count, 1, 1))
-
-
-def record(*layers, words=WORDS, **streams):
-    return Record(tuple(layers), streams or {"text": (tokens(words),)})
-
-
-def seen(focus):
-    words = [word.text for word in focus.keys]
-    return focus.queries[focus.word].text, [(look.layer, look.head, words[look.target]) for look in focus.looks]
 
 
 @pytest.mark.parametrize("exact", [True, False])
@@ -467,20 +423,20 @@ def naive(record):
         if word.special or not is_word(word.text):
             continue
         looks = []
-        for number, seen in enumerate(record.layers):
-            for head in range(seen.heads):
+        for number, attention in enumerate(record.layers):
+            for head in range(attention.heads):
                 to = {}
                 for target, other in enumerate(words):
                     near = abs(row - target) <= 1 or other.text.casefold() == word.text.casefold()
                     if other.special or not is_content(other.text) or near:
                         continue
-                    if seen.exact is not None:
-                        block = seen.exact[0, head][list(word.pieces)][:, list(other.pieces)]
+                    if attention.exact is not None:
+                        block = attention.exact[0, head][list(word.pieces)][:, list(other.pieces)]
                         to[target] = float(block.sum(1).mean())
                     else:
                         pieces = list(word.pieces)
-                        hit = np.isin(seen.top_keys[0, head, pieces], list(other.pieces))
-                        to[target] = float((seen.top_weights[0, head, pieces] * hit).sum(1).mean())
+                        hit = np.isin(attention.top_keys[0, head, pieces], list(other.pieces))
+                        to[target] = float((attention.top_weights[0, head, pieces] * hit).sum(1).mean())
                 if to and max(to.values()) > 0:
                     target = max(to, key=to.get)
                     looks.append((to[target], number, head, target))

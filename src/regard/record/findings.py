@@ -111,9 +111,10 @@ class Habits:
 
         `weights` (heads, queries, words) are those of the queries, the means over their pieces.
         """
-        counts = np.array([[len(self._compared(word))] for word in queries])
-        firsts = np.array([word.pieces[0] for word in self.words])
-        sees = np.array([[word.pieces[0]] for word in queries]) >= firsts if self.is_causal else True
+        firsts, begins = (np.array([word.pieces[0] for word in words]) for words in (self.words, queries))
+        counts = np.array([len(self._compared(word)) for word in queries])[:, None]
+        counts = np.where(self.one_text & (begins[:, None] == firsts), 0, counts)  # left out already
+        sees = begins[:, None] >= firsts if self.is_causal else True
         others = self._seeing - [len(pieces) for pieces in self._own] - np.where(sees, counts, 0)
         given = (self._received[:, None] - counts * weights).clip(0)
         return np.asarray(np.divide(given, others, out=np.full(given.shape, np.nan), where=others > 0))

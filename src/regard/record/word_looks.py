@@ -155,7 +155,9 @@ class WordLooks:
         """Return the mean weight of a head on a word from the other words, and whether a weight is a finding."""
         weights, habits = self.weights(self.record.layers[look.layer], [row]), self.habits(look.layer)
         words, at = [self.queries[row]], (look.head, 0, look.target)
-        return float(habits.elsewhere(weights, words)[at]), bool(habits.are_findings(weights, words, uncompared=True)[at])
+        return float(habits.elsewhere(weights, words)[at]), bool(
+            habits.are_findings(weights, words, uncompared=True)[at]
+        )
 
     def pronoun(self, row: int) -> str | None:
         """Return the pronoun that a word is or contains, or None."""
