@@ -18,6 +18,7 @@ from regard.checks import check_unicode
 from regard.errors import InputError
 from regard.files import check_writable
 from regard.hub import Loaded
+from regard.interpret.look_result import LookResult
 from regard.interpret.model_loading import advice, load_model, model_for, positions
 from regard.interpret.watch import watch
 from regard.observe.recorder import OnLayerEnd
@@ -25,32 +26,17 @@ from regard.observe.requested_statistics import Keep
 from regard.observe.selection import Heads, Keys, Queries
 from regard.problem import DEFAULT_MAX_BYTES
 from regard.record.atlas import read_atlas, save_atlas
-from regard.record.highlight import Focus, choose_focus
+from regard.record.highlight import choose_focus
 from regard.record.places import Name, find_place
-from regard.record.records import Layer, Record
+from regard.record.records import Layer
 from regard.record.tokens import Token, is_word
 from regard.record.tokens_from_tokenizer import text_between, tokens_of
-from regard.render.notebook import record_html
 
 __all__ = ["LookResult", "Prepared", "look", "model_identity", "prepare"]
 
 Progress = Callable[[int, int | None], None]
 
 _ANSWER = 64  # tokens that an encoder–decoder generates if no target is given
-
-
-@dataclass(frozen=True, eq=False)
-class LookResult:
-    """The result of look(): the record of a text, the heads and the row that figures show, and notes."""
-
-    record: Record
-    highlight: Focus
-    model: str
-    warning: str | None = None
-
-    def _repr_html_(self) -> str:
-        """Return the HTML that a notebook displays, of at most 300 kB."""
-        return record_html(self.record, self.highlight)
 
 
 @dataclass(frozen=True, eq=False)
