@@ -6,6 +6,7 @@ Unknown tokens are named by position. Rows that the model has generated are told
 import html
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -74,7 +75,7 @@ def _tokens(record: Record, stream: str, count: int, batch_index: int) -> tuple[
 
 def _shown(token: Token) -> Token:
     text = visible(token.text)
-    return token if text == token.text else Token(text, token.special, token.word, token.space)
+    return token if text == token.text else replace(token, text=text)
 
 
 def query_labels(record: Record, layer: Layer, batch_index: int) -> tuple[Token, ...]:
