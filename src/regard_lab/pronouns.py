@@ -16,9 +16,9 @@ from regard.heads.scores import head_number
 from regard.hub import Loaded
 from regard.interpret.ablate_heads import ablate_heads, head_outputs
 from regard.interpret.look import prepare
-from regard.interpret.word_pairs import occurrences, score_heads_for_pairs
+from regard.interpret.word_pairs import score_heads_for_pairs
 from regard.record.minimal_pair import HeadFlips
-from regard.record.tokens import words_of
+from regard.record.places import find_places
 
 __all__ = ["Looks", "effect_on_completion", "effect_on_word", "looks"]
 
@@ -71,7 +71,7 @@ def effect_on_word(
     time.
     """
     prepared = prepare(sentence, model=model)
-    places = [place for one in occurrences(words_of(prepared.tokens["text"][0]), word) for place in one]
+    places = [at for place in find_places(prepared.tokens["text"][0], word) for at in place.positions]
 
     def states() -> Float[Tensor, "places width"]:
         with torch.inference_mode():

@@ -13,8 +13,7 @@ from regard.hub import Loaded
 from regard.interpret.head_loss import head_loss
 from regard.interpret.head_scores import Probe, default_texts, head_scores, repeated_tokens, text_scores, watched
 from regard.interpret.look import prepare
-from regard.interpret.word_pairs import occurrences, pair_of, score_heads_for_pairs
-from regard.record.tokens import Word
+from regard.interpret.word_pairs import pair_of, score_heads_for_pairs
 from sweeps import sweep
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed (the extra `models`)")
@@ -63,18 +62,22 @@ def eager(loaded: Loaded, ids: torch.Tensor) -> np.ndarray:
 def expected_of_text(p: np.ndarray, ids: list[int], *, causal: bool) -> dict[str, float]:
     """The scores of one head from its matrix, by their definitions."""
     n = len(ids)
-    rows = [i for i in range(n) if ids[i] not in (2, 3) and not (causal and i == 0)]
+    special = [j for j in range(n) if ids[j] in (2, 3)]
+    rows = [i for i in range(n) if i not in special and not (causal and i == 0)]
+    text = [i for i in range(n) if i not in special]
     separators = [j for j in range(n) if WORDS[ids[j]] in ("[SEP]", ".", ",")]
 
     def mean(values: list[float]) -> float:
         return sum(values) / len(values) if values else math.nan
 
     return {
-        "previous": mean([p[i, i - 1] for i in rows if i > 0]),
-        "next": math.nan if causal else mean([p[i, i + 1] for i in rows if i + 1 < n]),
+        "previous": mean([p[i, i - 1] for i in rows if i - 1 in text]),
+        "next": math.nan if causal else mean([p[i, i + 1] for i in rows if i + 1 in text]),
         "self": mean([p[i, i] for i in rows]),
         "separators": mean([sum(p[i, j] for j in separators) for i in rows]),
-        "first": mean([p[i, 0] for i in range(n)]),
+        "first": mean([p[i, text[0]] for i in text]),
+        "special_tokens": mean([sum(p[i, j] for j in special) for i in rows]) if special else math.nan,
+        "sink": mean([p[i, 0] for i in range(n)]),
         "entropy": mean([-sum(x * math.log(x) for x in p[i] if x > 0) for i in rows]),
         "distance": mean([sum(p[i, j] * abs(i - j) for j in range(n)) for i in rows]),
         "confidence": mean([max(p[i]) for i in rows]),
@@ -103,11 +106,12 @@ def test_scores_of_several_texts_are_means_over_the_rows_of_all(loaded: Loaded) 
         ids = loaded.tokenizer(text)["input_ids"]
         weights = eager(loaded, torch.tensor([ids]))
         rows = [i for i in range(len(ids)) if ids[i] not in (2, 3) and not (loaded.kind == "decoder" and i == 0)]
+        text = [i for i in range(len(ids)) if ids[i] not in (2, 3)]
         found = {
-            "first": weights[:, 0, :, :, 0],
+            "sink": weights[:, 0, :, :, 0],
             "self": weights[:, 0][:, :, rows, rows],
             "confidence": weights[:, 0].max(-1)[..., rows],
-            "previous": np.stack([weights[:, 0, :, i, i - 1] for i in rows if i > 0], -1),
+            "previous": np.stack([weights[:, 0, :, i, i - 1] for i in rows if i - 1 in text], -1),
         }
         for name, of_rows in found.items():
             sums[name] = sums.get(name, 0) + of_rows.sum(-1)
@@ -202,23 +206,6 @@ def test_a_pair_is_two_different_words() -> None:
     for case in sweep(["it", "it>", ">", "a>b>c", "It>it"]):
         with case as text, pytest.raises(InputError, match="a pair must be two"):
             pair_of(text)
-
-
-def test_a_word_is_found_whole_and_chinese_within_a_piece() -> None:
-    words = [Word("[it]", (0,), special=True), Word("with", (1,)), Word("IT", (2, 3)), Word("因為它", (4,))]
-    assert occurrences(words, "it") == [(2, 3)]
-    assert occurrences(words, "它") == [(4,)]
-    chinese = [Word(one, (at,)) for at, one in enumerate(["老", "鼠", "老", "老鼠", "鼠"])]
-    assert occurrences(chinese, "老鼠") == [(0, 1), (3,)]
-    assert occurrences(chinese, "貓") == []
-
-
-def test_white_space_in_what_is_searched_for_counts() -> None:
-    apart = [Word(text, (at,)) for at, text in enumerate(["Come", "in", "to", "New", "York", "well", "-", "known"])]
-    assert occurrences(apart, "into") == []
-    assert occurrences(apart, "new  york") == [(3, 4)]
-    assert occurrences(apart, "NewYork") == []
-    assert occurrences(apart, "well-known") == [(5, 6, 7)]
 
 
 def test_a_head_that_is_not_there_is_refused_before_the_model_runs(loaded) -> None:

@@ -58,3 +58,26 @@ def test_chosen_heads_alone_are_ranked() -> None:
         seen, true = seen_and_true(keep, heads=["0.1"])
         (found,) = seen.rank_heads("w5", "w300")
         assert (found.head, found.weight) == (1, pytest.approx(true[1, 5, 300], rel=1e-5))
+
+
+TWICE = "the cat sat on the mat and the other cat slept"
+
+
+def test_a_word_that_stands_twice_is_named_by_its_number_and_said_to_stand_twice() -> None:
+    loaded = regard.load_model("minilm")
+    ids = loaded.tokenizer(TWICE, return_tensors="pt")
+    with torch.no_grad(), regard.watch(loaded.model, tokenizer=loaded.tokenizer) as seen:
+        loaded.model(**ids)
+    loaded.model.set_attn_implementation("eager")
+    with torch.no_grad():
+        eager = torch.stack(loaded.model(**ids, output_attentions=True).attentions)[:, 0]
+    words = ["[CLS]", *TWICE.split(), "[SEP]"]
+    first, second = (at for at, word in enumerate(words) if word == "cat")
+    names = {"cat": first, ("cat", 1): first, "cat#2": second, ("cat", -1): second, second: second, "11": second}
+    for name, key in names.items():
+        found = seen.rank_heads("slept", name)
+        assert found[0].weight == pytest.approx(float(eager[..., words.index("slept"), key].max()), abs=1e-6)
+        assert found.key.positions == (key,)
+        assert seen.place(name).positions == (key,)
+    assert "cat occurs 2 times" in seen.rank_heads("slept", "cat").note
+    assert seen.rank_heads("slept", "mat").note == ""

@@ -210,9 +210,9 @@ def test_words_rank_the_heads_of_the_text_and_of_no_tower(tokenizer: Any) -> Non
         np.testing.assert_allclose(found, expected.numpy(), atol=1e-6)
     patches = seen.rank_heads("(3,1)", "cls")
     assert {one.stream for one in patches} == {"image"}
-    with pytest.raises(InputError, match=r"`rank_heads` needs words of the text, got 'w9'$"):
+    with pytest.raises(InputError, match=r"`query_token` must be a word of the text \(\(0,0\) .*got 'w9'$"):
         seen.rank_heads("w9", "cls", stream="image")
-    with pytest.raises(InputError, match=r"`rank_heads` needs words of the text, got 'nowhere'$"):
+    with pytest.raises(InputError, match=r"`query_token` must be a word of the text \(w.*got 'nowhere'"):
         seen.rank_heads("nowhere", "w6")
 
 

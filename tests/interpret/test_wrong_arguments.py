@@ -116,7 +116,10 @@ OTHERS: list[Callable[[Observation, Path], Any]] = [
     lambda seen, path: seen.stream("text", 5),
     lambda seen, path: seen.stream("target", "x"),
     lambda seen, path: seen.rank_heads("nowhere", "w1"),
-    lambda seen, path: seen.rank_heads(3, "w1"),
+    lambda seen, path: seen.rank_heads(3.5, "w1"),
+    lambda seen, path: seen.rank_heads(99, "w1"),
+    lambda seen, path: seen.rank_heads(("w1", 9), "w1"),
+    lambda seen, path: seen.place("nowhere"),
     lambda seen, path: seen.rank_heads("w1", None),
     lambda seen, path: seen.rank_heads("w1", "w2", stream="nothing"),
     lambda seen, path: seen.rank_heads("w1", "w2", batch_index=4),
@@ -140,7 +143,7 @@ OTHERS: list[Callable[[Observation, Path], Any]] = [
     lambda seen, path: seen.export(path, "map"),
     lambda seen, path: seen.to_html(path / "no" / "it.html"),
     lambda seen, path: seen.to_html(path / "it.html", token="nowhere"),
-    lambda seen, path: seen.to_html(path / "it.html", token=3),
+    lambda seen, path: seen.to_html(path / "it.html", token=3.5),
     lambda seen, path: seen.save(path / "no" / "it.atlas"),
 ]
 

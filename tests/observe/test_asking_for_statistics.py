@@ -351,7 +351,7 @@ def test_rollout_goes_through_layers_that_are_not_watched():
 
 
 def test_rollout_minds_max_bytes():
-    with pytest.raises(regard.ObservationError, match=r"576 B more at this call are beyond its limit of 100 B"):
+    with pytest.raises(regard.ObservationError, match=r"324 B more at this call are beyond its limit of 100 B"):
         watched(Model(), randn(1, 2, 9, 4), statistics=[Rollout(query=1, max_bytes=100)])
 
 

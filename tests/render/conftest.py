@@ -10,7 +10,7 @@ import pytest
 from regard.record.highlight import Focus, Look
 from regard.record.minimal_pair import MinimalPair, choose_pair
 from regard.record.records import Layer, Record
-from regard.record.tokens import Token, find_word, words_of
+from regard.record.tokens import Token, words_of
 
 
 class Case(NamedTuple):
@@ -104,10 +104,10 @@ def make_record(
 def make_focus(record: Record, word: str, heads: list[tuple[int, int, str]]) -> Focus:
     seen = record.layers[heads[0][0]]
     queries, keys = record.words(seen.query_tokens), record.words(seen.key_tokens)
-    at = find_word(queries, word)
+    at = [one.text for one in queries].index(word)
     looks = []
     for layer, head, target in heads:
-        to = find_word(keys, target)
+        to = [one.text for one in keys].index(target)
         looks.append(Look(layer, head, to, float(record.word_weight(layer, queries[at], keys[to])[head])))
     return Focus(queries, keys, at, tuple(looks))
 

@@ -12,12 +12,15 @@ import torch
 
 import regard
 from chromium import chromium, needs_chromium, rest, view, visit
+from named_places import PLACES
 from regard.nn import MultiHeadAttention
 from regard.record.highlight import Focus
+from regard.record.places import find_place
 from regard.record.tokens import Word
 from regard.record.word_looks import Look
-from regard.render.page import write_page
-from render.conftest import Case, head_weights, make_layer
+from regard.render.page import client_text, write_page
+from regard.render.page.record_data import tokens_json
+from render.conftest import Case, head_weights, make_layer, make_record
 
 pytestmark = [pytest.mark.browser, needs_chromium]
 
@@ -397,3 +400,23 @@ def test_a_row_that_was_not_recorded_is_named_instead_of_a_list_of_its_keys(open
         settled(tab, lambda: visit(tab, "query=2", "query=1"))
         assert "was not recorded" in hint.inner_text()
         assert not shown(tab)
+
+
+def test_the_search_finds_first_what_a_name_means_in_python(browser) -> None:
+    asked, expected = [], []
+    for tokens, name, *_ in PLACES:
+        if isinstance(name, tuple):
+            name = f"{name[0]}#{name[1]}"
+        if isinstance(name, str):
+            record = make_record({"text": tuple(tokens)}, {}, layers=1, heads=1)
+            asked.append([tokens_json(record, record.layers[0], 0)["queries"], name])
+            expected.append(list(find_place(tokens, name).positions))
+    tab = browser.new_page()
+    tab.goto("about:blank")
+    client = client_text("places.js").replace("export const", "const")
+    found = tab.evaluate(
+        f"(asked) => {{ {client}\n return asked.map((one) => findPlaces(...one)[0] ?? null); }}", asked
+    )
+    tab.close()
+    wrong = [(one[1], got, right) for one, got, right in zip(asked, found, expected, strict=True) if got != right]
+    assert not wrong

@@ -22,7 +22,7 @@ def test_rows_of_queries_that_were_not_chosen_do_not_count(queries) -> None:
     rows = weights[0, 1].double().numpy()[list(queries or range(6))]
     places = range(6) if queries is None else queries
     distance = [sum(row[j] * abs(i - j) for j in range(6)) for i, row in zip(places, rows, strict=True)]
-    found = statistic_means(seen.layer(0), 1, 0)
+    found = statistic_means(seen.record, seen.layer(0), 1, 0)
     np.testing.assert_allclose(found["distance"], np.mean(distance), rtol=1e-5)
     np.testing.assert_allclose(found["confidence"], rows.max(1).mean(), rtol=1e-5)
     for per_key in ("sink", "value_norm"):  # has a number for each key, whatever queries were chosen

@@ -20,8 +20,8 @@ __all__ = ["Files", "Replace", "heads"]
 _HEAD = re.compile(r"(\d+)\.(\d+)")
 # "best", then the rules and measures of regard.heads.scores, whose import takes NumPy's time.
 _SORTS = (
-    *("best", "previous", "next", "self", "duplicate_token", "induction", "first", "separators"),
-    *("entropy", "distance", "confidence"),
+    *("best", "previous", "next", "self", "duplicate_token", "induction", "first", "special_tokens", "separators"),
+    *("entropy", "distance", "confidence", "sink"),
 )
 _JOBS = ("sources", "retrieval", "induction", "previous", "alignment", "sink", "local")  # those of regard.heads.jobs
 _TOP = 10

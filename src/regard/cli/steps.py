@@ -51,7 +51,8 @@ def steps(
     layer: Annotated[int | None, typer.Option(help="Its layer, counted from 0.")] = None,
     head: Annotated[int | None, typer.Option(help="The layer's head, counted from 0.")] = None,
     token: Annotated[
-        str | None, typer.Option(help="The token worked out in scalars: a word, or its number, counted from 1.")
+        str | None,
+        typer.Option(help="The token worked out in scalars: a word, such as it or it#2, or a number from 1."),
     ] = None,
     lang: Annotated[Literal["en", "zh"], typer.Option(help="Language of the page.")] = "en",
 ) -> None:
@@ -65,14 +66,15 @@ def steps(
         raise InputError(
             "`--x`, `--w`, `--tokens` are for your own numbers: leave out TEXT, `--model`, `--layer`, `--head`"
         )
-    from regard.record.tokens import Token, token_row
+    from regard.record.places import find_place
+    from regard.record.tokens import Token
     from regard.render.steps import Steps
 
     if real:
         page = _head(text, MODEL if model is None else model, (layer, head, token), lang)
     else:
         worked = _own(x, w, tokens) if own else example()
-        row = 0 if token is None else token_row([Token(name) for name in worked.query_tokens], token).row
+        row = 0 if token is None else find_place([Token(name) for name in worked.query_tokens], token).first
         page = Steps(worked, row, lang)
     TextConsole().print(page)
 
@@ -157,10 +159,9 @@ def _head(
 
     layer, head, token = capture.choose(model, text, layer=chosen[0], head=chosen[1], token=chosen[2])
     found = capture.head_steps(capture.capture_head(model, text, layer, head), token)
-    note = wording(lang).pieces.format(word=clip(found.token.word, 24), count=found.token.pieces)
-    return Steps(
-        found.worked, found.row, lang, model=model, layer=layer, head=head, note=note if found.token.pieces > 1 else ""
-    )
+    pieces = len(found.token.positions)
+    note = wording(lang).pieces.format(word=clip(found.token.text, 24), count=pieces)
+    return Steps(found.worked, found.row, lang, model=model, layer=layer, head=head, note=note if pieces > 1 else "")
 
 
 def steps_command(record: "Record", focus: "Focus", model: str, text: str) -> tuple[str, ...]:
@@ -180,7 +181,7 @@ def steps_command(record: "Record", focus: "Focus", model: str, text: str) -> tu
 
 def _token_option(record: "Record", focus: "Focus") -> str | None:
     """The word where that says which token is meant, else the number of its first piece."""
-    from regard.record.tokens import token_row
+    from regard.record.places import find_place
 
     if len(record.tokens) != 1:
         return None
@@ -190,7 +191,7 @@ def _token_option(record: "Record", focus: "Focus") -> str | None:
     number = str(word.pieces[0] + 1)
     for name in (word.text, number) if alone and len(word.pieces) == 1 else (number,):
         try:
-            if not name.startswith("-") and token_row(tokens, name).row == word.pieces[0]:
+            if not name.startswith("-") and find_place(tokens, name).positions == word.pieces[:1]:
                 return name
         except InputError:
             continue

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from regard.errors import InputError
 from regard.heads.patterns import HEAD_SINK, MOST
-from regard.heads.scores import RULES, HeadTest
+from regard.heads.scores import MEASURES, RULES, HeadTest
 
 __all__ = ["JOBS", "LOCAL_WINDOW", "HeadJob", "check_job"]
 
@@ -65,7 +65,7 @@ JOBS: Mapping[str, HeadJob] = {
         ("encoder-decoder",),
         "it is cross-attention from a target to a source, which only an encoder–decoder has",
     ),
-    "sink": HeadJob(RULES["first"], HEAD_SINK, _TEXT, _ONE_TEXT),
+    "sink": HeadJob(MEASURES["sink"], HEAD_SINK, _TEXT, _ONE_TEXT),
     "local": HeadJob(
         HeadTest(
             "local",

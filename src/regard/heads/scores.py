@@ -9,7 +9,7 @@ import numpy.typing as npt
 from regard.errors import InputError
 from regard.heads.patterns import HEAD_SINK, MOST
 
-__all__ = ["MEASURES", "RULES", "HeadScores", "HeadTest", "PerHead", "head_number", "ranked"]
+__all__ = ["MEASURES", "RESTS", "RULES", "HeadScores", "HeadTest", "PerHead", "head_number", "ranked"]
 
 PerHead = npt.NDArray[np.float64]  # (layers, heads), NaN if a head does not exist or a test does not apply
 
@@ -47,8 +47,9 @@ RULES: Mapping[str, HeadTest] = {
         "random tokens twice: mean over the second copy of p(i, behind the earlier same token)",
         "Olsson et al. 2022, arXiv:2209.11895",
     ),
-    "first": HeadTest(
-        "first token (sink)", "frst", "F", "sum over rows of p(i, 0) / rows", "Gu et al. 2024, arXiv:2410.10781"
+    "first": HeadTest("first token", "frst", "F", "mean over rows of p(i, first token of the text)", _CLARK),
+    "special_tokens": HeadTest(
+        "special tokens", "spec", "C", "mean over rows of the mass on special tokens, [CLS] and BOS among them", _CLARK
     ),
     "separators": HeadTest("separators", "sepa", "S", "mean over rows of the mass on ends, stops and commas", _CLARK),
 }
@@ -58,14 +59,25 @@ MEASURES: Mapping[str, HeadTest] = {
         "distance (tokens)", "dist", "", "mean over rows of sum p |i-j|", "Dosovitskiy et al. 2021, arXiv:2010.11929"
     ),
     "confidence": HeadTest("confidence", "conf", "", "mean over rows of max p", _VOITA),
+    "sink": HeadTest(
+        "first position (sink)",
+        "sink",
+        "",
+        "sum over all rows of p(i, 0) / rows, where 0 is [CLS] or BOS if there is one",
+        "Gu et al. 2024, arXiv:2410.10781",
+    ),
 }
+
+
+RESTS = ("first", "special_tokens")  # where heads rest that find nothing else
 
 
 @dataclass(frozen=True, eq=False)
 class HeadScores:
     """The scores of every head, by the names of `RULES` and `MEASURES`, as arrays of shape (layers, heads).
 
-    NaN marks a test that does not apply: the next token in a causal model, or a test that was not run. `tokens` is the
+    NaN marks a test that does not apply: the next token in a causal model, special tokens in a text that has none, or a
+    test that was not run. `tokens` is the
     number of the text's tokens; `probe` describes the random tokens, "" for none.
     """
 
@@ -107,10 +119,11 @@ class HeadScores:
     def rule(self, layer: int, head: int) -> str:
         """Return the rule with more than half of a head's weight, the largest if there are several, or "none".
 
-        The first token has the lowest priority, because heads attend to it if they find nothing else.
+        The first token and special ones have the lowest priority, because heads attend to them if they find nothing
+        else.
         """
         shares = {name: share for name, share in self._shares(layer, head).items() if share > MOST}
-        return max(shares, key=lambda name: (name != "first", shares[name]), default="none")
+        return max(shares, key=lambda name: (name not in RESTS, shares[name]), default="none")
 
     def _shares(self, layer: int, head: int) -> dict[str, float]:
         return {name: float(np.nan_to_num(self.scores[name][layer, head], nan=-1.0)) for name in self.rules}
@@ -122,8 +135,8 @@ class HeadScores:
 
     @property
     def sink_rate(self) -> float:
-        """The share of heads that give the first token more than 0.3 of their weight on average (Gu 2024)."""
-        return float((self.scores["first"][self.there] > HEAD_SINK).mean())
+        """The share of heads that give the first position more than 0.3 of their weight on average (Gu 2024)."""
+        return float((self.scores["sink"][self.there] > HEAD_SINK).mean())
 
     def top(self, name: str, count: int | None = None) -> list[tuple[int, int, float]]:
         """Return (layer, head, score) sorted by one score, the largest first. `name` may also be "best"."""

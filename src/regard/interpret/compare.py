@@ -30,6 +30,7 @@ from regard.interpret.look import prepare
 from regard.interpret.model_loading import advice
 from regard.record.layers import several_streams
 from regard.record.minimal_pair import MinimalPair, choose_pair
+from regard.record.places import Name
 from regard.record.records import Record
 from regard.render.pair_page import pair_card
 
@@ -61,7 +62,7 @@ def compare_looks(
     b: str,
     *,
     model: str | Loaded | None = None,
-    token: str | None = None,
+    token: Name | None = None,
     layer: int | None = None,
     head: int | None = None,
     words: tuple[str, str] | None = None,

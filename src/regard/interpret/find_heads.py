@@ -218,7 +218,7 @@ def _on_texts(job: str, loaded: Loaded) -> PerHead:
     if job == "local":
         return _local(loaded)
     records = [watched(prepare(text, model=loaded)) for text in default_texts(loaded)]
-    return text_scores(*records)["first" if job == "sink" else job]
+    return text_scores(*records)[job]
 
 
 def _local(loaded: Loaded) -> PerHead:

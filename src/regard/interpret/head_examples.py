@@ -22,7 +22,7 @@ from regard.hub import Loaded
 from regard.interpret.head_scores import Probe, plain_tokens, repeated_tokens, tokens_around
 from regard.interpret.look import prepare
 from regard.interpret.model_loading import positions
-from regard.interpret.word_pairs import occurrences
+from regard.record.places import find_places
 from regard.record.tokenizer_adapter import adapt
 from regard.record.tokens import words_of
 from regard.record.tokens_from_tokenizer import unknown_share
@@ -318,17 +318,17 @@ def _of_pairs(
 ) -> list[HeadExample]:
     """Return an example for each pair of words: the row that predicts the target's word, and its source word."""
     prepared = prepare(source, model=loaded, target=target)
-    sources = words_of(prepared.tokens["source"][0])
-    targets = words_of(prepared.tokens["target"][0])
+    read, written = (prepared.tokens[name][0] for name in ("source", "target"))
+    sources = words_of(read)
     found = []
     for from_word, to_word in pairs:
-        right, rows = occurrences(sources, from_word), occurrences(targets, to_word)
+        right, rows = find_places(read, from_word), find_places(written, to_word)
         if len(right) != 1 or len(rows) != 1:
             raise InputError(f"each word of `pairs` must stand once in its sentence, got {from_word!r} and {to_word!r}")
-        others = [word.pieces for word in sources if not word.special and word.pieces != right[0]]
+        others = [word.pieces for word in sources if not word.special and word.pieces != right[0].positions]
         # A token is predicted in the row before it; tokens of the decoder begin with its start token.
-        row = rows[0][0] - 1
+        row = rows[0].first - 1
         if row < 0:
             raise InputError(f"{to_word!r} is the start of the target, which nothing predicts")
-        found.append(_chosen(right[0], others, draw, row, prepared.inputs, "its source needs 4 words"))
+        found.append(_chosen(right[0].positions, others, draw, row, prepared.inputs, "its source needs 4 words"))
     return found

@@ -15,7 +15,6 @@ from jaxtyping import Int
 from torch import Tensor
 
 from regard.errors import InputError, ObservationError
-from regard.heads.patterns import is_causal
 from regard.heads.scores import HeadScores, PerHead
 from regard.hub import Loaded
 from regard.interpret.look import Prepared, prepare
@@ -26,6 +25,8 @@ from regard.observe.statistics import Confidence, Distance, Mass, Sink, of_weigh
 from regard.observe.statistics.base import Statistic
 from regard.record.records import Layer, Record
 from regard.record.tokenizer_adapter import adapt
+from regard.record.visible import Visible, is_causal, padding_of
+from regard.record.weights_on import weights_on
 
 __all__ = [
     "CHINESE",
@@ -129,6 +130,8 @@ CHINESE = (
     "老人賣了他的船，買了一條小一點的，從來沒有告訴別人為什麼。貓追老鼠，因為它餓了。"
 )
 Progress = Callable[[str], None]
+_OF_TOKENS = ("first", "special_tokens", "separators")
+_OF_ROWS = ("previous", "next", "self", "separators", "first", "special_tokens", "entropy", "distance", "confidence")
 _STATISTICS: Mapping[str, Callable[[], Statistic]] = {
     **{name: lambda name=name: Mass(name) for name in ("previous", "next", "self")},  # type: ignore[misc]
     "distance": Distance,
@@ -147,9 +150,11 @@ def head_scores(
     """Score every head of a model by the tests of the literature.
 
     There are two kinds of scores. The first kind is computed on a text, as means over the rows of a head: the weight on
-    the previous, the next and the own position, on separators and on the first token, and the entropy, the distance and
-    the largest weight of a row. The rows of special tokens are left out. For a causal model the first row is left out
-    too, because it sees only itself. For the weight on the first token all rows count, as in Gu et al. 2024.
+    the previous, the next and the own position, on separators, on the first token and on special ones, and the entropy,
+    the distance and the largest weight of a row. The rows of special tokens are left out, and a special token is no
+    previous, next or first one (`regard.record.visible`). For a causal model the first row is left out too, because it
+    sees only itself, but not for the first token. For the weight on the first position (sink) all rows count, as in Gu
+    et al. 2024.
 
     The second kind is computed on random tokens that are repeated once, as a mean over the rows of the second copy: the
     weight on the same token in the first copy, and on the token after it (induction). `RULES` and `MEASURES` of
@@ -203,7 +208,7 @@ def default_texts(loaded: Loaded) -> tuple[str, ...]:
 
 def watched(prepared: Prepared, keep: Keep = "maps") -> Record:
     """Run the model once on a prepared text, and return the record with every statistic of a text."""
-    asked: list[str | Statistic] = [*(make() for make in _STATISTICS.values()), "separators"]
+    asked: list[str | Statistic] = [*(make() for make in _STATISTICS.values()), *_OF_TOKENS]
     loaded = prepared.loaded
     with watch(loaded.model, keep=keep, tokenizer=loaded.tokenizer, statistics=asked) as seen:
         prepared.run()
@@ -216,27 +221,27 @@ def text_scores(*records: Record) -> dict[str, PerHead]:
 
 
 def text_rows(record: Record) -> dict[str, PerHead]:
-    """Return each score of each row that counts, of shape (layers, heads, rows). Of the weight on the first token only
-    the mean over the recorded rows is known: it is taken for each of them, so that it counts by its rows beside other
-    texts.
+    """Return each score of each row that counts, of shape (layers, heads, rows). Of a sink only the mean over the
+    recorded rows is known: it is taken for each of them, so that it counts by its rows beside other texts.
     """
     if any(layer.kind == "cross" for layer in record.layers):
         raise InputError("heads are scored by their self-attention, and this record has cross-attention: leave it")
-    layers, queries = record.layers, record.layers[0].queries
-    special = _special(record, queries)
-    causal = all(map(is_causal, record.layers))
-    recorded = np.any([(layer.top_weights[0] > 0).any((0, 2)) for layer in layers], 0)
-    rows = [row for row in range(queries) if recorded[row] and not special[row] and (row > 0 or not causal)]
-    if not rows:
+    layers = record.layers
+    visible = Visible.of(record.tokens, layers[0])
+    hidden, padding = padding_of(layers[0], 0)
+    causal = all(map(is_causal, layers))
+    recorded = np.any([(layer.top_weights[0] > 0).any((0, 2)) for layer in layers], 0) & ~hidden
+    alone = np.arange(len(hidden)) == (int((~hidden).argmax()) if causal else -1)  # the row that sees only itself
+    if not (recorded & visible.queries & ~alone).any():
         raise InputError("the text has no row to score: write a sentence")
-    inside = {"previous": [row for row in rows if row > 0], "next": [row for row in rows if row + 1 < queries]}
     found: dict[str, PerHead] = {}
-    for name in ("previous", "next", "self", "separators", "entropy", "distance", "confidence"):
-        chosen = inside.get(name, rows)
-        found[name] = _stack([_of_rows(layer, name)[:, chosen] for layer in layers])
+    for name in _OF_ROWS:
+        rows = np.flatnonzero(recorded & visible.rows(name) & (~alone | (name == "first")))
+        found[name] = _stack([_of_rows(record, layer, name)[:, rows] for layer in layers])
     count = int(recorded.sum())  # the mean is over all queries, and those that were not recorded have no weight
-    first = _stack([_of_layer(layer, "sink")[0, :, :1] for layer in layers]) * (queries / count)
-    found["first"] = np.repeat(first, count, -1)
+    start = slice(int((~padding).argmax()), int((~padding).argmax()) + 1)
+    sink = _stack([_of_layer(layer, "sink")[0, :, start] for layer in layers]) * ((~hidden).sum() / count)
+    found["sink"] = np.repeat(sink, count, -1)
     if causal:  # a causal model cannot see the next token
         found["next"] = np.full_like(found["next"], np.nan)
     return {name: by_number(one, record) for name, one in found.items()}
@@ -277,16 +282,27 @@ def _mean(texts: Sequence[Mapping[str, PerHead]]) -> dict[str, PerHead]:
     return {name: one.mean(-1) if one.shape[-1] else np.full(one.shape[:2], np.nan) for name, one in joined.items()}
 
 
-def _special(record: Record, queries: int) -> list[bool]:
-    if not record.tokens:
-        return [False] * queries
-    return [token.special for token in record.stream(record.layers[0].query_tokens)[:queries]]
-
-
-def _of_rows(layer: Layer, name: str) -> npt.NDArray[np.float64]:
+def _of_rows(record: Record, layer: Layer, name: str) -> npt.NDArray[np.float64]:
     """Return one number per row, of shape (heads, queries)."""
+    if name in ("first", "special_tokens"):
+        return _of_columns(record, layer, name)
     found = layer.entropy if name == "entropy" else _of_layer(layer, name)
     return np.asarray(found[0], dtype=np.float64)
+
+
+def _of_columns(record: Record, layer: Layer, name: str) -> npt.NDArray[np.float64]:
+    """Return the weight of each row on the first token or on special ones (heads, queries), NaN where there is none."""
+    visible = Visible.of(record.tokens, layer)
+    if name == "first":
+        keys = [] if visible.first is None else [visible.first]
+    else:
+        keys = np.flatnonzero(visible.special).tolist()
+    if not keys:
+        return np.full((layer.heads, layer.queries), np.nan)
+    if name in layer.statistics:
+        return np.asarray(layer.statistics[name][0], dtype=np.float64)
+    weights = weights_on(layer, 0, range(layer.heads), range(layer.queries), keys)
+    return np.asarray(weights.sum(-1, dtype=np.float64))
 
 
 def _of_layer(layer: Layer, name: str) -> npt.NDArray[np.float64]:

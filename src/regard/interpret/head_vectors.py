@@ -14,7 +14,7 @@ from regard.observe.call_kinds import CallFromQK
 from regard.observe.intercept import Interception
 from regard.observe.sink import Sink
 from regard.observe.watched_call import WatchedCall
-from regard.record.tokens import TokenRow, token_row
+from regard.record.places import Name, Place, find_place
 
 __all__ = ["HeadSteps", "capture_head", "choose", "head_steps"]
 
@@ -95,12 +95,12 @@ class HeadSteps:
 
     worked: Worked
     row: int
-    token: TokenRow
+    token: Place
 
 
-def head_steps(captured: CapturedHead, token: str | None = None) -> HeadSteps:
-    """Compute the steps of a captured head for one token (see `token_row`), by default the last one that is not
-    special.
+def head_steps(captured: CapturedHead, token: Name | None = None) -> HeadSteps:
+    """Compute the steps of a captured head for one token (see `find_place`; of a word the first), by default the last
+    one that is not special.
 
     For a text of more than 512 tokens only that token's row is computed.
 
@@ -108,7 +108,9 @@ def head_steps(captured: CapturedHead, token: str | None = None) -> HeadSteps:
         InputError: the text has no such token.
     """
     tokens = captured.query_tokens or captured.tokens[-len(captured.queries) :]
-    found = token_row(tokens, token, first=captured.position(0))
+    if token is None:
+        token = max((row for row, one in enumerate(tokens) if not one.special), default=len(tokens) - 1)
+    found = find_place(tokens, token, first=captured.position(0))
     if len(captured.keys) > WHOLE:
-        return HeadSteps(work_captured(captured.row(found.row)), 0, found)
-    return HeadSteps(work_captured(captured), found.row, found)
+        return HeadSteps(work_captured(captured.row(found.first)), 0, found)
+    return HeadSteps(work_captured(captured), found.first, found)

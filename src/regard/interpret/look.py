@@ -18,6 +18,7 @@ from regard.checks import check_unicode
 from regard.errors import InputError
 from regard.files import check_writable
 from regard.hub import Loaded
+from regard.interpret.look_result import LookResult
 from regard.interpret.model_loading import advice, load_model, model_for, positions
 from regard.interpret.watch import watch
 from regard.observe.recorder import OnLayerEnd
@@ -25,32 +26,18 @@ from regard.observe.requested_statistics import Keep
 from regard.observe.selection import Heads, Keys, Queries
 from regard.problem import DEFAULT_MAX_BYTES
 from regard.record.atlas import read_atlas, save_atlas
-from regard.record.highlight import Focus, choose_focus
-from regard.record.records import Layer, Record
+from regard.record.highlight import choose_focus
+from regard.record.places import Name, find_place
+from regard.record.records import Layer
 from regard.record.tokenizer_adapter import adapt
-from regard.record.tokens import Token, is_word, token_row
+from regard.record.tokens import Token, is_word
 from regard.record.tokens_from_tokenizer import text_between, tokens_of
-from regard.render.notebook import record_html
 
 __all__ = ["LookResult", "Prepared", "look", "model_identity", "prepare"]
 
 Progress = Callable[[int, int | None], None]
 
 _ANSWER = 64  # tokens that an encoder–decoder generates if no target is given
-
-
-@dataclass(frozen=True, eq=False)
-class LookResult:
-    """The result of look(): the record of a text, the heads and the row that figures show, and notes."""
-
-    record: Record
-    highlight: Focus
-    model: str
-    warning: str | None = None
-
-    def _repr_html_(self) -> str:
-        """Return the HTML that a notebook displays, of at most 300 kB."""
-        return record_html(self.record, self.highlight)
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +76,7 @@ def look(
     text: str,
     *,
     model: str | Loaded | None = None,
-    token: str | None = None,
+    token: Name | None = None,
     layer: int | None = None,
     head: int | None = None,
     target: str | None = None,
@@ -111,8 +98,10 @@ def look(
         text: The text; the source of an encoder–decoder.
         model: A bundled model, a Hugging Face folder or id, or a loaded model; by default it is chosen by the text's
             language.
-        token: The word whose row is shown; by default a pronoun with a large weight on one word, else the word with the
-            largest weight on one content word. `compare_looks` compares two texts.
+        token: The word whose row is shown, or another place (see `find_place`): "it", the second one "it#2", the
+            number of a token counted from 1 ("7"), an index counted from 0 (6). By default a pronoun with a large
+            weight on one word, else the word with the largest weight on one content word. `compare_looks` compares two
+            texts.
         layer: The layer of the first head shown, counted from 0.
         head: The first head shown, counted from 0 within its layer.
         target: The target text of an encoder–decoder; by default the text that it generates greedily.
@@ -195,7 +184,7 @@ def _count(loaded: Loaded) -> int | None:
 
 
 def _check_wanted(
-    prepared: Prepared, token: str | None, layer: int | None, head: int | None, count: int | None
+    prepared: Prepared, token: Name | None, layer: int | None, head: int | None, count: int | None
 ) -> None:
     """Refuse a word, layer or head that does not exist, before the model runs and an atlas is written."""
     if head is not None and layer is None:
@@ -205,7 +194,7 @@ def _check_wanted(
     if token is not None and (
         "text" in prepared.tokens or layer is None
     ):  # otherwise the layer determines which text is meant
-        token_row(prepared.tokens["text" if "text" in prepared.tokens else "target"][0], token)
+        find_place(prepared.tokens["text" if "text" in prepared.tokens else "target"][0], token)
 
 
 def _check_layers(loaded: Loaded, layers: Sequence[int | str], count: int | None) -> None:

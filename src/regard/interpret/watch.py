@@ -38,7 +38,7 @@ from regard.tensors import without_autocast
 __all__ = ["check_tokens", "given_tokens", "read_attention", "watch"]
 
 
-PADDING = "[PAD]"  # what positions without a name are called
+_PADDING = "[PAD]"  # what positions without a name are called
 
 
 def check_tokens(tokens: Any) -> None:
@@ -79,11 +79,11 @@ def _sequences(names: Any) -> Sequence[Sequence[str | None]]:
     return names if len(names) and _is_list(names[0]) else (names,)
 
 
-def _numbered(tokens: Named) -> dict[str, list[list[str]]]:
-    """Return the names of each sequence of each stream, for statistics of tokens."""
+def _numbered(tokens: Named) -> dict[str, list[list[str | None]]]:
+    """Return the names of each sequence of each stream, for statistics of tokens: None for padding."""
     streams: Mapping[str, Any] = tokens if isinstance(tokens, Mapping) else {"text": tokens}
     return {
-        stream: [[text or PADDING for text in sequence] for sequence in _sequences(names)]
+        stream: [[text or None for text in sequence] for sequence in _sequences(names)]
         for stream, names in streams.items()
     }
 
@@ -125,7 +125,7 @@ def given_tokens(tokens: Named, record: Record) -> Streams:
         if own and all(one.queries < one.keys for one in own):
             continue  # its rows are those of the last positions, and would have other names
         named[stream] = tuple(
-            tuple(Token(text) if text else Token(PADDING, special=True) for text in sequence) for sequence in sequences
+            tuple(Token(text) if text else Token(_PADDING, special=True) for text in sequence) for sequence in sequences
         )
     return named
 
@@ -240,7 +240,8 @@ def watch(
         ObservationError: A part of the model is compiled, its compiled code reports no kernels or its graph breaks, no
             attention call was seen or one could not be recorded (`strict`), `max_bytes` is too small, a statistic
             cannot follow beam search or needs unknown data (tokens, values, gradients), or keep="qk" is used with
-            weights whose q and k are unknown, or with a score or normalizer that is not regard's own.
+            weights whose q and k are unknown, or with a score or normalizer that is not regard's own. What a statistic
+            over all layers cannot follow is raised last, when `seen` has everything else.
     """
     refuse_packages(model)
     if not isinstance(model, nn.Module):
@@ -279,7 +280,11 @@ def watch(
         if strict and recorder.missing:
             raise ObservationError(why_incomplete(model, recorder.missing))
         named = _with_tokens(records, model, heard, tokens, keep, interception.image_grids)
-        observation.records, observation.fallback_reasons = named, recorder.fallback_reasons
+        observation.records, observation.fallback_reasons = tuple(named.values()), recorder.fallback_reasons
+        finished = [recorder.with_shared(index, record) for index, record in named.items()]
+        observation.records = tuple(record for record, _ in finished)
+        if refusals := [one for _, some in finished for one in some]:
+            raise refusals[0]  # by now everything else is in the records
 
 
 def _with_tokens(
@@ -289,10 +294,10 @@ def _with_tokens(
     tokens: Named | None,
     keep: Keep,
     image_grids: Collection[tuple[int, int]],
-) -> tuple[Record, ...]:
-    """Return the records that have layers, with the model's name and their tokens."""
+) -> dict[int, Record]:
+    """Return the records that have layers, by the number of their pass, with the model's name and their tokens."""
     name = str(getattr(getattr(model, "config", None), "_name_or_path", "") or type(model).__name__)
-    seen = []
+    seen = {}
     for index, record in enumerate(records):
         if not record.layers:
             continue  # every pass was discarded
@@ -300,14 +305,11 @@ def _with_tokens(
         words |= {} if heard is None else heard.tokens(index, record)
         words |= {} if tokens is None else given_tokens(tokens, record)
         notes = {"keep": keep, **record.notes}
-        if (
-            unnamed := {}
-            if heard is None
-            else {stream: reason for stream, reason in heard.unnamed(index).items() if stream not in words}
-        ):
+        unnamed = {} if heard is None else heard.unnamed(index)
+        if unnamed := {stream: reason for stream, reason in unnamed.items() if stream not in words}:
             notes["unnamed"] = unnamed
-        seen.append(Record(record.layers, words, name, notes, record.missing))
-    return tuple(seen)
+        seen[index] = Record(record.layers, words, name, notes, record.missing)
+    return seen
 
 
 def read_attention(q: Tensor, k: Tensor, v: Tensor, *, backend: str = "auto", **asked: Any) -> WatchedCall:  # noqa: ARG001

@@ -1,6 +1,5 @@
 """score_heads_for_pairs(): find the heads that attend from one given word to another, over many sentences."""
 
-import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -14,11 +13,11 @@ from regard.hub import Loaded
 from regard.interpret.head_scores import by_number, read
 from regard.interpret.look import prepare
 from regard.interpret.watch import watch
+from regard.record.places import find_places
 from regard.record.records import Record
-from regard.record.subwords import is_cjk
-from regard.record.tokens import Word, words_of
+from regard.record.tokens import Token
 
-__all__ = ["occurrences", "pair_of", "score_heads_for_pairs"]
+__all__ = ["pair_of", "score_heads_for_pairs"]
 
 
 def score_heads_for_pairs(
@@ -62,13 +61,13 @@ def score_heads_for_pairs(
 def _take(line: str, found: Sequence["_Collected"], loaded: Loaded) -> bool:
     """Process one sentence for the pairs whose words it has, and return whether there is such a pair."""
     prepared = prepare(line, model=loaded)
-    words = words_of(prepared.tokens["text"][0])
-    wanted = [one for one in found if one.takes(words)]
+    tokens = prepared.tokens["text"][0]
+    wanted = [one for one in found if one.takes(tokens)]
     if wanted:
         with watch(loaded.model, keep="weights") as seen:
             prepared.run()
         for one in wanted:
-            one.add(seen.record, words)
+            one.add(seen.record, tokens)
     return bool(wanted)
 
 
@@ -86,44 +85,6 @@ def pair_of(text: str) -> tuple[str, str]:
     return parts[0], parts[1]
 
 
-def occurrences(words: Sequence[Word], wanted: str) -> list[tuple[int, ...]]:
-    """Return the pieces of each occurrence of a word: whole words, ignoring case, and several in a row for 老鼠.
-
-    A Chinese or Japanese word is also found inside a longer piece, such as 它 in 因為它. White space between two words
-    counts: "in to" differs from "into", and "New York" matches two words.
-
-    >>> occurrences([Word("It", (0,)), Word("with", (1,)), Word("it", (2, 3))], "it")
-    [(0,), (2, 3)]
-    >>> occurrences([Word("老", (1,)), Word("鼠", (2,)), Word("因為它", (3,))], "老鼠")
-    [(1, 2)]
-    """
-    folded, found, start = _spaced(*wanted.casefold().split()), [], 0
-    while start < len(words):
-        stop, text = start, ""
-        while stop < len(words) and not words[stop].special and len(text) < len(folded):
-            text = _spaced(text, words[stop].text.casefold())
-            stop += 1
-        within = is_cjk(folded[:1]) and folded in words[start].text.casefold() and not words[start].special
-        if text == folded and stop > start:
-            found.append(tuple(piece for word in words[start:stop] for piece in word.pieces))
-        elif within:
-            found.append(words[start].pieces)
-        start = stop if text == folded and stop > start else start + 1
-    return found
-
-
-def _spaced(*parts: str) -> str:
-    """Return the parts joined, with a space where letters would meet, since without one they would be a single word."""
-    text = ""
-    for part in parts:
-        text += (" " if _is_letter(text[-1:]) and _is_letter(part[:1]) else "") + part
-    return text
-
-
-def _is_letter(mark: str) -> bool:
-    return bool(mark) and unicodedata.category(mark)[0] in "LNM" and not is_cjk(mark)
-
-
 @dataclass(eq=False)
 class _Collected:
     """The results of one pair so far."""
@@ -135,15 +96,17 @@ class _Collected:
     missing: int = 0
     later: int = 0
 
-    def takes(self, words: Sequence[Word]) -> bool:
+    def takes(self, tokens: Sequence[Token]) -> bool:
         """Return whether a sentence has both words, and count it if not."""
-        both = bool(occurrences(words, self.source)) and bool(occurrences(words, self.target))
+        both = bool(find_places(tokens, self.source)) and bool(find_places(tokens, self.target))
         self.missing += not both
         return both
 
-    def add(self, record: Record, words: Sequence[Word]) -> None:
+    def add(self, record: Record, tokens: Sequence[Token]) -> None:
         """Add the weights of one sentence that has both words."""
-        sources, targets = occurrences(words, self.source), occurrences(words, self.target)
+        sources, targets = (
+            [place.positions for place in find_places(tokens, name)] for name in (self.source, self.target)
+        )
         causal, keys = all(map(is_causal, record.layers)), record.layers[0].keys
         if causal:
             sources = [one for one in sources if min(targets)[-1] < one[0]]

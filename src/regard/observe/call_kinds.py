@@ -8,11 +8,13 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Self
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from regard.masks.causal_and_window import band_of
 from regard.normalizers.softmax import Sums
 from regard.observe.watched_call import Rows, WatchedCall
 from regard.observe.weigh import hiding, plain_mode, weigh
@@ -22,6 +24,7 @@ from regard.problem import Problem
 from regard.torch_private import DisableTorchFunction
 
 _TOGETHER = 8  # heads of a long call
+_NOTHING_ELSE = dict.fromkeys(("marks", "v", "project", "output", "ids", "find_projection"))
 
 __all__ = ["CallFromQK", "CallFromWeights", "rows_of"]
 
@@ -41,6 +44,12 @@ class CallFromQK(WatchedCall):
         self.problem = hiding(self.problem.with_wide_parts().prepared())
         self.batch, self.heads = self.problem.batch, self.problem.heads
         self.queries, self.keys = self.problem.queries, self.problem.keys
+
+    @property
+    def may_hide_keys(self) -> bool:  # type: ignore[override]
+        """Whether there is a mask other than a band, in which each key is seen."""
+        mask = self.problem.mask
+        return mask is not None and band_of(mask.mask) is None
 
     @property
     def own(self) -> Problem:
@@ -83,6 +92,11 @@ class CallFromQK(WatchedCall):
         """Return its weights."""
         with DisableTorchFunction(), plain_mode(self.device):
             return CallFromWeights(self.every_weight(), shift=self.shift)
+
+    def copied(self) -> Self:
+        """Return the call with copies of q and k."""
+        k = self.problem.k.clone()
+        return self.having(problem=replace(self.problem, q=self.problem.q.clone(), k=k, v=k), **_NOTHING_ELSE)
 
     def every_weight(self) -> Float[Tensor, "batch heads queries keys"]:
         """Return all weights."""
@@ -203,6 +217,10 @@ class CallFromWeights(WatchedCall):
         wide = torch.promote_types(self.weights.dtype, torch.float32)
         with torch.no_grad():
             return CallFromWeights(self.weights.detach().to(wide, copy=True), shift=self.shift)
+
+    def copied(self) -> Self:
+        """Return the call with a copy of its weights."""
+        return self.having(weights=self.weights.detach().clone(), **_NOTHING_ELSE)
 
     def every_weight(self) -> Float[Tensor, "batch heads queries keys"]:
         """Return all weights."""

@@ -5,6 +5,7 @@ the same record. Such calls are recognized by the values of the keys alone, what
 """
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from regard.observe.cached_text import CrossKeys, SelfKeys, length_of
+from regard.observe.padding import SitePadding
 from regard.observe.requested_statistics import Asked
 from regard.observe.run_statistics import Folding
 from regard.observe.selection import QueriesChosen, in_place
@@ -36,6 +38,8 @@ class Site:
         *,
         watched: bool = True,
         listener: Listener | None = None,
+        peeks: bool = False,
+        padding: SitePadding | None = None,
         find_projection: Callable[[int], Tensor] | None = None,
         heads: tuple[int, ...] | None = None,
         queries: QueriesChosen | None = None,
@@ -51,7 +55,8 @@ class Site:
         self._start = 0  # the position of the first row
         self.watched = watched  # False if `layers=` excludes it: only its location and lengths are recorded
         self._folding = Folding(name, Asked().of_site({}) if statistics is None else statistics, shared)
-        self._hearing = None if listener is None else Hearing(place, listener)
+        self._hearing = None if listener is None else Hearing(place, listener, peeks=peeks)
+        self._padding = padding
         self._find_projection = find_projection
         self._heads, self._queries = heads, queries  # the chosen ones; None for all
         self._count = 0  # of all heads
@@ -100,6 +105,8 @@ class Site:
             self._folding.reorder(rows, self._extent)
         if self._hearing is not None:
             self._hearing.reorder(rows)
+        if self._padding is not None:
+            self._padding.reorder(rows)
         if not self._cross:
             self._keys.reorder(rows)
 
@@ -149,6 +156,9 @@ class Site:
         ids = None if heard is None or pooled else heard.hear(call, queries, self._filled, cross=self._cross)
         around = call.having(site=self.name, shift=shift, ids=ids, find_projection=self._find_projection)
         around = self._chosen(around, start)
+        padding = None
+        if self._padding is not None and not pooled and not self._beyond:
+            padding = self._padding.see(call, queries, keys, self._filled, shift, cross=self._cross)
         extent = Extent(
             *(call.batch, around.heads, queries, keys),
             dtype=dtype,
@@ -157,6 +167,7 @@ class Site:
             cross=self._cross or pooled,
             site=self.name,
             around=around,
+            padding=padding,
         )
         self._folding.fold(extent, start)
         self._extent = extent.alone
@@ -206,6 +217,7 @@ class Site:
         if not self.watched:
             return self._unwatched(self._extent)
         fields = self._folding.finish(self._extent)
+        padding = self._extent.padding
         if self._heads is not None:
             fields = in_place(fields, self._heads, self._count) | {"head_numbers": self._heads}
         return Layer(
@@ -213,8 +225,16 @@ class Site:
             kind="cross" if self._cross else "self",
             query_tokens="text",
             key_tokens="text",
+            query_padding=None if padding is None else padding.queries,
+            key_padding=None if padding is None else padding.keys,
             **fields,
         )
+
+    def with_shared(self, layer: Layer, statistic: Statistic) -> Layer:
+        """Return its layer with the results of a statistic that it shares with the other sites of its pass."""
+        assert self._extent is not None
+        found, axes = self._folding.finish_shared(statistic, self._extent)
+        return replace(layer, statistics={**layer.statistics, **found}, axes={**layer.axes, **axes})
 
     def _unwatched(self, extent: Extent) -> Layer:
         """Return a layer without data, which is needed for streams and numbers of the other layers."""

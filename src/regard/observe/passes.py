@@ -9,6 +9,7 @@ of an encoder and its decoder are one, unless several encoders wait for a decode
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from regard.errors import ObservationError
 from regard.observe.cached_text import reference_to
 from regard.observe.call_site import Site
+from regard.observe.run_statistics import cannot_reorder, reorder
 from regard.observe.running import Running
 from regard.observe.statistics import Statistic
 from regard.observe.streams import Place
@@ -66,6 +68,7 @@ class Forward:
     outermost: set[nn.Module] = field(default_factory=set)  # modules whose calls these runs are
     stacks: set[str] = field(default_factory=set)  # modules of layers that its sites are in
     cache: Callable[[], Any] = field(default_factory=lambda: reference_to(None))  # of its last run
+    refusal: Callable[[str], str] | None = None  # why a statistic of `across`, by its name, has no result
 
 
 @dataclass(eq=False)
@@ -222,6 +225,9 @@ class ForwardPasses:
         for one in self.now.sites.values():
             if isinstance(one, Site):
                 one.reorder(rows)
+        for statistic in self.now.across.values():
+            if not reorder(statistic, rows, rows.device):
+                self.now.refusal = partial(cannot_reorder, site=site.name or "this model")
         self._on_reorder(self.index, rows)
         return True
 
@@ -243,13 +249,16 @@ class ForwardPasses:
         self._now = forward
         if before is None or before is forward or not run.new_sites:
             return
-        if before.across:
-            raise ObservationError(
-                "a statistic over all layers, such as a rollout, does not know which pass "
-                f"{run.new_sites[0][0] or 'this model'} belongs to: watch each pass in a `with` block of its own"
-            )
+        before.refusal = forward.refusal = partial(_belongs_nowhere, site=run.new_sites[0][0] or "this model")
         forward.sites |= {key: before.sites.pop(key) for key in run.new_sites}
         before.runs.discard(run.number)
         forward.runs.add(run.number)
         if not before.sites:
             self.all.remove(before)
+
+
+def _belongs_nowhere(statistic: str, site: str) -> str:
+    return (
+        f"{statistic!r}, a statistic over all layers, does not know which pass {site} belongs to: watch each pass in a "
+        "`with` block of its own"
+    )

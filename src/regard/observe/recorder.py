@@ -2,18 +2,21 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from torch import Tensor, nn
 
-from regard.errors import ObservationError
+from regard.errors import ObservationError, RegardError
 from regard.observe.cached_text import drops_keys, length_of
 from regard.observe.call_site import Site
-from regard.observe.passes import FinishedSite, ForwardPasses, Key
+from regard.observe.enclosing import Enclosing
+from regard.observe.padding import HeardMasks, SitePadding
+from regard.observe.passes import FinishedSite, Forward, ForwardPasses, Key
 from regard.observe.requested_statistics import Asked, Keep
-from regard.observe.run_statistics import fold_together
+from regard.observe.run_statistics import conclude, fold_together
 from regard.observe.sink import Sink, entries
+from regard.observe.statistics import Statistic
 from regard.observe.statistics.value_norm import output_projection
 from regard.observe.streams import Places, name_streams
 from regard.observe.token_ids import Listener
@@ -60,13 +63,17 @@ class Recorder(Sink):
         self._asked = asked or Asked(keep, max_bytes=max_bytes)
         if on_layer_end is not None:
             self._asked.check_alone()
+        self.masks = HeardMasks(model)
         self._ids = listener
-        self._listener = listener if self._asked.needs("tokens") else None
+        self._peeks = not self._asked.needs("tokens")  # whether statistics do without ids, which one may use
+        self._listener = listener if not self._peeks or self._asked.may_use_tokens else None
         self._keep: Keep = keep
         self._max_bytes = self._left = max_bytes
         self._passes = ForwardPasses(self._asked.of_pass, self._reorder)
         self._withdrawn: set[Site | FinishedSite] = set()  # sites that are no attention between tokens
         self._turns, self._of_run = dict[str, int](), 0
+        self._enclosing = Enclosing() if self._asked.needs("layers") else None
+        self._every_layer: list[tuple[Layer, ...]] = []  # of each pass, with those that are not watched
         self._places = Places(model, self.learned.places)
 
     @property
@@ -113,6 +120,8 @@ class Recorder(Sink):
             site = self._new(key, call)
             self._passes.add(key, site)
         self._passes.ran(caller.run)
+        if self._enclosing is not None:
+            call = call.having(apart=self._enclosing.apart(self, call))
         if isinstance(site, Site):
             site = self._add_rows(site, call)
             self._passes.now.sites[key] = site
@@ -143,6 +152,7 @@ class Recorder(Sink):
 
     def _new(self, key: Key, call: WatchedCall) -> Site:
         """Return a new site of the forward pass."""
+        assert self.masks is not None
         forward, module = self._passes.now, self.module
         name = _named(key)
         place = self._places.of(key[0], self.entries())
@@ -159,6 +169,8 @@ class Recorder(Sink):
             drops_keys=drops_keys(cache, place.number),
             shared=forward.across.values(),
             listener=self._listener,
+            peeks=self._peeks,
+            padding=SitePadding(place, self.masks),
             find_projection=lambda width: output_projection(module, self._parent_of(module), width, name),
         )
 
@@ -188,7 +200,29 @@ class Recorder(Sink):
         seen = [[site for site in one.sites.values() if site not in self._withdrawn] for one in self._passes.all]
         for sites in seen:
             fold_together([one.waiting for one in sites if isinstance(one, Site) and one.watched])
-        return tuple(map(_record, seen, self._shared_out()))
+        pairs = list(map(_record, seen, self._shared_out()))
+        self._every_layer = [layers for _, layers in pairs]
+        return tuple(record for record, _ in pairs)
+
+    def with_shared(self, index: int, record: Record) -> tuple[Record, list[RegardError]]:
+        """Return the finished record of a pass with the statistics over all its layers, and what refused the others."""
+        forward, refusals = self._passes.all[index], list[RegardError]()
+        for statistic in forward.across.values():
+            try:
+                record = self._with_shared(statistic, forward, record, self._every_layer[index])
+            except RegardError as refusal:
+                refusals.append(refusal)
+        return record, refusals
+
+    def _with_shared(
+        self, statistic: Statistic, forward: Forward, record: Record, every_layer: tuple[Layer, ...]
+    ) -> Record:
+        if forward.refusal is not None:
+            raise ObservationError(forward.refusal(statistic.name))
+        sites = [one for one in forward.sites.values() if isinstance(one, Site) and one not in self._withdrawn]
+        conclude(statistic, replace(record, layers=every_layer), sites[0].waiting[1].device)
+        pairs = zip((one for one in sites if one.watched), record.layers, strict=True)
+        return replace(record, layers=tuple(site.with_shared(layer, statistic) for site, layer in pairs))
 
     def close(self) -> None:
         """Drop what was stored, which cycles of references would keep until Python's garbage collector runs."""
@@ -206,8 +240,10 @@ class Recorder(Sink):
         return [entries(one) for one in counts]
 
 
-def _record(sites: Sequence[Site | FinishedSite], missing: tuple[Missing, ...]) -> Record:
-    """Return the record of one pass; for a generation, `notes["prompt"]` is the number of rows of the prompt."""
+def _record(sites: Sequence[Site | FinishedSite], missing: tuple[Missing, ...]) -> tuple[Record, tuple[Layer, ...]]:
+    """Return the record of one pass, and all its layers, also those that are not watched; for a generation,
+    `notes["prompt"]` is the number of rows of the prompt.
+    """
     layers = tuple(site.finish() for site in sites)
     pairs = [(one, layer) for one, layer in zip(sites, layers, strict=True) if isinstance(one, Site)]
     read = {one.read for one, layer in pairs if layer.kind == "self" and one.read < layer.queries}
@@ -216,7 +252,7 @@ def _record(sites: Sequence[Site | FinishedSite], missing: tuple[Missing, ...]) 
     watched = (
         layer for site, layer in zip(sites, named, strict=True) if isinstance(site, FinishedSite) or site.watched
     )
-    return Record(tuple(watched), notes=notes, missing=missing)
+    return Record(tuple(watched), notes=notes, missing=missing), named
 
 
 def _named(key: Key) -> str:

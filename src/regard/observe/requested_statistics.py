@@ -100,6 +100,11 @@ class Asked:
         """Return whether any of them has this prerequisite."""
         return any(what in needs_of(one) for one in self.extra)
 
+    @property
+    def may_use_tokens(self) -> bool:
+        """Whether one looks at the tokens where they are known."""
+        return any(getattr(one, "may_use_tokens", False) for one in self.extra)
+
     def check_alone(self) -> None:
         """Raise if a statistic needs several layers or a backward pass although each layer is finished separately."""
         for one in self.extra:

@@ -32,15 +32,17 @@ from regard.observe.statistics.default_statistics import bin_width
 from regard.observe.watched_call import WatchedCall
 from regard.observe.weigh import plain_mode
 from regard.observe.weight_rows import RowBlock
-from regard.record.records import Layer
-from regard.record.statistic_axes import axes_of
+from regard.record.records import Layer, Record
+from regard.record.statistic_axes import Axis, axes_of
 from regard.torch_private import DisableTorchFunction
 
-__all__ = ["Folding", "fold_together", "is_worth_it", "side_by_side"]
+__all__ = ["Folding", "cannot_reorder", "conclude", "fold_together", "is_worth_it", "reorder", "side_by_side"]
 
 
 class Folding:
-    """The statistics of one call site: copies of these at their first use, but for those that other sites share."""
+    """The statistics of one call site: copies of these at their first use, but for those that other sites share, whose
+    results `finish_shared` returns when all sites are finished.
+    """
 
     def __init__(self, site: str, statistics: Sequence[Statistic], shared: Collection[Statistic] = ()) -> None:
         self._site, self._shared, self._is_own = site, shared, False
@@ -62,8 +64,7 @@ class Folding:
         if not self._is_own:
             self._is_own = True
             self._now, self._later = (
-                [one if any(one is other for other in self._shared) else copy.deepcopy(one) for one in some]
-                for some in (self._now, self._later)
+                [one if self._shares(one) else copy.deepcopy(one) for one in some] for some in (self._now, self._later)
             )
         return self._now
 
@@ -86,16 +87,14 @@ class Folding:
         extent = self._with_rows(extent)
         if self._later:
             self._wait(extent, start)
-        wanted, reason = _wants_native_pass(extent), None
-        if wanted:
-            assert extent.around is not None
-            reason = native_pass.refuses(extent.around, _sweeping(self._now))
+        wanted = _wants_native_pass(extent)
+        reason = _refuses_native_pass(extent, start, _sweeping(self._now)) if wanted else None
         _sweep(self._now, extent, start, compiled=wanted and reason is None)
         if preferred() != "auto":
             self.fallback_reason = self.fallback_reason or reason
         if extent.around is not None and extent.around.is_sharded:  # no later call continues it
             with _by_itself(extent.device):
-                self._found = extent.around.joined([statistic.finish(extent) for statistic in self._now])
+                self._found = extent.around.joined([one.finish(extent) for one in self._now if not self._shares(one)])
 
     def _fold_waiting(self, extent: Extent) -> None:
         """Process the rows that have waited, which `extent` includes."""
@@ -105,7 +104,8 @@ class Folding:
             _sweep(self._own(), dataclasses.replace(extent, around=call, queries=start + call.queries), start)
 
     def reorder(self, rows: Tensor, extent: Extent) -> None:
-        """Let each sequence go on from the results of another, as beam search reorders them.
+        """Let each sequence go on from the results of another, as beam search reorders them; those of statistics that
+        other sites share are reordered once for all.
 
         Raises:
             ObservationError: A statistic cannot do that.
@@ -114,13 +114,8 @@ class Folding:
         if not self._calls or (self._few and self._few[0].start == 0):
             return
         for statistic in (*self._now, *self._later):
-            if not hasattr(statistic, "reorder"):
-                raise ObservationError(
-                    f"beam search has reordered the sequences of {self._here}, and {statistic.name!r} has no method "
-                    "`reorder(rows)` to follow it: leave it out, or watch greedy decoding or sampling (num_beams=1)"
-                )
-            with _by_itself(extent.device):
-                statistic.reorder(rows)
+            if not self._shares(statistic) and not reorder(statistic, rows, extent.device):
+                raise ObservationError(cannot_reorder(statistic.name, self._here))
 
     def waiting_as(self, extent: Extent) -> Hashable | None:
         """Return what sites have in common whose rows, all of which wait, are processed together; None if some do
@@ -129,7 +124,8 @@ class Folding:
         if not self._few or sum(one.queries for one in self._few) < extent.queries:
             return None
         sizes = extent.batch, extent.heads, extent.queries, extent.keys
-        return *sizes, extent.dtype, extent.device, extent.offset, extent.cross
+        padding = None if extent.padding is None else extent.padding.identity
+        return *sizes, extent.dtype, extent.device, extent.offset, extent.cross, padding
 
     def _with_rows(self, extent: Extent) -> Extent:
         """Return the extent with a call that has whole rows, where the sequence is sharded."""
@@ -191,11 +187,11 @@ class Folding:
             )
         self._fold_waiting(extent)
         fields, others = dict[str, Any](), dict[str, Any]()
-        statistics = (*self._now, *self._later)
         found = self._found
         if found is None:
             self._own()
-            statistics = (*self._now, *self._later)
+        statistics = [one for one in (*self._now, *self._later) if not self._shares(one)]
+        if found is None:
             with _by_itself(extent.device):
                 found = [statistic.finish(extent) for statistic in statistics]
         for statistic, results in zip(statistics, found, strict=True):
@@ -204,7 +200,17 @@ class Folding:
                     fields[name] = result
                 else:
                     others[name] = self._checked(statistic, name, result, extent)
-        return {**fields, "statistics": others, "axes": axes_of((*self._now, *self._later), others)}
+        return {**fields, "statistics": others, "axes": axes_of(statistics, others)}
+
+    def finish_shared(self, statistic: Statistic, extent: Extent) -> tuple[dict[str, Any], dict[str, tuple[Axis, ...]]]:
+        """Return the results of a statistic that other sites share, by name, and their axes."""
+        with _by_itself(extent.device):
+            results = statistic.finish(extent)
+        found = {name: self._checked(statistic, name, result, extent) for name, result in results.items()}
+        return found, axes_of([statistic], found)
+
+    def _shares(self, statistic: Statistic) -> bool:
+        return any(statistic is other for other in self._shared)
 
     def _checked(self, statistic: Statistic, name: str, found: Any, extent: Extent) -> Any:
         """Return the result of a user's statistic, checked for types that the record supports."""
@@ -281,6 +287,30 @@ def _joined(few: Sequence[_Rows], extent: Extent) -> tuple[CallFromWeights, int]
     return CallFromWeights(weights), first.start
 
 
+def reorder(statistic: Statistic, rows: Tensor, device: torch.device) -> bool:
+    """Let each sequence go on from the results of another, and return whether the statistic can do that."""
+    if (method := getattr(statistic, "reorder", None)) is None:
+        return False
+    with _by_itself(device):
+        method(rows)
+    return True
+
+
+def cannot_reorder(statistic: str, site: str) -> str:
+    """Return why a statistic does not follow beam search."""
+    return (
+        f"beam search has reordered the sequences of {site}, and {statistic!r} has no method `reorder(rows)` to follow "
+        "it: leave it out, or watch greedy decoding or sampling (num_beams=1)"
+    )
+
+
+def conclude(statistic: Statistic, record: Record, device: torch.device) -> None:
+    """Show a statistic over all layers of a pass the record of the pass, if it has a method for it."""
+    if (method := getattr(statistic, "conclude", None)) is not None:
+        with _by_itself(device):
+            method(record)
+
+
 def fold_together(waiting: Sequence[tuple[Folding, Extent]]) -> None:
     """Process the rows of call sites of the same sizes together, as heads of one, if none was processed before."""
     alike: dict[Hashable, list[tuple[Folding, Extent]]] = {}
@@ -327,6 +357,15 @@ def _wants_native_pass(extent: Extent) -> bool:
     """Return whether the compiled pass is to process a call: for regard.use_backend, or because the call is long."""
     backend = preferred()
     return backend == "native" or (backend == "auto" and extent.keys >= _LONG and takes_some(extent.device))
+
+
+def _refuses_native_pass(extent: Extent, start: int, statistics: Sequence[Statistic]) -> str | None:
+    """Return why the compiled pass does not support the rows from `start` on, or None if it does."""
+    assert extent.around is not None
+    reason = native_pass.refuses(extent.around, statistics)
+    if reason is None and extent.padding is not None and bool(extent.padding.queries[:, start:].any()):
+        return "some rows are padding, which it does not leave out of its sums"
+    return reason
 
 
 def _sweeping(statistics: list[Statistic]) -> list[Statistic]:

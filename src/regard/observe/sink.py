@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import nn
 
+from regard.observe.padding import HeardMasks
 from regard.observe.running import Locator
 from regard.observe.watched_call import WatchedCall
 from regard.record.missing_attention import Caller, Missing, sum_missing
@@ -26,6 +27,7 @@ class Sink(Locator):
     def __init__(self, model: nn.Module) -> None:
         super().__init__(model)
         self.missed: Missed = Counter()
+        self.masks: HeardMasks | None = None  # where it takes the attention masks of the model's calls
         self.calls = 0  # total number of attention calls
 
     def see(self, call: WatchedCall) -> Any:

@@ -30,8 +30,16 @@ class Listener(Protocol):
         """Return ids by stream: "text", or "source" and "target" of an encoder–decoder, or a tower."""
         ...
 
+    def peek(self) -> Mapping[str, Int[Tensor, "batch positions"]]:
+        """Return the same for what does without ids where they are not those of its layer."""
+        ...
+
     def separators(self, ids: Int[Tensor, "..."]) -> Bool[Tensor, "..."] | None:
         """Return which ids are separators, or None if the text of tokens is unknown."""
+        ...
+
+    def special(self, ids: Int[Tensor, "..."]) -> Bool[Tensor, "..."] | None:
+        """Return which ids are special tokens, or None without a tokenizer."""
         ...
 
     def reorder(self, index: int, rows: Int[Tensor, " batch"]) -> None:
@@ -42,15 +50,16 @@ class Listener(Protocol):
 class Hearing:
     """Joins the ids of one site's calls, if their number equals that of its positions."""
 
-    def __init__(self, place: Place, listener: Listener) -> None:
+    def __init__(self, place: Place, listener: Listener, *, peeks: bool = False) -> None:
         self._place, self._listener = place, listener
+        self._streams = listener.peek if peeks else listener.streams
         self._queries: Tensor | None = None
         self._keys: Tensor | None = None
         self._calls = 0
 
     def is_of_others(self, *, cross: bool) -> bool:
         """Return whether only tokens of other streams are known, such as those of a text for an image tower."""
-        known = self._listener.streams().keys()
+        known = self._streams().keys()
         if cross:
             return bool(known) and known <= {"target", "text"}
         other = self._place.tower not in (None, "text") or self._place.role == "encoder"
@@ -59,7 +68,7 @@ class Hearing:
     def hear(self, call: WatchedCall, queries: int, filled: int, *, cross: bool) -> Ids | None:
         """Return the ids of all rows and columns, including the call that begins, or None if one is unknown."""
         self._calls += 1
-        streams = self._listener.streams()
+        streams = self._streams()
         names = ("target", "text") if cross else self._place.own_streams
         own = next((name for name in names if name in streams), None)
         mine = None if own is None else streams[own]
@@ -75,7 +84,7 @@ class Hearing:
         rows = self._queries[:, end - queries :]
         known = (one.expand(call.batch, -1) for one in (rows, self._keys) if len(one) in (1, call.batch))
         pair = tuple(known)
-        return Ids(*pair, self._listener.separators) if len(pair) == 2 else None
+        return Ids(*pair, self._listener.separators, self._listener.special) if len(pair) == 2 else None
 
     def reorder(self, rows: Int[Tensor, " batch"]) -> None:
         """Let each sequence go on from the ids of another."""
@@ -137,6 +146,7 @@ class Heard:
         self._own: set[int] = set()  # records whose model has embedded its own ids
         self._was_read = False  # whether statistics have used ids
         self._separates: dict[int, bool] = {}
+        self._rests: dict[int, bool] = {}
 
     def begin(self, calls: Sequence[ModuleCall]) -> None:
         """Record the ids of a run, of which these calls are running, the outermost first.
@@ -189,6 +199,18 @@ class Heard:
         """Return the ids of the running call, by stream."""
         self._was_read = True
         return self._streams
+
+    def peek(self) -> Mapping[str, Tensor]:
+        """Return the ids of the running call, for what does without them."""
+        return self._streams
+
+    def special(self, ids: Tensor) -> Tensor | None:
+        """Return the mask of tokens that are no text, as the record names them."""
+        if self._tokenizer is None:
+            return None
+        for one in set(ids.unique().tolist()) - self._rests.keys():
+            self._rests[one] = _is_special(self._tokenizer, one)
+        return torch.isin(ids, torch.tensor([one for one, rests in self._rests.items() if rests], dtype=torch.long))
 
     def separators(self, ids: Tensor) -> Tensor | None:
         """Return the mask of end-of-sequence tokens and of tokens that consist only of a mark between sentences or
@@ -291,19 +313,20 @@ class GivenTokens:
     """Tokens named by the caller, numbered so that equal texts are equal tokens.
 
     Args:
-        names: The names of each sequence of each stream.
+        names: The names of each sequence of each stream, None for padding.
     """
 
     whole = True
 
-    def __init__(self, names: Mapping[str, Sequence[Sequence[str]]]) -> None:
+    def __init__(self, names: Mapping[str, Sequence[Sequence[str | None]]]) -> None:
         texts = itertools.chain.from_iterable(itertools.chain.from_iterable(names.values()))
         numbers = {text: number for number, text in enumerate(dict.fromkeys(texts))}
         self._ids = {
             stream: torch.tensor([[numbers[text] for text in sequence] for sequence in sequences], device="cpu")
             for stream, sequences in names.items()
         }
-        self._separating = torch.tensor([_separates(text) for text in numbers], device="cpu")
+        self._separating = torch.tensor([text is not None and _separates(text) for text in numbers], device="cpu")
+        self._padding = numbers.get(None)
 
     def reorder(self, index: int, rows: Int[Tensor, " batch"]) -> None:
         """Do nothing if there is one sequence.
@@ -324,6 +347,14 @@ class GivenTokens:
     def separators(self, ids: Tensor) -> Tensor | None:
         """Return the mask of separators."""
         return self._separating[ids]
+
+    def peek(self) -> Mapping[str, Tensor]:
+        """Return the ids of the whole text of each stream."""
+        return self._ids
+
+    def special(self, ids: Tensor) -> Tensor | None:
+        """Return the mask of padding; None if there is none, as given tokens are text."""
+        return None if self._padding is None else ids == self._padding
 
 
 _ARGUMENTS = ("input_ids", "decoder_input_ids")
@@ -346,6 +377,13 @@ def _is_separator(tokenizer: TokenizerAdapter, index: int) -> bool:
     try:
         return _separates(tokens_of(tokenizer, [index])[0].text)
     except InputError:  # an id that is not in the vocabulary is no mark
+        return False
+
+
+def _is_special(tokenizer: TokenizerAdapter, index: int) -> bool:
+    try:
+        return tokens_of(tokenizer, [index])[0].special
+    except InputError:
         return False
 
 

@@ -37,6 +37,12 @@ class Ids:
     queries: Int[Tensor, "batch queries"]
     keys: Int[Tensor, "batch keys"]
     separating: Callable[[Tensor], Tensor | None]
+    resting: Callable[[Tensor], Tensor | None] = lambda _: None
+
+    @property
+    def special(self) -> Bool[Tensor, "batch keys"] | None:
+        """Which keys are special tokens; None if no tokenizer names them."""
+        return self.resting(self.keys)
 
     @property
     def separators(self) -> Bool[Tensor, "batch keys"] | None:
@@ -44,13 +50,17 @@ class Ids:
         return self.separating(self.keys)
 
     def to(self, device: torch.device) -> "Ids":
-        """Return the ids on another device; separators are determined on the CPU, where the ids were recorded."""
+        """Return the ids on another device; what they are is determined on the CPU, where the ids were recorded."""
 
-        def separating(_: Tensor) -> Tensor | None:
-            found = self.separators
+        def moved(found: Tensor | None) -> Tensor | None:
             return None if found is None else found.to(device)
 
-        return Ids(self.queries.to(device), self.keys.to(device), separating)
+        return Ids(
+            self.queries.to(device),
+            self.keys.to(device),
+            lambda _: moved(self.separators),
+            lambda _: moved(self.special),
+        )
 
 
 @dataclass(eq=False, kw_only=True)
@@ -84,6 +94,8 @@ class WatchedCall:
     head_numbers: tuple[int, ...] | None = None
     chosen_rows: frozenset[int] | None = None
     wants_lse: bool = False  # whether its rows are to have the log-sum-exps
+    apart: str | None = None  # a clause why its rows do not lead from layer to layer, if it is known that they do not
+    may_hide_keys: ClassVar[bool] = True  # whether a mask may hide a key from every query
     is_sharded: ClassVar[bool] = False  # whether each rank has the rows of some heads, and `joined` those of all
 
     def with_rows(self, *, by_head: bool) -> "WatchedCall":
@@ -136,6 +148,10 @@ class WatchedCall:
         """Return a small call in memory of its own, which the model does not write."""
         raise NotImplementedError  # by kind
 
+    def copied(self) -> Self:
+        """Return the call with nothing but its rows, in memory of its own, to be computed later."""
+        raise NotImplementedError  # by kind
+
     def as_heads(self, calls: Sequence["WatchedCall | None"]) -> "WatchedCall | None":
         """Return several owned calls of the same sizes as one, with the heads of all; None if they differ in more."""
 
@@ -170,11 +186,6 @@ class WatchedCall:
         one = copy.copy(self)
         vars(one).update(known)
         return one
-
-    @property
-    def alone(self) -> Self:
-        """The call with nothing but its rows, for computing these later without keeping the rest in memory."""
-        return self.having(marks=None, v=None, project=None, output=None, ids=None, find_projection=None)
 
     @property
     def crosses(self) -> bool:

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from regard.errors import AtlasError, InputError, RegardError
 from regard.files import checksum_of_text, open_file, printable, whole_file
 from regard.record.atlas_compression import DTYPES, Stored, numbers_of
-from regard.record.atlas_layer import LIGHT, StoredLayer, stored_arrays, stored_kept
+from regard.record.atlas_layer import LIGHT, PADDING, StoredLayer, spans_of, stored_arrays, stored_kept
 from regard.record.missing_attention import Missing
 from regard.record.records import Record
 from regard.record.tokens import Token
@@ -69,6 +69,7 @@ def _about(number: int, record: Record, arrays: dict[str, Stored]) -> dict[str, 
         one = {name: getattr(layer, name) for name in LIGHT}
         one |= {} if layer.head_numbers is None else {"head_numbers": list(layer.head_numbers)}
         one |= {"axes": dict(layer.axes)} if layer.axes else {}
+        one |= {name: spans_of(flags) for name in PADDING if (flags := getattr(layer, name)) is not None}
         stored = stored_arrays(layer)
         arrays |= {f"{number}.{index}.{name}": array for name, array in stored.items()}
         prefix = "statistics."

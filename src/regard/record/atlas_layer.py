@@ -16,7 +16,7 @@ from regard.record.kept_qk import Kept, Segment
 from regard.record.records import Layer
 from regard.record.statistic_axes import read_axes
 
-__all__ = ["StoredLayer", "stored_arrays", "stored_kept"]
+__all__ = ["PADDING", "StoredLayer", "spans_of", "stored_arrays", "stored_kept"]
 
 Array = npt.NDArray[Any]
 
@@ -24,7 +24,8 @@ Array = npt.NDArray[Any]
 _ARRAYS = ("mean", "max", "top_keys", "top_weights", "entropy", "received", "weights")
 _HALVED = ("mean", "max", "top_weights")
 _LARGE = 4096  # bytes above which an array of a mask or bias is compressed
-_OPTIONAL = ("axes", "head_numbers")
+PADDING = ("query_padding", "key_padding")
+_OPTIONAL = ("axes", "head_numbers", *PADDING)
 LIGHT = tuple(one.name for one in fields(Layer) if one.name not in (*_ARRAYS, *_OPTIONAL, "statistics", "qk"))
 
 
@@ -53,10 +54,15 @@ class StoredLayer(Layer):
         _check(about, arrays)
         if kept is not None:
             _check_kept(kept, held or {}, arrays)
+        (batch, _, queries), keys = arrays["entropy"].shape, arrays["received"].shape[2]
+        padding = {
+            name: None if about.get(name) is None else _flags(about[name], batch, count)
+            for name, count in zip(PADDING, (queries, keys), strict=True)
+        }
         layer = object.__new__(cls)
         shapes = {name.removeprefix("statistics."): array.shape for name, array in arrays.items()}
         axes = read_axes(about.get("axes", {}), shapes)
-        vars(layer).update({"head_numbers": None, **about, "axes": axes})
+        vars(layer).update({"head_numbers": None, **about, "axes": axes, **padding})
         if layer.head_numbers is not None:
             vars(layer)["head_numbers"] = tuple(layer.head_numbers)
         vars(layer).update({"_arrays": arrays, "_kept": kept, "_held": held or {}})
@@ -138,6 +144,29 @@ def stored_kept(layer: Layer) -> tuple[dict[str, Any] | None, dict[str, tuple[in
         small = name not in ("q", "k", "lse") and array.nbytes > _LARGE
         held[name] = (id(array), deflated(name, array) if small else plain(name, array))
     return {"brain": kept.brain, "segments": [asdict(one) for one in kept.segments]}, held
+
+
+def spans_of(flags: npt.NDArray[np.bool_]) -> list[list[list[int]]]:
+    """Return the runs of flags of each sequence as [start, stop], which are few: padding stands at the ends.
+
+    >>> spans_of(np.array([[True, True, False], [False, False, False]]))
+    [[[0, 2]], []]
+    """
+    edges = np.diff(np.pad(np.asarray(flags, np.int8), ((0, 0), (1, 1))), axis=1)
+    return [np.flatnonzero(one).reshape(-1, 2).tolist() for one in edges]
+
+
+def _flags(spans: Any, batch: int, count: int) -> npt.NDArray[np.bool_]:
+    """Return the flags (batch, count) of these runs."""
+    if not isinstance(spans, list) or len(spans) != batch:
+        raise ValueError(f"the padding of a layer must be lists for {batch} sequences, got {spans!r:.80}")
+    flags = np.zeros((batch, count), np.bool_)
+    for row, runs in zip(flags, spans, strict=True):
+        for start, stop in runs:
+            if type(start) is not int or type(stop) is not int or not 0 <= start < stop <= count:
+                raise ValueError(f"padding must be from 0 to {count}, got {start!r} to {stop!r}")
+            row[start:stop] = True
+    return flags
 
 
 def _kept(about: Mapping[str, Any], held: Held) -> Kept:

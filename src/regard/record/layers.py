@@ -197,6 +197,10 @@ class Layer:
     layers are counted in the order of their calls. A bin of the heat map spans `query_bin` queries and `key_bin` keys
     (the last may be smaller): `mean` is over its pairs, hidden ones counting 0, `max` its largest weight. With bins of
     1 both are the weights themselves.
+
+    `query_padding` (batch, queries) and `key_padding` (batch, keys) are True where a position is padding; None where no
+    sequence is known to have any. Rows of padding are shown as the model computed them, and count in no sum over
+    queries (`received`).
     """
 
     name: str
@@ -219,6 +223,8 @@ class Layer:
     qk: Kept | None = field(default_factory=lambda: None)
     number: int | None = field(default_factory=lambda: None)  # the model's number within the stream
     head_numbers: tuple[int, ...] | None = field(default_factory=lambda: None)  # recorded heads, if they were chosen
+    query_padding: npt.NDArray[np.bool_] | None = field(default_factory=lambda: None)
+    key_padding: npt.NDArray[np.bool_] | None = field(default_factory=lambda: None)
 
     def __repr__(self) -> str:
         of = " → ".join(dict.fromkeys((self.query_tokens, self.key_tokens)))

@@ -20,8 +20,9 @@ from jaxtyping import Float
 
 from regard.errors import InputError
 from regard.record.highlight import Focus, choose_focus
+from regard.record.places import Name, find_place, spell
 from regard.record.records import Record
-from regard.record.tokens import Word, content_words, find_word
+from regard.record.tokens import Word, content_words
 from regard.record.word_looks import Look, WordLooks
 
 __all__ = ["CLEAR", "Flip", "HeadFlips", "MinimalPair", "Moved", "choose_pair"]
@@ -175,7 +176,7 @@ def choose_pair(
     before: Record,
     after: Record,
     *,
-    token: str | None = None,
+    token: Name | None = None,
     layer: int | None = None,
     head: int | None = None,
     words: tuple[str, str] | None = None,
@@ -202,12 +203,14 @@ def choose_pair(
     focus = choose_focus(
         before, token=token, layer=layer, head=head, among=_shared(*texts), sources=frozenset(partners)
     )
+    if focus.queries != texts[0]:
+        raise InputError(f"`token` must be one word of both texts, got {focus.queries[focus.word].text!r}")
     if focus.word not in partners:
         name = texts[0][focus.word].text
         raise InputError(f"{name!r} has no place in the second text: name a word of both with `token`")
     sources = focus.word, partners[focus.word]
     weights = [_weights(record, row) for record, row in zip((before, after), sources, strict=True)]
-    targets = _targets(focus, texts, weights) if words is None else _given(words, texts)
+    targets = _targets(focus, texts, weights) if words is None else _given(words, (before, after))
     of_words = np.stack([each[..., list(at)].transpose(2, 0, 1) for each, at in zip(weights, targets, strict=True)])
     if head is not None or words is None:
         chosen = focus.looks[0].layer, focus.looks[0].head
@@ -287,19 +290,23 @@ def _same(at: int, before: Sequence[Word], after: Sequence[Word]) -> int | None:
     return spelled.index(text) if text in spelled else None
 
 
-def _given(words: tuple[str, str], texts: Texts) -> Places:
+def _given(words: tuple[str, str], records: tuple[Record, Record]) -> Places:
     """Return the positions of the words given by the caller."""
-    (one, two), (three, four) = ([_find(text, word) for word in words] for text in texts)
+    (one, two), (three, four) = ([_find(record, word) for word in words] for record in records)
     return (one, two), (three, four)
 
 
-def _find(words: Sequence[Word], wanted: str) -> int:
+def _find(record: Record, wanted: str) -> int:
     """Return the position of a word given by the caller."""
-    index = find_word(words, wanted)
-    if index is None:
-        text = " ".join(word.text for word in words if not word.special)
-        raise InputError(f"`words` must be two words of both texts, and {wanted!r} is not in {text!r}")
-    return index
+    try:
+        place = find_place(record.stream("text"), wanted, what="words")
+    except InputError as problem:
+        text = spell(record.stream("text"))
+        raise InputError(f"`words` must be two words of both texts, and {wanted!r} is not in {text!r}") from problem
+    found = [at for at, word in enumerate(record.words()) if set(place.positions) & set(word.pieces)]
+    if len(found) > 1:
+        raise InputError(f"`words` must be two words of both texts, and {wanted!r} is several")
+    return found[0]
 
 
 def _strongest(weights: Weights, layer: int | None, record: Record) -> tuple[int, int]:

@@ -6,7 +6,7 @@ attention that each key received.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -27,10 +27,11 @@ from regard.record.layers import (
     with_words,
 )
 from regard.record.missing_attention import Missing
-from regard.record.tokens import Token, Word, find_word, words_of
+from regard.record.places import Name, Place, find_place
+from regard.record.tokens import Token, Word, words_of
 from regard.record.weights_on import rows_with_weight, weights_on
 
-__all__ = ["Answers", "HeadScore", "Layer", "Record"]
+__all__ = ["Answers", "HeadScore", "Layer", "RankedHeads", "Record"]
 
 
 _BUDGET = 2 * 2**30  # maximum bytes of weights computed from queries and keys in one call
@@ -222,59 +223,97 @@ class Answers:
         block = weights_on(seen, batch_index, range(seen.heads), query.pieces, key.pieces)
         return np.asarray(block.sum(-1).mean(-1), dtype=np.float32)
 
-    def rank_heads(
-        self, query_token: str, key_token: str, *, batch_index: int = 0, stream: Stream | None = None
-    ) -> list[HeadScore]:
-        """Rank all heads by the weight from the word `query_token` to the word `key_token`.
+    def place(self, name: Name, *, stream: str = "text", batch_index: int = 0) -> Place:
+        """Return the tokens of one sequence that a name means: a word ("it"), an occurrence ("animal#2" or
+        ("animal", 2)), an index, a span (see `regard.record.places.find_place`). Its `note` says what else could have
+        been meant.
 
-        Each is the first word of the text that is equal, in upper or lower case, else the first that contains it
-        ("zookeeper" finds "zookeeper's"). Of a word of several tokens it is the mean over the queries and the sum over
-        the keys.
+        Raises:
+            InputError: Nothing in the text is named so, or there is no such stream or sequence.
+            ObservationError: The tokens are unknown.
+        """
+        return find_place(self.stream(stream, batch_index), name, what="name")
+
+    def rank_heads(
+        self, query_token: Name, key_token: Name, *, batch_index: int = 0, stream: Stream | None = None
+    ) -> "RankedHeads":
+        """Rank all heads by the weight from the place `query_token` to the place `key_token`.
+
+        Both are names as `place` takes them: a word of the text, the second of several ("animal#2"), an index. The
+        list that is returned has as `query` and `key` what was found, and as `note` what else could have been meant.
+        Of a place of several tokens it is the mean over the queries and the sum over the keys.
 
         Only layers with known tokens are ranked; `stream` selects among these.
 
         Raises:
-            InputError: No layer has these words, or the stream or sequence does not exist.
+            InputError: No layer has these places, or the stream or sequence does not exist.
             ObservationError: The tokens of all layers are unknown (also of rows that are pooled), or a weight is:
                 layers were kept as pooled maps, or other queries were chosen for recording.
         """
-        for name, word in (("query_token", query_token), ("key_token", key_token)):
-            if not isinstance(word, str):
-                raise InputError(f"`{name}` must be a word of the text, got {word!r}")
-        ranked = []
-        missing: list[set[str]] = []
+        ranked: list[tuple[HeadScore, Place, Place]] = []
+        refused: dict[str, InputError] = {}
         empty = True
         layers = in_stream(self.layers, stream)
+        named: dict[tuple[str, str], tuple[Place, Place] | InputError] = {}
         for seen in with_words(layers, self.tokens):
-            queries, keys = self.words(seen.query_tokens, batch_index), self.words(seen.key_tokens, batch_index)
-            at, to = find_word(queries, query_token), find_word(keys, key_token)
-            if at is None or to is None:
-                missing.append({word for word, found in ((query_token, at), (key_token, to)) if found is None})
+            streams = seen.query_tokens, seen.key_tokens
+            if streams not in named:
+                named[streams] = self._places(streams, (query_token, key_token), batch_index)
+            if isinstance(places := named[streams], InputError):
+                refused.setdefault(seen.query_tokens, places)
                 continue
-            recorded = rows_with_weight(seen, batch_index)[list(queries[at].pieces)]
+            at, to = (Word(one.text, one.positions) for one in places)
+            recorded = rows_with_weight(seen, batch_index)[list(at.pieces)]
             empty &= not recorded.any()
-            weights = self.word_weight(seen, queries[at], keys[to], batch_index).tolist()
+            weights = self.word_weight(seen, at, to, batch_index).tolist()
             if any(map(math.isnan, weights)):
                 if not recorded.all():
                     raise ObservationError(
-                        f"{queries[at].text!r} has {len(recorded)} tokens, of which {recorded.sum()} have weight: the "
+                        f"{at.text!r} has {len(recorded)} tokens, of which {recorded.sum()} have weight: the "
                         "others see no key, or were not among the watched `queries`, which must name all of them"
                     )
                 raise ObservationError(
-                    f"the weight from {query_token!r} to {key_token!r} is unknown: layer {self.number(seen)} of "
+                    f"the weight from {at.text!r} to {to.text!r} is unknown: layer {self.number(seen)} of "
                     f"{seen.queries} × {seen.keys} was kept as a pooled map and the {seen.top_keys.shape[-1]} "
                     'strongest keys of each query, and it is not among them: watch with keep="qk" for any weight'
                 )
-            place = self.number(seen), stream_of(seen)
-            ranked += [HeadScore(place[0], head, weights[head], place[1]) for head in seen.recorded_heads]
+            number = self.number(seen), stream_of(seen)
+            ranked += [(HeadScore(number[0], head, weights[head], number[1]), *places) for head in seen.recorded_heads]
         if not ranked:
-            least = min(missing, key=len, default={query_token, key_token})
-            raise InputError(f"`rank_heads` needs words of the text, got {' and '.join(map(repr, sorted(least)))}")
+            raise refused.get("text") or next(iter(refused.values()))
         if empty:
             raise ObservationError(
-                f"{query_token!r} has no weight in any head: it was not among the watched `queries`, or sees no key"
+                f"{ranked[0][1].text!r} has no weight in any head: it was not among the watched `queries`, or sees no "
+                "key"
             )
-        return sorted(ranked, key=lambda score: -score.weight)
+        ranked.sort(key=lambda one: -one[0].weight)
+        return RankedHeads([score for score, _, _ in ranked], *ranked[0][1:])
+
+    def _places(
+        self, streams: tuple[str, str], names: tuple[Name, Name], batch_index: int
+    ) -> tuple[Place, Place] | InputError:
+        """Return the places of a query and a key in their streams, or why there are none."""
+        at, to = (self.stream(name, batch_index) for name in streams)
+        try:
+            return find_place(at, names[0], what="query_token"), find_place(to, names[1], what="key_token")
+        except InputError as error:
+            return error
+
+
+class RankedHeads(list[HeadScore]):
+    """Heads from the largest weight to the smallest, from the place `query` to the place `key` of the text.
+
+    Where layers are of several pairs of streams, they are those of the first head.
+    """
+
+    def __init__(self, scores: Iterable[HeadScore], query: Place, key: Place) -> None:
+        super().__init__(scores)
+        self.query, self.key = query, key
+
+    @property
+    def note(self) -> str:
+        """What else the two names could have meant; empty if nothing."""
+        return " ".join(filter(None, dict.fromkeys((self.query.note, self.key.note))))
 
 
 def _heads(layer: Layer, head: int | None) -> int | slice | list[int]:

@@ -4,20 +4,16 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from regard.errors import InputError
-
 __all__ = [
     "Token",
-    "TokenRow",
     "Word",
     "content_words",
-    "find_word",
     "is_content",
     "is_function_word",
     "is_sign",
     "is_word",
     "pronoun_in",
-    "token_row",
+    "spell_word",
     "words_of",
 ]
 
@@ -67,11 +63,13 @@ def words_of(tokens: Sequence[Token]) -> tuple[Word, ...]:
             groups[-1].append(position)
         else:
             groups.append([position])
-    return tuple(Word(_spell(tokens, group), tuple(group), tokens[group[0]].special) for group in groups)
+    return tuple(Word(spell_word(tokens, group), tuple(group), tokens[group[0]].special) for group in groups)
 
 
-def _spell(tokens: Sequence[Token], group: Sequence[int]) -> str:
-    """Return the text of one word; the byte pieces 貓¹ 貓² 貓³ of a character give it once, while m² is unchanged."""
+def spell_word(tokens: Sequence[Token], group: Sequence[int]) -> str:
+    """Return the text of the pieces of one word; the byte pieces 貓¹ 貓² 貓³ of a character give it once, while m² is
+    unchanged.
+    """
     spelled, number = "", 0
     for position in group:
         token = tokens[position]
@@ -96,26 +94,6 @@ def _goes_on(before: Token, token: Token, number: int) -> bool:
 
 def _superscript(number: int) -> str:
     return "".join(_SUPERSCRIPTS[int(digit)] for digit in str(number))
-
-
-def find_word(words: Sequence[Word], wanted: str) -> int | None:
-    """Return the index of the first word equal to `wanted`, else of the first that contains it, such as 因为它 for 它.
-
-    >>> find_word([Word("The", (0,)), Word("cat", (1,))], "the")
-    0
-    """
-    folded = wanted.strip().casefold()
-    named = [word.text.casefold() for word in words]
-    for index, text in enumerate(named):
-        if text == folded and not words[index].special:
-            return index
-    for index, text in enumerate(named):
-        if text == folded:
-            return index
-    for index, text in enumerate(named):
-        if folded and folded in text and not words[index].special:
-            return index
-    return None
 
 
 _ENGLISH = """
@@ -230,47 +208,3 @@ def pronoun_in(text: str) -> str | None:
         if text[start:stop] in _UNSPACED and all(map(is_function_word, rest)):
             return text[start:stop]
     return None
-
-
-NAMED = 12  # number of words listed in the error if none matches
-
-
-@dataclass(frozen=True)
-class TokenRow:
-    """The row of a requested token, its word, and the number of pieces of this word."""
-
-    row: int
-    word: str
-    pieces: int = 1
-
-
-def token_row(tokens: Sequence[Token], wanted: str | None, *, first: int = 0) -> TokenRow:
-    """Return the token with this word, or with this number, counted from 1 as in q₁, if no word has this text.
-
-    If a word has several pieces, the first one is returned. `first` is the position of the first token in its text.
-
-    >>> pieces = [Token("[CLS]", special=True), Token("token", word=0), Token("izer", word=0)]
-    >>> token_row(pieces, "tokenizer"), token_row(pieces, "3")
-    (TokenRow(row=1, word='tokenizer', pieces=2), TokenRow(row=2, word='izer', pieces=1))
-
-    Raises:
-        InputError: no such word, and no such number.
-    """
-    words = words_of(tokens)
-    if wanted is None:
-        known = [row for row, token in enumerate(tokens) if not token.special]
-        row = known[-1] if known else len(tokens) - 1
-        return TokenRow(row, tokens[row].text)
-    index = find_word(words, wanted)
-    number = wanted.strip()
-    named = index is not None and words[index].text.casefold() == number.casefold()
-    if not named and number.isdecimal() and 0 <= int(number) - 1 - first < len(tokens):
-        row = int(number) - 1 - first
-        return TokenRow(row, tokens[row].text)
-    if index is not None:
-        return TokenRow(words[index].pieces[0], words[index].text, len(words[index].pieces))
-    some = " ".join(word.text for word in words[:NAMED]) + (" …" if len(words) > NAMED else "")
-    raise InputError(
-        f"`token` must be a word of the text ({some}) or a number from {first + 1} to {first + len(tokens)}, "
-        f"got {wanted!r}"
-    )

@@ -45,7 +45,7 @@ def score_panels(scores: HeadScores) -> list[Panel]:
     panels = []
     for name, test in {**RULES, **MEASURES}.items():
         if name in scores.scores and np.isfinite(scores.scores[name]).any():
-            share = name in RULES or name == "confidence"
+            share = name in RULES or name in ("confidence", "sink")
             panels.append(Panel(test.label, scores.scores[name], 1.0 if share else None))
     return panels
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from regard.errors import InputError, MissingExtraError
-from regard.heads.scores import MEASURES, RULES, HeadScores, head_number
+from regard.heads.scores import MEASURES, RESTS, RULES, HeadScores, head_number
 from regard.render.labels import visible
 
 if TYPE_CHECKING:
@@ -121,8 +121,8 @@ def _tests(scores: HeadScores, each: int, width: int) -> Iterator["Text"]:
         text.rstrip()
         yield text
     yield Text(f"{_NONE} {'none of these':<21}{counts['none']:>5}   no rule takes more than half of the weight")
-    if "first" in scores.scores:
-        rate = f"{scores.sink_rate:.0%} of heads give the first token over 0.3"
+    if "sink" in scores.scores:
+        rate = f"{scores.sink_rate:.0%} of heads give the first position over 0.3"
         yield Text(f"  {'sink rate':<21}{'':>5}   {rate}")
     for name in (one for one in MEASURES if one in scores.scores):
         values = scores.scores[name][scores.there]
@@ -136,7 +136,7 @@ def _tests(scores: HeadScores, each: int, width: int) -> Iterator["Text"]:
 def _strongest(scores: HeadScores, name: str, each: int, room: int) -> str:
     found = [f"{head_number(layer, head)} {number(value).strip()}" for layer, head, value in scores.top(name, each)]
     if not found:
-        return "–  a causal model cannot see it" if name == "next" else "–"
+        return {"next": "–  a causal model cannot see it", "special_tokens": "–  the text has none"}.get(name, "–")
     if name == "induction" and not scores.causal and (most := scores.top(name, 1)[0][2]) < _SLIGHT:
         return f"–  it reads both ways, so none ({number(most)} at most)"
     while len("   ".join(found)) > room and len(found) > 1:
@@ -159,7 +159,7 @@ def _grid(scores: HeadScores, width: int) -> Iterator["Text"]:
         for head in range(heads):
             rule = scores.rule(layer, head)
             letter = " " if not scores.there[layer, head] else _NONE if rule == "none" else RULES[rule].letter
-            row.append(letter.ljust(cell), "" if rule in ("none", "first") else "bold cyan")
+            row.append(letter.ljust(cell), "" if rule in ("none", *RESTS) else "bold cyan")
         row.rstrip()
         yield row
 

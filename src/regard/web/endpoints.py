@@ -87,7 +87,7 @@ def _head(shelf: Shelf, asked: _Asked) -> Answer:
         "finest": sheet.matrix.finest,
         "pattern": head_patterns(record, sheet.layer, batch_index=sheet.batch_index)[sheet.head],
         "sinks": sinks_json(sheet.layer, sheet.batch_index),
-        "statistics": statistics_json(sheet.layer, sheet.head, sheet.batch_index),
+        "statistics": statistics_json(record, sheet.layer, sheet.head, sheet.batch_index),
         "tops": sheet.tops(sinks=True),
         "without": sheet.tops(sinks=False) if len(sheet.sinks) else None,
     }

@@ -207,6 +207,8 @@ class Interception(WatchingMode):
         if self.hears is not None:
             self.hears.begin([(module, args, kwargs)])
             self.hears.look_away()
+        if self._recorder.masks is not None:
+            self._recorder.masks.begin([(module, args, kwargs)])
         end = self._compiled_watch.begin(self, self.hears, functools.partial(setattr, self, "_runs_compiled", False))
         self._runs_compiled = True
         return end
@@ -236,6 +238,8 @@ class Interception(WatchingMode):
                 self._other_input = {root for one in given for root in self.follower.rules.origin_of(one).roots}
                 self._other_input -= self._own_input
                 self._own_input = set()
+        if self._recorder.masks is not None:
+            self._recorder.masks.begin(calls)
         if self.hears is not None:
             self.hears.begin(calls)
             if self._is_of_rank:  # which embeds its own positions
@@ -252,6 +256,8 @@ class Interception(WatchingMode):
         script, self._script, self._end, self._is_lost = self._script, None, None, False
         if script is not None:
             self._learned.keep(self._key, script)
+            if self._recorder.masks is not None:
+                self._recorder.masks.end()
             if self.hears is not None:
                 self.hears.end()
 

@@ -160,11 +160,9 @@ class SdpaCall(CallFromQK):
         q, k = (torch.cat(some, 1) for some in ([one[0] for one in given], [one[1] for one in given]))
         return SdpaCall(q, k, k, mask, is_causal=is_causal, scale=scale)
 
-    @property
-    def alone(self) -> Self:
-        """The call with nothing but its rows."""
-        _ = self.problem
-        return super().alone.having(_given=())
+    def copied(self) -> Self:
+        """Return the call with copies of q and k."""
+        return super().copied().having(_given=())
 
 
 def _broadcast(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:

@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from regard.errors import InputError, ObservationError
 from regard.observe.call_kinds import CallFromWeights
+from regard.observe.padding import Padding
 from regard.observe.watched_call import Ids, WatchedCall
 from regard.observe.weight_rows import RowBlock
 from regard.record.statistic_axes import Axis
@@ -32,7 +33,8 @@ class Extent:
 
     Row i is at position i + `offset` among the keys: the offset is 0 for self-attention from the first token on, and
     larger if the beginning was not recorded. In cross-attention both texts begin at 0, and so do queries and pooled
-    keys of one image (Segformer). `around` provides further data of the call: token ids, values, the output projection.
+    keys of one image (Segformer). `padding` marks the rows and columns that are no tokens; None if there are none.
+    `around` provides further data of the call: token ids, values, the output projection.
     """
 
     batch: int
@@ -45,6 +47,7 @@ class Extent:
     cross: bool = False
     site: str = ""
     around: WatchedCall | None = None
+    padding: Padding | None = None
 
     @property
     def alone(self) -> "Extent":
@@ -74,6 +77,11 @@ class Statistic(Protocol):
     may be processed concurrently in several threads, which a subclass of PerQuery or PerKey may set if the result of
     `of` depends only on the rows. Of a sequence that is sharded over ranks, each rank then gets the rows of some heads;
     otherwise each rank gets all rows.
+
+    `conclude(record)`, if there is one, is called for a statistic with `needs` "layers" once a pass, before its first
+    `finish`: with the record of the pass, all of its layers (also those that `layers=` leaves out), tokens, and what is
+    missing. An error there, or in `finish`, is raised at the end of the `with` block, and costs nothing but this
+    statistic.
 
     `reorder(rows)`, if there is one, lets each sequence of the batch go on from another one's results, as beam search
     reorders them; without it, reordered sequences are refused.
@@ -138,7 +146,7 @@ class PerQuery:
 
 class PerKey:
     """One number per key, summed over rows, (batch, heads, keys); a subclass defines the contribution of rows
-    in `of`.
+    in `of`. Rows of padding are no part of the sums: `of` gets them as 0.
     """
 
     name: str = ""
@@ -162,8 +170,11 @@ class PerKey:
     def fold(self, rows: RowBlock) -> None:
         """Add the columns of some rows."""
         assert self._sums is not None  # start is called first
+        shown = rows if self.extent.padding is None else self.extent.padding.visible_rows(rows)
+        if shown is None:
+            return
         sums = self._sums[rows.batch_index, rows.heads, rows.columns]
-        sums += self.of(rows)[:, : sums.shape[1]]
+        sums += self.of(shown)[:, : sums.shape[1]]
 
     def reorder(self, rows: Tensor) -> None:
         """Let each sequence go on from the sums of another."""

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn import functional
 
 from regard.observe.statistics.base import Extent, PerKey, PerQuery
 from regard.observe.weight_rows import RowBlock
@@ -62,7 +63,8 @@ class Sink(PerKey):
     to T the number is T − k + 1, and the sink rate of a model is the share of its heads with a_1 > 0.3 at T = 64. Here
     that is `(sink[:, :, 0] > 0.3).mean()`, over the layers. Weights on keys behind the query do not count. In
     cross-attention and of pooled keys, where no query comes after a key, it is the mean over all queries. A key that no
-    query follows: 0. If `queries=` were chosen, the sum is over these, and the number is still that of all queries.
+    query follows: 0. Queries that are padding do not count. If `queries=` were chosen, the sum is over these, and the
+    number is still that of all queries.
 
     >>> from regard.observe.statistics import of_weights
     >>> of_weights(Sink(), [[1.0, 0.0], [0.5, 0.5]])["sink"]
@@ -84,5 +86,10 @@ class Sink(PerKey):
         """Return the sums divided by the number of queries at or after each key."""
         keys = torch.arange(extent.keys, device=extent.device)
         before = torch.zeros_like(keys) if extent.cross else (keys - extent.offset).clamp_min(0)
-        count = (extent.queries - before).clamp_min(1)
+        count = extent.queries - before
+        if extent.padding is not None:
+            shown = torch.tensor(~extent.padding.queries).to(extent.device)
+            after = functional.pad(shown.flip(1).cumsum(1).flip(1), (0, 1))  # the number of queries from each one on
+            count = after[:, None, before.clamp_max(extent.queries)]
+        count = count.clamp_min(1)
         return {self.name: (self.sums(extent) / count).to(extent.dtype).cpu().numpy()}

@@ -195,7 +195,7 @@ class Entropy(PerQuery):
 
 
 class Received(PerKey):
-    """c_j = Σ_i p_ij, the sum of each column; (batch, heads, keys). Sinks stand out in it.
+    """c_j = Σ_i p_ij, the sum of each column; (batch, heads, keys). Sinks stand out in it. Rows of padding count not.
 
     >>> from regard.observe.statistics import of_weights
     >>> of_weights(Received(), [[1.0, 0.0], [0.5, 0.5]])["received"]

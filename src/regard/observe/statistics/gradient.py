@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from regard.observe.statistics.base import Extent, Need, PerKey, PerQuery
@@ -107,6 +108,9 @@ class HeadImportance:
         assert around.output is not None  # such statistics start when it is known
         assert around.gradient is not None
         product = around.output.detach().to(extent.dtype) * around.gradient.to(extent.dtype)
+        if extent.padding is not None:
+            hidden = torch.tensor(extent.padding.queries).to(product.device)
+            product = product.masked_fill(hidden[:, None, :, None], 0)
         self._found = product.sum((-2, -1)).abs()
 
     def fold(self, rows: RowBlock) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn import functional
 
 from regard.errors import InputError, ObservationError
 from regard.observe.statistics.base import Extent, PerQuery
@@ -22,8 +23,9 @@ class Mass(PerQuery):
 
         "self"        {i}, the query's own position
         "previous"    {i − 1}; Voita et al. 2019 (https://arxiv.org/abs/1905.09418) call such heads positional
-        "next"        {i + 1}
-        "first"       the first key that any query of the sequence sees, after padding on the left
+        "next"        {i + 1}; with `tokenizer=`, neither is a special token: the first word has none before it
+        "first"       the first token of the text: no padding on the left and, with `tokenizer=`, no special token
+        "special_tokens"  [CLS], BOS and others that are no text; with `tokenizer=`
         "separators"  [SEP] and other ends of sequence, commas, stops and their like; Clark et al. 2019
                       (https://arxiv.org/abs/1906.04341, section 3.2)
         "duplicate_token"  earlier keys with the same token: a duplicate-token head (Wang et al. 2022,
@@ -32,7 +34,7 @@ class Mass(PerQuery):
                       once, the mean over its second half is the induction score (Olsson et al. 2022,
                       https://arxiv.org/abs/2209.11895)
 
-    The last three need the token ids: those that the model was called with under regard.watch, or `input_ids`
+    The last four need the token ids: those that the model was called with under regard.watch, or `input_ids`
     (positions,) or (batch, positions). In cross-attention "duplicate_token" is any key with the query's token,
     "induction" any key after one, and positions count from the first token of each text. Several of one kind need a
     `name` each.
@@ -75,6 +77,8 @@ class Mass(PerQuery):
         self.name = name or self._on
         if self._on in _TOLD_BY_TOKENS and input_ids is None:
             self.needs = frozenset({"tokens"})
+        self.may_use_tokens = self._on in ("first", "previous", "next")
+        self._special: Tensor | None = None
         self._ids: Ids | None = None
         self._firsts: Tensor | None = None
         self._columns: Tensor | None = None
@@ -84,11 +88,11 @@ class Mass(PerQuery):
         super().start(extent)
         if self._on in _TOLD_BY_TOKENS:
             self._ids = self._known(extent)
+        if self.may_use_tokens and extent.around is not None and extent.around.ids is not None:
+            special = extent.around.ids.special
+            self._special = None if special is None else special.to(extent.device)
         if self._on == "first":
-            call = extent.needs(self.name)
-            first = call.first
-            if self._firsts is None and call.shift:  # a cache has dropped the first key, or padding, before all calls
-                first = torch.where(first == call.shift, 0, first)
+            first = _first(extent, self.name, self._special, begins=self._firsts is None)
             known = first if self._firsts is None else self._firsts
             self._firsts = torch.where(known < 0, first, known)
         self._columns = self._set(extent)
@@ -108,6 +112,9 @@ class Mass(PerQuery):
         at, columns = i + step - rows.key_start, rows.weights.shape[2]
         inside = (at >= 0) & (at < columns)
         index = at.clamp(0, columns - 1)[:, None].expand(*rows.weights.shape[:2], 1)
+        if step and self._special is not None:
+            special = self._special[rows.batch_index]
+            inside &= ~special[(i + step).clamp(0, len(special) - 1)]
         return rows.weights.gather(-1, index)[..., 0] * inside
 
     def _told(self, rows: RowBlock) -> Tensor:
@@ -121,6 +128,9 @@ class Mass(PerQuery):
         keys = self._ids.keys[rows.batch_index]
         inside = (j >= 0) & (j < len(keys))
         chosen = (queries[:, None] == keys[j.clamp(0, len(keys) - 1)]) & inside
+        if self.extent.padding is not None:  # may have the id of a token
+            padding = torch.tensor(self.extent.padding.keys[rows.batch_index], device=j.device)
+            chosen &= ~padding[j.clamp(0, len(padding) - 1)]
         if not self.extent.cross:
             i = torch.arange(rows.rows.start, rows.rows.stop, device=j.device) + self.extent.offset
             chosen &= j < i[:, None]
@@ -153,20 +163,43 @@ class Mass(PerQuery):
         if self._on == "tokens":
             assert self._ids is not None
             return torch.isin(self._ids.keys, torch.tensor(self._chosen, device=extent.device))
-        if self._on == "separators":
+        if self._on in ("separators", "special_tokens"):
             assert self._ids is not None
-            if (separators := self._ids.separators) is None:
+            found, given = self._ids.separators, "`tokenizer=` or `tokens=`"
+            if self._on == "special_tokens":
+                found, given = self._ids.special, "`tokenizer=`"
+            if found is None:
                 raise ObservationError(
-                    f"{self.name!r} needs to know which tokens are separators: pass `tokenizer=` or `tokens=` to "
-                    "regard.watch, or name their ids with Mass(token_ids=[...])"
+                    f"{self.name!r} needs to know which tokens these are: pass {given} to regard.watch, or name their "
+                    "ids with Mass(token_ids=[...])"
                 )
-            return separators
+            return found
         return None
 
 
+def _first(extent: Extent, name: str, special: Tensor | None, *, begins: bool) -> Tensor:
+    """Return the first key of each sequence that is neither padding nor a special token, as far as these are known,
+    (batch,), −1 if there is none; where no padding is known, none before the first that any query sees.
+    """
+    if extent.padding is not None:
+        shown = torch.tensor(~extent.padding.keys, device=extent.device)
+    else:
+        around = extent.needs(name)
+        first = around.first
+        if begins and around.shift:  # a cache has dropped the first key, or padding, before all calls
+            first = torch.where(first == around.shift, 0, first)
+        if special is None:
+            return first
+        shown = (torch.arange(extent.keys, device=extent.device) >= first[:, None]) & (first >= 0)[:, None]
+    if special is not None:
+        known = special[:, : extent.keys]
+        shown = functional.pad(shown[:, : known.shape[1]] & ~known, (0, extent.keys - known.shape[1]))
+    return torch.where(shown.any(1), shown.int().argmax(1), -1)
+
+
 _STEPS: Mapping[str, int] = {"self": 0, "previous": -1, "next": 1}
-_TOLD_BY_TOKENS = ("separators", "duplicate_token", "induction", "tokens")
-MASSES = (*_STEPS, "first", "separators", "duplicate_token", "induction")
+_TOLD_BY_TOKENS = ("separators", "special_tokens", "duplicate_token", "induction", "tokens")
+MASSES = (*_STEPS, "first", "special_tokens", "separators", "duplicate_token", "induction")
 
 
 def _numbers(name: str, chosen: Iterable[int] | None) -> tuple[int, ...]:

@@ -19,6 +19,7 @@ from regard.heads.patterns import find_sinks, head_patterns
 from regard.record.highlight import Focus
 from regard.record.layers import several_streams, stream_of
 from regard.record.missing_attention import missing_lines
+from regard.record.places import are_apart
 from regard.record.records import Layer, Record
 from regard.record.tiles import Matrix, pooled
 from regard.record.tokens import Token
@@ -201,7 +202,8 @@ def _key_stream(record: Record, layer: Layer, batch_index: int, prompt: int | No
 
 
 def _stream(tokens: Sequence[Token], prompt: int | None) -> dict[str, Any]:
-    """Return the texts, a digit for each (1: white space before it, 2: special), and words of several pieces.
+    """Return the texts, a digit for each (1: white space before it, 2: special, 4: a word that a space would precede),
+    and words of several pieces.
 
     `prompt` is the number of tokens that the model was given, null where it has generated none.
     """
@@ -209,7 +211,9 @@ def _stream(tokens: Sequence[Token], prompt: int | None) -> dict[str, Any]:
     special = {piece for word in words if word.special for piece in word.pieces}
     return {
         "texts": [token.text for token in tokens],
-        "marks": "".join(str(token.space + 2 * (at in special)) for at, token in enumerate(tokens)),
+        "marks": "".join(
+            str(token.space + 2 * (at in special) + 4 * are_apart(tokens, at)) for at, token in enumerate(tokens)
+        ),
         "words": [[word.pieces[0], word.pieces[-1] + 1, word.text] for word in words if len(word.pieces) > 1],
         "prompt": prompt,
     }
@@ -220,11 +224,11 @@ def sinks_json(layer: Layer, batch_index: int) -> list[dict[str, float]]:
     return [{"key": sink.key, "share": sink.share} for sink in find_sinks(layer, batch_index)]
 
 
-def statistics_json(layer: Layer, head: int, batch_index: int) -> list[list[str | float]]:
+def statistics_json(record: Record, layer: Layer, head: int, batch_index: int) -> list[list[str | float]]:
     """Return the requested statistics of a head as names and means, none of one that was not recorded."""
     if head not in layer.recorded_heads:
         return []
-    return [[visible(name), mean] for name, mean in statistic_means(layer, head, batch_index).items()]
+    return [[visible(name), mean] for name, mean in statistic_means(record, layer, head, batch_index).items()]
 
 
 def inline_json(record: Record, focus: Focus, packed: Packed) -> dict[str, Any]:
@@ -259,7 +263,7 @@ def _inline_layer(record: Record, layer: Layer, batch_index: int, blob: PackedLa
         "bins": [blob.query_bin, blob.key_bin],
         "sinks": sinks_json(layer, batch_index),
         "patterns": list(head_patterns(record, layer, batch_index=batch_index)),
-        "statistics": [statistics_json(layer, head, batch_index) for head in range(layer.heads)],
+        "statistics": [statistics_json(record, layer, head, batch_index) for head in range(layer.heads)],
     }
 
 

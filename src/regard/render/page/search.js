@@ -1,6 +1,7 @@
-// Every place of what is searched for, across the pieces of words; in cross-attention, in both texts.
+// The places of what is searched for, the word itself before what has it inside; in cross-attention, in both texts.
 
 import { current } from "./current.js";
+import { findPlaces } from "./places.js";
 import { say } from "./words.js";
 
 const field = document.getElementById("wanted");
@@ -9,26 +10,11 @@ let hits = [];
 let hit = -1;
 let chooseHit = () => {};
 
-const places = (side, stream, wanted) => {
-  let text = "";
-  const starts = stream.texts.map((token, at) => {
-    if (stream.marks[at] & 1) text += " ";
-    const start = text.length;
-    text += token.toLowerCase();
-    return start;
-  });
-  const found = [];
-  let at = 0;
-  for (let start = text.indexOf(wanted); start >= 0; start = text.indexOf(wanted, start + 1)) {
-    while (at + 1 < starts.length && starts[at + 1] <= start) at += 1;
-    if (!found.length || found.at(-1).at !== at) found.push({ side, at });
-  }
-  return found;
-};
+const places = (side, stream, wanted) => findPlaces(stream, wanted).map(([at]) => ({ side, at }));
 
 export const search = () => {
   if (!current.tokens) return;
-  const wanted = field.value.trim().toLowerCase();
+  const wanted = field.value.trim();
   const { same, queries, keys } = current.tokens;
   hit = -1;
   hits = wanted ? [...places("query", queries, wanted), ...(same ? [] : places("key", keys, wanted))] : [];

@@ -1,0 +1,475 @@
+"""A place in a text, named in the reader's own words: which tokens are meant, and which others could have been.
+
+A name is looked for in the text that the tokens spell. Whole words are found first, then what letters end beside
+(`it` in "it's"), then whole tokens, then special tokens by their own text, and what lies inside of tokens only if there
+is nothing else. Letters are compared in Unicode's normal form NFC, and if nothing is equal, NFKC without case.
+"""
+
+import difflib
+import itertools
+import re
+import unicodedata
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal
+
+from regard.errors import InputError
+from regard.record.questions import asked_of
+from regard.record.subwords import is_cjk
+from regard.record.tokens import Token, Word, spell_word, words_of
+
+__all__ = ["Characters", "Name", "Place", "are_apart", "find_place", "find_places", "spell", "words_with"]
+
+Match = Literal["word", "letters", "token", "special", "part", "position"]
+
+_LISTED = 12  # words that an error names
+_TAG = re.compile(r"(.*\S)#(-?\d{1,9})", re.DOTALL)
+_SPAN = re.compile(r"(\d{1,9}):(\d{1,9})")
+_CHARACTERS = re.compile(r"characters? (\d{1,9}):(\d{1,9})")
+_BLANKS = "␣↵⇥"  # how pieces of white space are shown
+
+
+@dataclass(frozen=True)
+class Characters:
+    """The characters `text[start:end]` of the text that the tokens were made from, as a name of the tokens there."""
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Place:
+    """Tokens that a name means.
+
+    `positions` are their positions in the stream, in order; `text` is what was found there, as the text writes it.
+    It is occurrence `number` of `count`, whose first positions are `others`. `match` tells what the name is: a word or
+    several, letters beside an apostrophe or a mark, whole tokens, a special token, a part of a token, or positions.
+    `within` is the text of all these tokens where the name is a part of it only, else empty.
+    """
+
+    positions: tuple[int, ...]
+    text: str
+    match: Match = "position"
+    number: int = 1
+    count: int = 1
+    within: str = ""
+    others: tuple[int, ...] = ()
+
+    @property
+    def first(self) -> int:
+        """The position of the first token."""
+        return self.positions[0]
+
+    @property
+    def note(self) -> str:
+        """What a reader has to know of the choice, in a sentence or two; mostly empty."""
+        notes = []
+        if self.count > 1:
+            other = next(number for number in (2, 1) if number != self.number)
+            notes.append(
+                f"{self.text} occurs {self.count} times, and this is number {self.number}: {self.text}#{other} names "
+                "another."
+            )
+        if self.within:
+            unit = "token" if len(self.positions) == 1 else "tokens"
+            notes.append(
+                f"{self.text} is a part of the {unit} {self.within}: the weights are those of the whole {unit}."
+            )
+        return " ".join(notes)
+
+
+Name = str | int | range | slice | tuple[str, int] | Characters | Place
+
+
+def find_place(tokens: Sequence[Token], name: Name, *, what: str = "token", first: int = 0) -> Place:
+    """Return the tokens that a name means.
+
+    Args:
+        tokens: The tokens of one sequence.
+        name: One of
+
+            - a text: a word or several, a token, or a part of one; the first of several, "animal#2" for the second
+              and "animal#-1" for the last. What the text does not have itself may be the number of a token, counted
+              from 1 as in figures ("7", "-1" for the last), a span of tokens ("3:5", both included), or of characters
+              ("characters 10:15", counted from 1, both included), or a question: "what does the second it look at";
+            - ("animal", 2), the second occurrence, and ("animal", -1), the last;
+            - an index from 0 on, or from the end (-1); a `range` or `slice` of indices;
+            - `Characters(9, 15)`, the tokens that have a part of `text[9:15]`;
+            - a Place, which is returned.
+        what: The argument's name in errors.
+        first: The position of the first token in its text, where only its last ones are given.
+
+    Raises:
+        InputError: Nothing in the text is named so.
+
+    >>> pieces = [Token("[CLS]", special=True), Token("with", word=0), Token("it", word=1, space=True)]
+    >>> find_place(pieces, "it").positions, find_place(pieces, "3").positions, find_place(pieces, -2).positions
+    ((2,), (2,), (1,))
+    >>> find_place([Token("the", word=0), Token("cat", word=1, space=True), Token("Cat", word=2)], ("cat", 2))
+    Place(positions=(2,), text='Cat', match='word', number=2, count=2, within='', others=(1,))
+    """
+    text = _Spelled.of(tokens)
+    if isinstance(name, Place):
+        return _at(text, name.positions, name, what)
+    if isinstance(name, str):
+        return _called(text, name, what, first)
+    if isinstance(name, Characters):
+        return _of_characters(text, name, what)
+    if isinstance(name, range | slice):
+        return _spanned(text, name, what)
+    if isinstance(name, tuple) and len(name) == 2 and isinstance(name[0], str) and _is_index(name[1]):
+        return _numbered(text, *name, what)
+    if _is_index(name):
+        at = int(name)  # type: ignore[arg-type]
+        if -len(tokens) <= at < len(tokens):
+            return text.place((at % len(tokens),))
+        raise InputError(f"`{what}` must be an index from {-len(tokens)} to {len(tokens) - 1}, got {name}")
+    raise InputError(
+        f'`{what}` must be a word of the text, an occurrence such as ("animal", 2), an index, a range or slice of '
+        f"indices, or Characters(start, end), got {name!r}"
+    )
+
+
+def find_places(tokens: Sequence[Token], name: str) -> list[Place]:
+    """Return every place where a text has a word or several in a row, in any case: 老鼠, "New York".
+
+    A Chinese or Japanese word is also found inside of a longer piece, as 它 in 因為它.
+
+    >>> it = [Token("It", word=0), Token("with", word=1, space=True), Token("it", word=2, space=True)]
+    >>> [place.positions for place in find_places(it, "it")]
+    [(0,), (2,)]
+    >>> [place.positions for place in find_places([Token("老", word=0), Token("鼠", word=1), Token("因為它")], "它")]
+    [(2,)]
+    """
+    return _Spelled.of(tokens).matches(name, "part" if is_cjk(name.strip()[:1]) else "word", exact=False)
+
+
+def words_with(tokens: Sequence[Token], words: Sequence[Word], place: Place) -> tuple[Word, ...]:
+    """Return the words of a text regrouped so that the tokens of a place are one of them.
+
+    >>> tokens = [Token("in", word=0), Token("New", word=1, space=True), Token("York", word=2, space=True)]
+    >>> [word.text for word in words_with(tokens, words_of(tokens), Place((1, 2), "New York"))]
+    ['in', 'New York']
+    """
+    if any(word.pieces == place.positions for word in words):
+        return tuple(words)
+    found: list[Word] = []
+    for word in words:
+        for inside, group in itertools.groupby(word.pieces, lambda at: at in place.positions):
+            pieces = tuple(group)
+            if not inside:
+                found.append(Word(spell_word(tokens, pieces), pieces, word.special))
+            elif not found or found[-1].pieces != place.positions:
+                found.append(Word(place.within or place.text, place.positions, word.special))
+    return tuple(found)
+
+
+def spell(tokens: Sequence[Token]) -> str:
+    """Return the text that tokens spell, with one space for any white space.
+
+    >>> spell([Token("[CLS]", special=True), Token("Cats", word=0), Token("purr", word=1, space=True)])
+    'Cats purr'
+    """
+    return _Spelled.of(tokens).text.replace(_EDGE, "")
+
+
+_WHOLE: tuple[Match, ...] = ("word", "letters", "token")
+_EDGE = "\0"  # stands for a special token, between two texts
+
+
+@dataclass(frozen=True, eq=False)
+class _Spelled:
+    """The text of tokens, and which of them have a part of each character."""
+
+    tokens: Sequence[Token]
+    text: str
+    owners: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def of(cls, tokens: Sequence[Token]) -> "_Spelled":
+        """Spell the tokens."""
+        characters: list[str] = []
+        owners: list[tuple[int, ...]] = []
+        for position, token in enumerate(tokens):
+            if token.special:
+                characters.append(_EDGE)
+                owners.append(())
+                continue
+            text, shared = _own_text(tokens, position)
+            if shared and owners:  # it has further bytes of the last character
+                owners[-1] = (*owners[-1], position)
+            is_blank = text == " "
+            apart = not shared and (token.space or is_blank or are_apart(tokens, position))
+            if apart and characters and characters[-1] not in (" ", _EDGE):
+                characters.append(" ")
+                owners.append((position,) if is_blank else ())
+            text = "" if is_blank else text
+            characters += text
+            owners += [(position,)] * len(text)
+        return cls(tokens, "".join(characters), tuple(owners))
+
+    @cached_property
+    def word_edges(self) -> frozenset[int]:
+        """Where words begin and end, as indices between characters."""
+        number = {position: at for at, word in enumerate(words_of(self.tokens)) for position in word.pieces}
+        return self._edges(lambda owners: number[owners[-1]], lambda owners: number[owners[0]])
+
+    @cached_property
+    def token_edges(self) -> frozenset[int]:
+        """Where tokens begin and end."""
+        return self._edges(lambda owners: owners[-1], lambda owners: owners[0])
+
+    def _edges(self, last: Callable[[tuple[int, ...]], int], first: Callable[[tuple[int, ...]], int]) -> frozenset[int]:
+        found = {0, len(self.text)}
+        for at in range(1, len(self.text)):
+            here, there = self.owners[at - 1], self.owners[at]
+            if not here or not there or last(here) != first(there):
+                found.add(at)
+        return frozenset(found)
+
+    @cached_property
+    def exact(self) -> tuple[str, tuple[int, ...]]:
+        """The text in NFC, with the index in `text` of each of its characters, and of its end."""
+        return _normal(self.text, exact=True)
+
+    @cached_property
+    def folded(self) -> tuple[str, tuple[int, ...]]:
+        """The text in NFKC without case."""
+        return _normal(self.text, exact=False)
+
+    def matches(self, name: str, kind: Match, *, exact: bool) -> list[Place]:
+        """Return all occurrences of one kind, in order."""
+        if kind == "special":
+            same = (at for at, token in enumerate(self.tokens) if token.special and _equal(token.text, name, exact))
+            return _counted([self.place((at,), match="special") for at in same])
+        text, starts = self.exact if exact else self.folded
+        wanted = _normal(" ".join(name.split()), exact=exact)[0]
+        found: list[Place] = []
+        after = 0
+        for at in _indices(text, wanted):
+            start, end = starts[at], starts[at + len(wanted)]
+            if at and starts[at - 1] == start and text[at - 1] != wanted[0]:
+                continue  # it begins within a character
+            positions = sorted({owner for owners in self.owners[start:end] for owner in owners})
+            if start >= after and positions and self._is(kind, start, end):
+                found.append(self.place(tuple(positions), self.text[start:end], kind))
+                after = end
+        return _counted(found)
+
+    def _is(self, kind: Match, start: int, end: int) -> bool:
+        if kind == "word":
+            return start in self.word_edges and end in self.word_edges
+        if kind == "token":
+            return start in self.token_edges and end in self.token_edges
+        if kind == "letters":
+            return not (_joins(self.text, start) or _joins(self.text, end))
+        return True
+
+    def place(self, positions: tuple[int, ...], text: str = "", match: Match = "position") -> Place:
+        """Return tokens as a place."""
+        whole = self._text_of(positions)
+        text = text.strip() or whole
+        return Place(positions, text, match, within="" if len(text) == len(whole) else whole)
+
+    def _text_of(self, positions: tuple[int, ...]) -> str:
+        if all(self.tokens[at].special for at in positions):
+            return " ".join(self.tokens[at].text for at in positions)
+        some = set(positions)
+        at = [at for at, owners in enumerate(self.owners) if some & set(owners)]
+        shown = self.text[at[0] : at[-1] + 1].replace(_EDGE, "").strip() if at else ""
+        return shown or "".join(self.tokens[one].text for one in positions)
+
+
+def are_apart(tokens: Sequence[Token], position: int) -> bool:
+    """Return whether a token and the one before were named by the caller, and their letters would meet."""
+    if not position or tokens[position].word is not None or tokens[position - 1].word is not None:
+        return False
+    left, right = tokens[position - 1].text[-1:], tokens[position].text[:1]
+    return left.isalnum() and right.isalnum() and not is_cjk(left) and not is_cjk(right)
+
+
+_CONTINUES = re.compile(r"[⁰¹²³⁴⁵⁶⁷⁸⁹]+$")
+
+
+def _own_text(tokens: Sequence[Token], position: int) -> tuple[str, bool]:
+    """Return the characters that begin in a token, and whether it has further bytes of the character before it: 貓¹ 貓²
+    is 貓, while m² alone is itself.
+    """
+    text = tokens[position].text
+    if text and not text.strip(_BLANKS):
+        return " ", False
+    number = _number_of(text)
+    before = tokens[position - 1].text if position else ""
+    after = tokens[position + 1].text if position + 1 < len(tokens) else ""
+    whole = _CONTINUES.sub("", text)
+    if number > 1 and _number_of(before) == number - 1 and whole and _CONTINUES.sub("", before).endswith(whole[:1]):
+        return whole[1:], True
+    if number == 1 and whole and _number_of(after) == 2 and _CONTINUES.sub("", after).startswith(whole[-1]):
+        return whole, False
+    return text, False
+
+
+def _number_of(text: str) -> int:
+    digits = _CONTINUES.search(text)
+    return int(unicodedata.normalize("NFKC", digits[0])) if digits else 0
+
+
+def _normal(text: str, *, exact: bool) -> tuple[str, tuple[int, ...]]:
+    """Return the text in a normal form, and the index of each character's origin, and that of the end."""
+    made: list[str] = []
+    starts: list[int] = []
+    for start, end in _clusters(text):
+        part = unicodedata.normalize("NFC" if exact else "NFKC", text[start:end])
+        if not exact:
+            part = unicodedata.normalize("NFKC", part.casefold())
+        made.append(part)
+        # Characters that stay one for one keep their own place in a cluster.
+        same = len(part) == end - start
+        starts += [start + at if same else start for at in range(len(part))]
+    return "".join(made), (*starts, len(text))
+
+
+def _clusters(text: str) -> Iterator[tuple[int, int]]:
+    """Yield the bounds of characters with the marks that belong to them."""
+    start = 0
+    for at in range(1, len(text)):
+        if not _belongs(text[at]):
+            yield start, at
+            start = at
+    if text:
+        yield start, len(text)
+
+
+def _belongs(mark: str) -> bool:
+    """Return whether it never stands alone: a combining mark, a vowel or final of a Korean syllable, ﾞ or ﾟ."""
+    return unicodedata.category(mark)[0] == "M" or 0x1160 <= ord(mark) <= 0x11FF or mark in "\u200d\uff9e\uff9f"
+
+
+def _joins(text: str, at: int) -> bool:
+    """Return whether letters or digits meet at an index."""
+    if not 0 < at < len(text):
+        return False
+    return _belongs(text[at]) or all(unicodedata.category(mark)[0] in "LNM" for mark in text[at - 1 : at + 1])
+
+
+def _indices(text: str, wanted: str) -> Iterator[int]:
+    at = text.find(wanted) if wanted else -1
+    while at >= 0:
+        yield at
+        at = text.find(wanted, at + 1)
+
+
+def _equal(text: str, name: str, exact: bool) -> bool:
+    return _normal(text.strip(), exact=exact)[0] == _normal(name.strip(), exact=exact)[0]
+
+
+def _counted(places: list[Place]) -> list[Place]:
+    return [
+        replace(
+            one,
+            number=number,
+            count=len(places),
+            others=tuple(other.first for other in places if other is not one),
+        )
+        for number, one in enumerate(places, 1)
+    ]
+
+
+def _is_index(value: Any) -> bool:
+    return hasattr(value, "__index__") and not isinstance(value, bool)
+
+
+def _called(text: _Spelled, name: str, what: str, first: int) -> Place:
+    """Return what a text names: itself, then an occurrence, a number or a span, a part of a token, or what it asks."""
+    for kind in (*_WHOLE, "special"):
+        for exact in (True, False):
+            if found := text.matches(name, kind, exact=exact):
+                return found[0]
+    if tagged := _TAG.fullmatch(name.strip()):
+        return _numbered(text, tagged[1], int(tagged[2]), what)
+    if (place := _typed(text, name.strip(), first, what)) is not None:
+        return place
+    for exact in (True, False):
+        if found := text.matches(name, "part", exact=exact):
+            return found[0]
+    if (asked := asked_of(name)) is not None:
+        word, number = asked
+        return _called(text, word, what, first) if number is None else _numbered(text, word, number, what)
+    raise InputError(_unknown(text, name, what, first))
+
+
+def _typed(text: _Spelled, name: str, first: int, what: str) -> Place | None:
+    """Return the token of a number, or of a span of tokens or characters, counted from 1."""
+    count = len(text.tokens)
+    if re.fullmatch(r"-?\d{1,9}", name):
+        number = int(name)
+        at = number - 1 - first if number > 0 else count + number
+        return text.place((at,)) if number and 0 <= at < count else None
+    if span := _SPAN.fullmatch(name):
+        start, end = (int(one) - first for one in span.groups())
+        return text.place(tuple(range(start - 1, end))) if 1 <= start <= end <= count else None
+    if span := _CHARACTERS.fullmatch(name):
+        return _of_characters(text, Characters(int(span[1]) - 1, int(span[2])), what)
+    return None
+
+
+def _numbered(text: _Spelled, name: str, number: int, what: str) -> Place:
+    """Return one occurrence: of the words that are written so, or of those that differ in their case."""
+    most: list[Place] = []
+    for kind in (*_WHOLE, "special", "part"):
+        for exact in (True, False):
+            found = text.matches(name, kind, exact=exact)
+            if number and -len(found) <= number <= len(found):
+                return found[number - 1 if number > 0 else number]
+            most = most or found if kind == "part" else max(most, found, key=len)
+        if most:
+            break
+    if not most:
+        raise InputError(_unknown(text, name, what, 0))
+    raise InputError(
+        f"`{what}`: {name!r} occurs {len(most)} time{'s' * (len(most) > 1)} in the text, counted from 1, or from -1 at "
+        f"the end, got {number}"
+    )
+
+
+def _spanned(text: _Spelled, name: range | slice, what: str) -> Place:
+    count = len(text.tokens)
+    if isinstance(name, slice):
+        name = range(*name.indices(count))
+    if not len(name) or name.step != 1 or name.start < 0 or name[-1] >= count:
+        raise InputError(f"`{what}` must be a span within the {count} tokens, counted from 0, without gaps, got {name}")
+    return text.place(tuple(name))
+
+
+def _of_characters(text: _Spelled, name: Characters, what: str) -> Place:
+    spans = [token.span for token in text.tokens]
+    known = [span for span in spans if span is not None]
+    if not known:
+        raise InputError(
+            f"`{what}` cannot be a span of characters here, as the tokens were named without their text: name a word, "
+            "or a span of tokens"
+        )
+    end = max(span[1] for span in known)
+    if not 0 <= name.start < name.end <= end:
+        raise InputError(f"`{what}` must be characters within the {end} of the text, got {name.start}:{name.end}")
+    at = [at for at, span in enumerate(spans) if span is not None and span[0] < name.end and name.start < span[1]]
+    if not at:
+        raise InputError(f"`{what}`: no token has the characters {name.start}:{name.end}, which are white space")
+    return text.place(tuple(at))
+
+
+def _at(text: _Spelled, positions: tuple[int, ...], name: Place, what: str) -> Place:
+    if all(0 <= at < len(text.tokens) for at in positions):
+        return name
+    raise InputError(f"`{what}` must be a place of this text of {len(text.tokens)} tokens, got {name}")
+
+
+def _unknown(text: _Spelled, name: str, what: str, first: int) -> str:
+    words = [word.text for word in words_of(text.tokens) if not word.special] or [one.text for one in text.tokens]
+    near = difflib.get_close_matches(name, words, 1)
+    some = " ".join(words[:_LISTED]) + (" …" if len(words) > _LISTED else "")
+    return (
+        f"`{what}` must be a word of the text ({some}) or a number from {first + 1} to {first + len(text.tokens)}, got "
+        f"{name!r}" + (f": did you mean {near[0]!r}?" if near else "")
+    )
