@@ -290,7 +290,7 @@ def test_a_tokenizer_that_cannot_name_an_id_does_not_cost_the_record(
 def test_tokens_name_each_sequence_of_a_batch(attending: Attending) -> None:
     ids = torch.tensor([[1, 2, 3, 4], [5, 6, 0, 0], [0, 0, 7, 8]])
     names = [["the", "cat", ".", "the"], ["it", "sat", None, None], [None, "", "a", "dog"]]
-    statistics = ["separators", "duplicate_token"]
+    statistics = ["separators", "duplicate_token", "special_tokens"]
     with torch.no_grad(), regard.watch(attending, tokens=names, statistics=statistics) as seen:
         attending(ids)
     assert [[token.text for token in row if not token.special] for row in seen.tokens["text"]] == [
@@ -303,6 +303,10 @@ def test_tokens_name_each_sequence_of_a_batch(attending: Attending) -> None:
     separators = seen.statistic("separators", layer=0, head=0)
     torch.testing.assert_close(torch.tensor(separators[0]), torch.tensor(weights[0, :, 2]))
     assert (separators[1:] == 0).all()
+    padding = seen.statistic("special_tokens", layer=0, head=0)
+    of_padding = np.stack([0 * weights[0, 0], weights[1, :, 2:].sum(1), weights[2, :, :2].sum(1)])
+    np.testing.assert_allclose(padding, of_padding, atol=1e-6)
+    np.testing.assert_allclose(seen.statistic("duplicate_token", layer=0, head=0)[0], [0, 0, 0, weights[0, 3, 0]])
     assert seen.rank_heads("dog", "a", batch_index=2)[0].weight == pytest.approx(weights[2, 3, 2])
 
 
@@ -361,9 +365,8 @@ def esm() -> tuple[Loaded, str]:
         vocab_size=25, pad_token_id=1, mask_token_id=24, hidden_size=32, num_hidden_layers=1, num_attention_heads=2,
         intermediate_size=32, position_embedding_type="rotary",
     )  # fmt: skip
-    return Loaded(
-        "esm", transformers.EsmModel(config).eval(), TOKENIZERS["ESM, in Python"]().tokenizer, "encoder"
-    ), "MKTAYIAKQR"
+    tokenizer = TOKENIZERS["ESM, in Python"]().tokenizer
+    return Loaded("esm", transformers.EsmModel(config).eval(), tokenizer, "encoder"), "MKTAYIAKQR"
 
 
 def byt5() -> tuple[Loaded, str]:
@@ -376,9 +379,8 @@ def byt5() -> tuple[Loaded, str]:
 
 def gpt2(name: str) -> tuple[Loaded, str]:
     config = transformers.GPT2Config(vocab_size=1000, n_positions=64, n_embd=32, n_layer=1, n_head=2)
-    return Loaded(
-        "gpt2", transformers.GPT2Model(config).eval(), TOKENIZERS[name]().tokenizer, "decoder"
-    ), "The cat sat down"
+    tokenizer = TOKENIZERS[name]().tokenizer
+    return Loaded("gpt2", transformers.GPT2Model(config).eval(), tokenizer, "decoder"), "The cat sat down"
 
 
 LOOKED = {
