@@ -46,6 +46,9 @@ TEXTS = {
     "marks of vocabularies": "a ▁ b▁c Ġd ##e </w> <0xE8> @@",
     "compounds": "Donaudampfschifffahrtsgesellschaft tokenization unbelievably",
     "compatibility forms": "ﬁsh ½ ｆｕｌｌ ㎏ Ⅳ",
+    "Khmer": "ឆ្មាអង្គុយលើកម្រាលព្រោះវាហត់",
+    "Lao": "ແມວນັ່ງຢູ່ເທິງເສື່ອເພາະມັນເມື່ອຍ",
+    "Tibetan": "བྱི་ལ་གདན་ལ་བསྡད།",
 }
 _CORPUS = [*TEXTS.values(), "the cat sat on the mat and the animal was tired because it was too tired"] * 3
 

@@ -5,6 +5,7 @@ import itertools
 import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from sweeps import sweep
 from tokenizer_table import BUNDLED, TEXTS, TOKENIZERS, Made, Tiktoken, trimmed
 
 transformers = pytest.importorskip("transformers")
+tokenizers = pytest.importorskip("tokenizers")
 
 Span = tuple[int, int]
 MARKS = ("Ġ", "▁", "�", "##", "</w>", "<0x", "@@", "Ċ")  # of vocabularies, and of broken characters
@@ -149,14 +151,17 @@ def test_tokens_of_a_truncated_or_padded_text_are_those_of_the_text(name: str) -
 
 
 def goes_with(text: str, before: Span, span: Span) -> bool:
-    """Whether a token of a script without spaces shares a character with the one before it, or begins with a mark."""
-    return span[0] < before[1] or unicodedata.category(text[span[0]])[0] == "M"
+    """Whether a token of a script without spaces shares a character with the one before it, begins with a mark, or is
+    written below the letter before it.
+    """
+    is_below = text[before[1] - 1] in "\N{KHMER SIGN COENG}\N{MYANMAR SIGN VIRAMA}"
+    return span[0] < before[1] or unicodedata.category(text[span[0]])[0] == "M" or is_below
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
 def test_each_token_of_a_script_without_spaces_is_a_word_with_its_marks(name: str) -> None:
     made = TOKENIZERS[name]()
-    for case in sweep(("Thai", "Burmese", "Chinese", "Japanese")):
+    for case in sweep(("Thai", "Lao", "Khmer", "Burmese", "Tibetan", "Chinese", "Japanese")):
         with case as key:
             text = TEXTS[key]
             if key not in made.texts:
@@ -249,10 +254,21 @@ def test_watch_names_positions_by_any_tokenizer(name: str, attending: Attending)
 @pytest.mark.parametrize("given", ["gpt2", Tiktoken, object(), 3, nn.Linear(1, 1), {"input_ids": [1]}])
 def test_what_is_no_tokenizer_is_refused_before_the_model_runs(given: Any, attending: Attending) -> None:
     calls = attending.calls
-    with pytest.raises(InputError, match="`tokenizer` must be a tokenizer"):  # noqa: SIM117
+    way = "from_pretrained" if isinstance(given, str) else "tokens="
+    with pytest.raises(InputError, match=f"`tokenizer` must be a tokenizer.*{way}"):  # noqa: SIM117
         with regard.watch(attending, tokenizer=given):
             attending(torch.tensor([[1, 2]]))
     assert attending.calls == calls
+
+
+def test_a_processor_names_by_its_tokenizer_and_numbers_without_tokens_cost_nothing() -> None:
+    words = {"[UNK]": 0, "cat": 7, "mat": 50}
+    backend = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="[UNK]")
+    for given in (tokenizer, backend, SimpleNamespace(tokenizer=tokenizer)):
+        assert [token.text for token in tokens_of(given, [50, 7])] == ["mat", "cat"]
+        with pytest.raises(InputError, match="no token 8"):
+            tokens_of(given, [7, 8])
 
 
 class Raising:

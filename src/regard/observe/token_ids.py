@@ -376,7 +376,7 @@ def _are_ids(one: Any) -> bool:
 def _is_separator(tokenizer: TokenizerAdapter, index: int) -> bool:
     try:
         return _separates(tokens_of(tokenizer, [index])[0].text)
-    except InputError:  # an id that is not in the vocabulary is no mark
+    except Exception:  # an id that cannot be named is no mark, and does not end the run
         return False
 
 

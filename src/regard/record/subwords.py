@@ -203,8 +203,11 @@ def spell_decoded(decode: Callable[[list[int]], str], ids: Sequence[int]) -> Spe
         new, start = beginnings[-1], 0
         for beginning in beginnings:
             same = _common(beginning, new)
+            if same == len(new):  # the last, or one of a character that is cut off
+                same = len(new.rstrip(_BROKEN))
             spans.append((len(text) + start, len(text) + min(len(new), same + (len(beginning) > same))))
             start = same
+        spans[-1] = (spans[-1][0], len(text) + len(new))
         text += new
         before, beginnings = index + 1, []
     return Spelling(text, tuple(spans), (False,) * len(ids))

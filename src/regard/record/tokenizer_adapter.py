@@ -149,14 +149,12 @@ def _of_transformers(tokenizer: Any) -> TokenizerAdapter:
     texts = {index: str(getattr(token, "content", token)) for index, token in added.items()}
 
     def names(ids: list[int]) -> list[str | None]:
-        limit = max((len(tokenizer) if hasattr(tokenizer, "__len__") else 2**63, *(index + 1 for index in texts)))
-        inside = [0 <= index < limit for index in ids]
         if backend is not None:
-            return [backend.id_to_token(index) if known else None for index, known in zip(ids, inside, strict=True)]
-        return [
-            tokenizer.convert_ids_to_tokens([index])[0] if known else None
-            for index, known in zip(ids, inside, strict=True)
-        ]
+            return [backend.id_to_token(index) if 0 <= index < 2**32 else None for index in ids]
+        size = len(tokenizer) if hasattr(tokenizer, "__len__") else 2**63
+        if any(index >= size for index in ids) and _has(tokenizer, "get_vocab"):  # unless some numbers have no token
+            size = max((*tokenizer.get_vocab().values(), *texts), default=-1) + 1
+        return [tokenizer.convert_ids_to_tokens([index])[0] if 0 <= index < size else None for index in ids]
 
     scheme = _scheme(tokenizer, backend)
     if scheme.is_whole:  # its unknown token is often also that of the end of a text
