@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 import regard
 from regard.errors import InputError, ObservationError
@@ -146,14 +145,13 @@ def test_tokens_of_a_truncated_or_padded_text_are_those_of_the_text(name: str) -
 
 def goes_with(text: str, before: Span, span: Span) -> bool:
     """Whether a token of a script without spaces shares a character with the one before it, or begins with a mark."""
-    first, last = text[span[0]], text[before[1] - 1]
-    return span[0] < before[1] or unicodedata.category(first)[0] == "M" or unicodedata.combining(last) == 9
+    return span[0] < before[1] or unicodedata.category(text[span[0]])[0] == "M"
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
 def test_each_token_of_a_script_without_spaces_is_a_word_with_its_marks(name: str) -> None:
     made = TOKENIZERS[name]()
-    for case in sweep(key for key in ("Thai", "Burmese", "Chinese", "Japanese") if key in made.texts or key == "Thai"):
+    for case in sweep(("Thai", "Burmese", "Chinese", "Japanese")):
         with case as key:
             text = TEXTS[key]
             if key not in made.texts:
@@ -175,13 +173,13 @@ def test_each_token_of_a_sequence_is_a_word_and_long_words_stay_words(name: str)
             tokens = [one for one in tokens_of(made.tokenizer, ids, text) if one.span is not None]
             pieces = [one for one in tokens if text[slice(*one.span)] in text.split()[-1]]
             assert len({one.word for one in pieces}) == len(pieces)
-    for case in sweep(key for key in ("compounds", "English", "a word three times") if key in made.texts):
+    for case in sweep(key for key in ("compounds", "English", "a word three times", "DNA") if key in made.texts):
         with case as key:
             text = TEXTS[key]
             words = words_of(tokens_of(made.tokenizer, made.cut(text)[0], text))
             expected = text.replace(",", " ,").replace(".", " .").split()
-            if made.unknown not in made.cut(text)[0]:
-                assert [word.text for word in words if word.text.strip("␣")] == expected
+            if key != "DNA" and made.unknown not in made.cut(text)[0]:
+                assert [word.text for word in words if not word.special and word.text.strip("␣")] == expected
 
 
 @pytest.mark.parametrize("name", ["ByT5, in Python", "CANINE, in Python", "bytes without merges", "decodes characters"])
@@ -221,7 +219,7 @@ class Attending(nn.Module):
     def forward(self, input_ids: Tensor) -> Tensor:
         self.calls += 1
         x = self.embedding(input_ids)[:, None]
-        return functional.scaled_dot_product_attention(x, x, x)
+        return nn.functional.scaled_dot_product_attention(x, x, x)
 
 
 @pytest.fixture(scope="module")

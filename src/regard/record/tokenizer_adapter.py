@@ -274,7 +274,7 @@ def _scheme(tokenizer: Any, backend: Any) -> _Scheme:
     if backend is None:
         return _scheme_in_python(tokenizer)
     model, decoder = getattr(backend, "model", None), str(getattr(backend, "decoder", ""))
-    cuts = f"{getattr(backend, 'pre_tokenizer', '')} {getattr(backend, 'normalizer', '')}"
+    cuts = str(getattr(backend, "pre_tokenizer", ""))  # a normalizer may print 300 kB
     kind = type(model).__name__
     of_bytes = "ByteLevel" in decoder or "ByteLevel" in cuts
     if suffix := getattr(model, "end_of_word_suffix", None):
