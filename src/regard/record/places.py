@@ -203,6 +203,8 @@ class _Spelled:
             if apart and characters and characters[-1] not in (" ", _EDGE):
                 characters.append(" ")
                 owners.append((position,) if is_blank else ())
+            elif is_blank and characters and characters[-1] == " ":
+                owners[-1] = (*owners[-1], position)
             text = "" if is_blank else text
             characters += text
             owners += [(position,)] * len(text)
