@@ -282,7 +282,7 @@ def _scheme(tokenizer: Any, backend: Any) -> _Scheme:
     if of_bytes:
         return _Scheme("bytes")
     if kind == "WordPiece":
-        return _Scheme("words", prefix=getattr(model, "continuing_subword_prefix", ""))
+        return _Scheme("words", prefix=getattr(model, "continuing_subword_prefix", "##"))
     if kind == "WordLevel":  # where a space is a token too, no token leaves it out
         return _Scheme("literal" if backend.token_to_id(" ") is not None else "words")
     if prefix := getattr(model, "continuing_subword_prefix", None):
