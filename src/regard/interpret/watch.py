@@ -177,7 +177,7 @@ def watch(
         tokens: The tokens, one for each position, for a batch of one; for several streams a dictionary of lists,
             `{"source": [...], "target": [...]}`. `seen.streams` has their names and lengths.
         statistics: Statistics to compute in the same pass, by name ("distance", "confidence", "sink", "self",
-            "previous", "next", "first", "separators", "duplicate_token", "induction", "value_norm",
+            "previous", "next", "first", "special_tokens", "separators", "duplicate_token", "induction", "value_norm",
             "gradient_x_attention", "importance") or as a value of regard.observe.statistics; `seen.statistic(name,
             layer=, head=)` returns them.
         layers: The layers to record, by the model's number (in every stream) or by name; by default all. The others
