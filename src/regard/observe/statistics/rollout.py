@@ -71,7 +71,7 @@ class Rollout:
                           the sum of their columns (Clark et al. 2019, https://arxiv.org/abs/1906.04341, section 4.1).
         "mean"            the mean of all queries but padding, which is what a model without a class token pools; it
                           is no key. The word is ("mean", 1).
-        [5, "it"]         several of these: a list, range or array.
+        [5, "it"]         several of these: a list, range or array. In a list range(3, 6) is one, as slice(3, 6).
 
     An array (batch, 1, positions) a layer, as all heads share it; of several (batch, 1, number, positions). NaN if a
     text has no such position or word. If there is a word, "mean" or a slice among them, the statistic "rollout.query"
@@ -287,12 +287,13 @@ class Rollout:
         """
         if name == _MEAN:
             return _unpadded(record, batch_index, length)
-        if isinstance(name, int | slice):
+        if isinstance(name, int | slice | range):
             places = range(length)
-            within = name in range(-length, length) if isinstance(name, int) else len(places[name]) > 0
-            if not within:
+            known = [places[name]] if isinstance(name, int) and name in range(-length, length) else []
+            known += places[name] if isinstance(name, slice) else name if isinstance(name, range) else ()
+            if not known or known[-1] not in places:
                 raise InputError(f"`{self._side}` must be within the {length} positions, got {name!r}")
-            return list(places[name]) if isinstance(name, slice) else [places[name]]
+            return known
         tokens = record.tokens.get(record.layers[0].query_tokens, ())
         if len(tokens) <= batch_index or len(tokens[batch_index]) != length:
             raise ObservationError(
@@ -411,7 +412,8 @@ def _name(side: str, value: Any) -> Name:
             'pass query="mean", or key=("mean", 1) for the word'
         )
     occurrence = isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str)
-    if occurrence or isinstance(value, str | slice | Characters | Place):
+    span = isinstance(value, range) and value.step == 1 and 0 <= value.start < value.stop
+    if occurrence or span or isinstance(value, str | slice | Characters | Place):
         return value  # type: ignore[no-any-return]
     raise InputError(
         f'`{side}` must be an index, a word of the text, an occurrence such as ("animal", 2), a slice, "mean" for all '
@@ -422,6 +424,6 @@ def _name(side: str, value: Any) -> Name:
 def _shown(name: Name) -> str:
     if isinstance(name, tuple):
         return f"{name[0]}#{name[1]}"
-    if isinstance(name, slice):
+    if isinstance(name, slice | range):
         return f"{name.start or 0}:{'' if name.stop is None else name.stop}"
     return name.text if isinstance(name, Place) else str(name)
