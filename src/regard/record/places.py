@@ -381,7 +381,7 @@ def _is_index(value: Any) -> bool:
 
 
 def _called(text: _Spelled, name: str, what: str, first: int) -> Place:
-    """Return what a text names: itself, then an occurrence, a number or a span, a part of a token, then what it asks."""
+    """Return what a text names: itself, an occurrence, a number or a span, a part of a token, or what it asks."""
     for kind in (*_WHOLE, "special"):
         for exact in (True, False):
             if found := text.matches(name, kind, exact=exact):
