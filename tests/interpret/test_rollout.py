@@ -506,6 +506,7 @@ def test_a_layer_that_was_not_recorded_is_not_skipped() -> None:
             assert [layer.name for layer in seen.layers] == ["0", "2"]
 
 
+@pytest.mark.slow
 def test_layers_of_compiled_code_are_followed_and_its_windows_refused() -> None:
     model, inputs = bert(), {"input_ids": torch.arange(4, 11)[None]}
     after, before = rolled(own_weights(model, **inputs))
