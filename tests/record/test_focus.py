@@ -5,56 +5,12 @@ import itertools
 import numpy as np
 import pytest
 
+from record_layers import WORDS, heads, layer, record, seen, tokens
 from regard.errors import InputError, ObservationError
 from regard.record.highlight import choose_focus
 from regard.record.records import Layer, Record
 from regard.record.tokens import Token, content_words, is_content, is_word, pronoun_in
 from sweeps import sweep
-
-# row    0      1     2         3         4        5     6       7          8     9      10     11
-WORDS = ["[CLS]", "The", "animal", "didn't", "cross", "the", "street", "because", "it", "was", "tired", "[SEP]"]
-N = len(WORDS)
-
-
-def tokens(words):
-    inner = [Token(word, word=i, space=i > 0) for i, word in enumerate(words)]
-    return tuple(Token(one.text, special=True) if one.text in ("[CLS]", "[SEP]") else one for one in inner)
-
-
-def layer(weights, *, name="layer", exact=True, streams=("text", "text"), top=8):
-    """The record of dense weights (heads, queries, keys); without `exact`, of their strongest keys and one bin."""
-    weights = np.asarray(weights, np.float32)[None]
-    keys = np.argsort(-weights, -1, kind="stable")[..., :top].astype(np.int32)
-    best = np.take_along_axis(weights, keys, -1)
-    mean = weights if exact else weights.mean((-1, -2), keepdims=True)
-    return Layer(
-        name=name,
-        kind="self" if streams[0] == streams[1] else "cross",
-        query_tokens=streams[0],
-        key_tokens=streams[1],
-        query_bin=1 if exact else weights.shape[2],
-        key_bin=1 if exact else weights.shape[3],
-        mean=mean,
-        max=mean if exact else weights.max((-1, -2), keepdims=True),
-        top_keys=np.where(best > 0, keys, -1),
-        top_weights=best,
-        entropy=np.zeros(weights.shape[:3], np.float32),
-        received=weights.sum(2),
-    )
-
-
-def heads(count, n=N):
-    """Weights of heads that look at nothing yet."""
-    return np.zeros((count, n, n))
-
-
-def record(*layers, words=WORDS, **streams):
-    return Record(tuple(layers), streams or {"text": (tokens(words),)})
-
-
-def seen(focus):
-    words = [word.text for word in focus.keys]
-    return focus.queries[focus.word].text, [(look.layer, look.head, words[look.target]) for look in focus.looks]
 
 
 @pytest.mark.parametrize("exact", [True, False])
@@ -211,26 +167,27 @@ def test_a_word_that_sees_itself_alone_is_refused_by_name():
 # --- texts of a few words: neighbours count where there is nothing else, then function words, then signs
 
 
+NEIGHBOUR = "There is no finding; layer 0 head 0 looks at the word before it: a neighbour."
 SHORT = [
-    (["Thinking", "Machines"], ("Machines", "Thinking")),
-    (["it", "is"], ("is", "it")),  # two function words
-    (["ha", "ha"], ("ha", "ha")),
-    (["the", "dog", "Dog"], ("Dog", "the")),  # the same word elsewhere counts once there is nothing else
-    (["🐱", "，", "🐭"], ("🐭", "🐱")),
-    (["␣", "x", "="], ("=", "x")),
+    (["Thinking", "Machines"], ("Machines", "Thinking"), NEIGHBOUR),
+    (["it", "is"], ("is", "it"), NEIGHBOUR),  # two function words
+    (["ha", "ha"], ("ha", "ha"), NEIGHBOUR),
+    (["the", "dog", "Dog"], ("Dog", "the"), ""),  # the same word elsewhere is the word itself
+    (["🐱", "，", "🐭"], ("🐭", "🐱"), ""),
+    (["␣", "x", "="], ("=", "x"), NEIGHBOUR),
 ]
 
 
 def test_short_texts_are_looked_at_from_their_last_word():
     for case in sweep(SHORT):
-        with case as (words, found):
+        with case as (words, found, note):
             words = ["[CLS]", *words, "[SEP]"]
-            weights = np.zeros((1, len(words), len(words)))
+            weights = heads(1, len(words))
             weights[0, len(words) - 2] = 0.9
             focus = choose_focus(record(layer(weights), words=words))
             assert (focus.queries[focus.word].text, focus.keys[focus.looks[0].target].text) == found
             assert focus.looks[0].target != focus.word
-            assert focus.note == ""
+            assert focus.note == note
 
 
 @pytest.mark.parametrize(
@@ -244,24 +201,29 @@ def test_short_texts_are_looked_at_from_their_last_word():
 )
 def test_where_no_look_is_sharp_the_sharpest_is_shown_and_says_so(words, others):
     n = len(words)
+    is_neighbour = n == 2
+    neighbour = "ayer 0 head 1 looks at the word before it: a neighbour"
     weights = np.full((2, n, n), 1 / n)
     first, last = words.index(words[-1] if words[-1] != "[SEP]" else "dog"), 1 if n == 5 else 0
     weights[1, first, last] = 1.9 / n  # less than twice what even attention would give
     focus = choose_focus(record(layer(weights), words=words))
     assert (focus.word, focus.looks[0].head, focus.looks[0].target) == (first, 1, last)
-    assert focus.note == f"No word looks sharply at {others}: this is the sharpest such look there is."
+    habit = f" L{neighbour}, not a finding." * is_neighbour
+    assert focus.note == f"No word looks sharply at {others}: this is the sharpest such look there is.{habit}"
     named = choose_focus(record(layer(weights), words=words), token=words[first], layer=0)
     assert named.note == (
-        f"{words[first]} does not look sharply at {others} in this layer: this is its sharpest such look."
+        f"{words[first]} does not look sharply at {others} in this layer: this is its sharpest such look.{habit}"
     )
     weights[1, first, last] = 2.1 / n
-    assert choose_focus(record(layer(weights), words=words)).note == ""
-    assert choose_focus(record(layer(weights / 3), words=words), layer=0, head=1).note == ""  # it was asked for
+    sharp = choose_focus(record(layer(weights), words=words))
+    assert sharp.note == f"There is no finding; l{neighbour}." * is_neighbour
+    named = choose_focus(record(layer(weights / 3), words=words), layer=0, head=1)  # it was asked for
+    assert named.note == habit[1:]
 
 
 def test_of_many_words_a_tenth_is_sharp_and_less_is_not():
     n = 40
-    weights = np.zeros((1, n, n))
+    weights = heads(1, n)
     weights[0, 30, 3] = 0.0999
     words = [f"word{i}" for i in range(n)]
     assert choose_focus(record(layer(weights), words=words)).note.startswith("No word looks sharply")
@@ -406,7 +368,7 @@ def test_cross_attention_comes_first_and_knows_no_neighbours():
 
 def test_a_layer_of_fewer_queries_is_left_out_of_the_choice():
     """Which positions of the text they are is unknown."""
-    weights, part = heads(1, 3), np.full((1, 2, 3), 0.3, np.float32)
+    weights, part = np.zeros((1, 3, 3)), np.full((1, 2, 3), 0.3, np.float32)
     weights[0, 2, 0] = 0.9
     words = ["black", "little", "cat"]
     both = record(layer(weights), layer(part), words=words)
@@ -461,20 +423,20 @@ def naive(record):
         if word.special or not is_word(word.text):
             continue
         looks = []
-        for number, seen in enumerate(record.layers):
-            for head in range(seen.heads):
+        for number, attention in enumerate(record.layers):
+            for head in range(attention.heads):
                 to = {}
                 for target, other in enumerate(words):
                     near = abs(row - target) <= 1 or other.text.casefold() == word.text.casefold()
                     if other.special or not is_content(other.text) or near:
                         continue
-                    if seen.exact is not None:
-                        block = seen.exact[0, head][list(word.pieces)][:, list(other.pieces)]
+                    if attention.exact is not None:
+                        block = attention.exact[0, head][list(word.pieces)][:, list(other.pieces)]
                         to[target] = float(block.sum(1).mean())
                     else:
                         pieces = list(word.pieces)
-                        hit = np.isin(seen.top_keys[0, head, pieces], list(other.pieces))
-                        to[target] = float((seen.top_weights[0, head, pieces] * hit).sum(1).mean())
+                        hit = np.isin(attention.top_keys[0, head, pieces], list(other.pieces))
+                        to[target] = float((attention.top_weights[0, head, pieces] * hit).sum(1).mean())
                 if to and max(to.values()) > 0:
                     target = max(to, key=to.get)
                     looks.append((to[target], number, head, target))

@@ -100,7 +100,7 @@ def test_two_arcs_in_two_colours_from_the_word_to_its_targets(english) -> None:
         reach = arc.get_window_extent(renderer)
         assert box.x0 < (box.x0 + box.x1) / 2 < box.x1
         assert abs(reach.x0 - (box.x0 + box.x1) / 2) < 25, (target, tip[-1])
-    assert "layer 5 head 11:  it → animal  0.60" in words
+    assert "layer 5 head 11: it → animal 0.60" in words
 
 
 @pytest.mark.usefixtures("chinese_font")

@@ -157,7 +157,7 @@ def test_no_address_is_in_the_page(english) -> None:
 
 def test_the_finding_is_readable_without_javascript(english) -> None:
     text = page(*english)
-    assert "head 11 of layer 5 looks from “<bdi>it</bdi>” to “<bdi>animal</bdi>” with a weight of 0.60" in text
+    assert "layer 5 head 11: <bdi>it</bdi> → <bdi>animal</bdi> 0.60" in text
     assert "<noscript>" in text
 
 

@@ -117,7 +117,7 @@ def test_the_page_holds_both_pages_with_the_same_head_and_says_what_moved(englis
     frames = [html.unescape(one) for one in re.findall(r'srcdoc="([^"]*)"', made)]
     assert len(frames) == 2
     for frame, word, weight in zip(frames, ("tired", "wide"), ("0.60", "0.50"), strict=True):
-        assert f"to “<bdi>animal</bdi>” with a weight of {weight}" in frame
+        assert f"→ <bdi>animal</bdi> {weight}" in frame
         assert f'"{word}"' in frame
         assert '"layer":0,"head":0,"layer2":null,"head2":null}' in frame
     outside = re.sub(r'srcdoc="[^"]*"', "", made)
@@ -130,7 +130,7 @@ def test_the_page_holds_both_pages_with_the_same_head_and_says_what_moved(englis
 def test_a_notebook_gets_both_cards_without_scripts(english_pair):
     made = pair_card(english_pair, change())
     assert "<script" not in made
-    assert made.count("looks from “<bdi>it</bdi>” to “<bdi>animal</bdi>”") == 2
+    assert made.count(": <bdi>it</bdi> → <bdi>animal</bdi> ") == 2
     assert "It does not show that the model has understood" in made
     assert len(made.encode()) < 300_000
 
@@ -141,7 +141,7 @@ def test_the_figure_has_both_sentences_and_both_maps_on_one_scale(english_pair, 
     assert [axes.images[0].get_clim() for axes in maps] == [(0.0, pytest.approx(0.6))] * 2
     np.testing.assert_allclose(maps[1].images[0].get_array()[8, 2], 0.5, atol=1e-6)
     written = " ".join(text.get_text() for axes in figure.axes for text in axes.texts)
-    for words in ("it → animal  0.60", "it → street  0.20", "1 flips", "has understood"):
+    for words in ("it → animal 0.60", "it → street 0.20", "1 flips", "has understood"):
         assert words in " ".join(written.split()) or words in written
     save_pair_figure(english_pair, change(), tmp_path / "pair.png")
     assert (tmp_path / "pair.png").read_bytes().startswith(b"\x89PNG")

@@ -32,8 +32,8 @@ ENGLISH = """\
         │                       ╰──── ② ─────╯│
         ╰──────────────── ① ──────────────────╯
 
-  ① layer 5 head 11  it → animal  0.60 ████████████        ▏
-  ② layer 5 head 3   it → street  0.60 ████████████        ▏
+  ① layer 5 head 11: it → animal  0.60 ████████████        ▏
+  ② layer 5 head 3:  it → street  0.60 ████████████        ▏
 
 ① layer 5 head 11: rows look at columns, each cell is one weight
                   1  2  3  4  5  6  7  8  9  10 11 12 13
@@ -63,8 +63,8 @@ CHINESE = """\
   │    ╰── ② ───╯│
   ╰───── ① ──────╯
 
-  ① layer 5 head 2  它 → 貓    0.60 ████████████        ▏
-  ② layer 4 head 7  它 → 老鼠  0.60 ████████████        ▏
+  ① layer 5 head 2: 它 → 貓    0.60 ████████████        ▏
+  ② layer 4 head 7: 它 → 老鼠  0.60 ████████████        ▏
 """
 
 CROSS = """\
@@ -238,4 +238,4 @@ def test_the_part_of_a_word_that_is_meant_is_marked_and_named(chinese) -> None:
     assert drawn.splitlines()[1].rstrip().endswith("┯┯")
     assert cell_len(drawn.splitlines()[1].rstrip()) == 2 + cell_len("貓追老鼠，因為因為它")
     assert "它 (in 因為它) → 貓" in drawn
-    assert "“<bdi>它 (in 因為它)</bdi>”" in card(record, focus)
+    assert "<bdi>它 (in 因為它)</bdi> → " in card(record, focus)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from regard.errors import ObservationError
 from regard.interpret.export import export
+from regard.interpret.look_result import LookResult
 from regard.interpret.vision_transformers import grid_of, image_of
 from regard.record.atlas import read_atlas, save_atlas
 from regard.record.highlight import choose_focus
@@ -83,7 +84,7 @@ class Observation(Answers):
         return self.record.model
 
     @property
-    def notes(self) -> Mapping[str, Any]:
+    def notes(self) -> Mapping[str, Any]:  # type: ignore[override]
         """Further data of the only pass: `keep`, and for a generation the length of its prompt."""
         return self.record.notes
 
@@ -176,6 +177,34 @@ class Observation(Answers):
         as "entropy".
         """
         export(self.record, path, kind, layer=layer, head=head, batch_index=batch_index, stream=stream)
+
+    def look(
+        self,
+        *,
+        token: Name | None = None,
+        layer: int | str | None = None,
+        head: int | None = None,
+        batch_index: int = 0,
+        stream: Stream | None = None,
+    ) -> LookResult:
+        """Return what `regard.look` shows: a word, and two heads that attend from it; `print` it, or display it in a
+        notebook. The tokens must be known.
+
+        Args:
+            token: The word to look from; by default a pronoun with a large weight on a word, else the word with the two
+                largest weights.
+            layer: The layer of the first head, by its number or name; by default any.
+            head: The first head, in that layer; by default any.
+            batch_index: The sequence of the batch.
+            stream: The stream of the layers; by default that of cross-attention, if there is any, or of the first text.
+
+        Raises:
+            InputError: The word, layer, head, sequence or stream does not exist, or the text has one word.
+            ObservationError: Nothing was seen, or the tokens are unknown.
+        """
+        record = self.record
+        focus = choose_focus(record, token=token, layer=layer, head=head, batch_index=batch_index, stream=stream)
+        return LookResult(record, focus, record.model)
 
     def to_html(self, path: str | os.PathLike[str], *, token: Name | None = None, title: str = "") -> None:
         """Save a self-contained HTML page of the first sequence, which needs no server; its tokens must be known.

@@ -1,13 +1,15 @@
 """Choose what a figure shows: a word, two heads that attend from it to different words, and one head's heat map.
 
 A pronoun with a large weight on a word is preferred, since readers first ask what it refers to. Otherwise the word
-with the two largest weights is chosen. `word_looks` determines which pairs of words count.
+with the two largest weights is chosen. `word_looks` determines which pairs of words count, and `findings` which weights
+are more than a head's habit. If there is none, the largest weight is shown, and the note says what it is.
 """
 
 from dataclasses import dataclass
 
 from regard.errors import InputError
 from regard.record.layers import Stream, head_at
+from regard.record.names import visible
 from regard.record.places import Name
 from regard.record.records import Record
 from regard.record.tokens import Word, is_word
@@ -22,7 +24,7 @@ class Focus:
 
     `queries` and `keys` are the words of the query and the key stream, which differ only in cross-attention. `part` is
     the part of the chosen word that is meant, such as 它 in 因为它, or empty for the whole word. `note` is a remark on
-    the choice for the reader, mostly empty.
+    the choice for the reader, mostly empty: that no weight is large, or that the weight shown is no finding.
     """
 
     queries: tuple[Word, ...]
@@ -47,6 +49,9 @@ def choose_focus(
 ) -> Focus:
     """Choose the word and the two heads with the largest weights on two content words, within the given restrictions.
 
+    Only findings are chosen (`regard.record.findings`), unless there is none. A requested head is shown as it is, and
+    the note says what its weight is.
+
     Args:
         record: The record, with its tokens.
         token: The place to look from, as `find_place` takes it; by default a pronoun with a large weight on a word,
@@ -68,27 +73,62 @@ def choose_focus(
     looks, lead = WordLooks.of(record, layer, batch_index, stream, among)
     head = None if head is None else head_at(lead, head)
     pinned = None if layer is None else (record.layers.index(lead), head)
-    place = None
+    named = place = None
     if token is not None:
-        looks, row, place = looks.find(token)
-    for reach in REACHES:
-        rows = [one for one in looks.readable(reach) if sources is None or one in sources] if place is None else [row]
-        pairs = dict(zip(rows, looks.pairs(rows, pinned, reach) if rows else [], strict=True))
-        pairs = {row: pair for row, pair in pairs.items() if pair}
-        if pairs:
-            break
-    else:
-        raise InputError(_nothing(looks, None if place is None else place.text))
+        looks, named, place = looks.find(token)
+    name = None if place is None else place.text
+    pairs, reach = _pairs(looks, named, sources, pinned)
+    if not pairs:
+        raise InputError(_nothing(looks, name))
     sharp = {row: pair for row, pair in pairs.items() if any(map(looks.is_sharp, pair))}
     row = _chosen(looks, pairs, sharp)
     part = (looks.pronoun(row) or "") if place is None else place.text if place.within else ""
     part = "" if part == looks.queries[row].text else part
-    feeble = not sharp and (pinned is None or pinned[1] is None)
-    notes = [_feeble(None if place is None else place.text, reach, in_layer=layer is not None)] if feeble else []
+    where = " in this layer" if layer is not None else ""
+    first = pairs[row][0]
+    shown = pairs[row] if len(pairs[row]) > 1 else looks.pair(row, first)
+    feeble = head is None and not (sharp if layer is None else looks.is_sharp(first))
+    notes = [_feeble(name, reach, where)] if feeble else []
+    if (habit := looks.habit(row, first)) is not None:
+        said = f"{habit[:1].upper()}{habit[1:]}, not a finding."
+        notes.append(said if feeble or head is not None else f"There is no finding{where}; {habit}.")
+    else:
+        notes += _stronger(looks, row, first, pinned) if feeble or head is not None else []
+        notes += [] if looks.is_compared(row, first) else [_not_compared(looks, first)]
     notes += [_within(part, looks.queries[row])] if part and place is None else []
     notes += [place.note] if place is not None and place.note else []
-    notes += [] if all(looks.is_known(row, one) for one in pairs[row]) else [_AT_LEAST]
-    return Focus(looks.queries, looks.keys, row, pairs[row], batch_index, part, " ".join(notes))
+    notes += [] if all(looks.is_known(row, one) for one in shown) else [_AT_LEAST]
+    return Focus(looks.queries, looks.keys, row, shown, batch_index, part, " ".join(notes))
+
+
+def _pairs(
+    looks: WordLooks, row: int | None, sources: frozenset[int] | None, pinned: tuple[int, int | None] | None
+) -> tuple[dict[int, tuple[Look, ...]], Reach]:
+    """Return the looks of each word that may be shown, and which pairs of words they are among: findings, or if there
+    are none, the largest weights. A requested head is shown with its sharp findings, or its largest weight on any word.
+    """
+    one_head = pinned is not None and pinned[1] is not None
+    for findings in (True, False):
+        for reach in REACHES:
+            readable = looks.readable(reach) if row is None else [row]
+            rows = [one for one in readable if row is not None or sources is None or one in sources]
+            kept: dict[int, tuple[Look, ...]] = {}
+            if one_head and not findings:
+                kept = {one: (looks.strongest(one, pinned),) for one in rows}
+            elif rows:
+                pairs = zip(rows, looks.pairs(rows, pinned, reach, findings=findings), strict=True)
+                kept = {one: pair for one, pair in pairs if pair and (not one_head or looks.is_sharp(pair[0]))}
+            if kept:
+                return kept, reach
+    return {}, REACHES[-1]
+
+
+def _stronger(looks: WordLooks, row: int, first: Look, pinned: tuple[int, int | None] | None) -> list[str]:
+    """Return what the largest weight of all is, if another is shown because that one is no finding."""
+    strongest = looks.strongest(row, pinned)
+    if strongest.weight <= first.weight or (habit := looks.habit(row, strongest)) is None:
+        return []
+    return [f"The largest weight is {strongest.weight:.2f}; {habit}."]
 
 
 def _chosen(looks: WordLooks, pairs: dict[int, tuple[Look, ...]], sharp: dict[int, tuple[Look, ...]]) -> int:
@@ -109,9 +149,14 @@ _OTHERS: dict[Reach, str] = {
 }
 
 
-def _feeble(token: str | None, reach: Reach, *, in_layer: bool) -> str:
+def _not_compared(looks: WordLooks, look: Look) -> str:
+    """Return the note if it is not known whether a head gives a word its weight from every word."""
+    name = visible(looks.keys[look.target].text)
+    return f"No other word was recorded that can see {name}: its weight may be the same from every word."
+
+
+def _feeble(token: str | None, reach: Reach, where: str) -> str:
     """Return the note if no weight is large."""
-    where = " in this layer" if in_layer else ""
     if token is None:
         return f"No word looks sharply at {_OTHERS[reach]}{where}: this is the sharpest such look there is."
     return f"{token} does not look sharply at {_OTHERS[reach]}{where}: this is its sharpest such look."

@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from regard.errors import InputError
+from regard.record.questions import asked_of
 from regard.record.subwords import is_cjk
 from regard.record.tokens import Token, Word, spell_word, words_of
 
@@ -91,7 +92,7 @@ def find_place(tokens: Sequence[Token], name: Name, *, what: str = "token", firs
             - a text: a word or several, a token, or a part of one; the first of several, "animal#2" for the second
               and "animal#-1" for the last. What the text does not have itself may be the number of a token, counted
               from 1 as in figures ("7", "-1" for the last), a span of tokens ("3:5", both included), or of characters
-              ("characters 10:15", counted from 1, both included);
+              ("characters 10:15", counted from 1, both included), or a question: "what does the second it look at";
             - ("animal", 2), the second occurrence, and ("animal", -1), the last;
             - an index from 0 on, or from the end (-1); a `range` or `slice` of indices;
             - `Characters(9, 15)`, the tokens that have a part of `text[9:15]`;
@@ -380,7 +381,7 @@ def _is_index(value: Any) -> bool:
 
 
 def _called(text: _Spelled, name: str, what: str, first: int) -> Place:
-    """Return what a text names: itself, then an occurrence, a number or a span, then a part of a token."""
+    """Return what a text names: itself, then an occurrence, a number or a span, a part of a token, or what it asks."""
     for kind in (*_WHOLE, "special"):
         for exact in (True, False):
             if found := text.matches(name, kind, exact=exact):
@@ -392,6 +393,9 @@ def _called(text: _Spelled, name: str, what: str, first: int) -> Place:
     for exact in (True, False):
         if found := text.matches(name, "part", exact=exact):
             return found[0]
+    if (asked := asked_of(name)) is not None:
+        word, number = asked
+        return _called(text, word, what, first) if number is None else _numbered(text, word, number, what)
     raise InputError(_unknown(text, name, what, first))
 
 

@@ -2,7 +2,7 @@
 
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 __all__ = [
     "Token",
@@ -25,14 +25,16 @@ class Token:
     `text` is the text of the piece without white space around it ("ly", not "##ly" or "▁ly"); a piece with only some
     bytes of a character shows that character with a superscript number ("貓¹", "貓²"). `special` marks pieces without
     text ([CLS], </s>, padding). Pieces with the same `word` number form one word; special tokens have no word. `space`
-    is True if white space precedes the piece.
+    is True if white space precedes the piece. `span` has the characters (start, end) that it covers of the text that it
+    was made from, without white space around them; pieces of one character share it, and it is None where the text is
+    not known. Equal tokens at two places of a text are equal.
     """
 
     text: str
     special: bool = False
     word: int | None = None
     space: bool = False
-    span: tuple[int, int] | None = None
+    span: tuple[int, int] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -70,23 +72,24 @@ def spell_word(tokens: Sequence[Token], group: Sequence[int]) -> str:
     """
     spelled, number = "", 0
     for position in group:
-        text = tokens[position].text
-        whole = text.rstrip(_SUPERSCRIPTS)
-        number = number + 1 if number and text == f"{whole}{_superscript(number + 1)}" else 0
-        if number:
-            continue  # a further piece of the same character
-        if text == f"{whole}¹" and whole and _goes_on(tokens, group, position, whole):
-            spelled, number = spelled + whole, 1
-        else:
-            spelled += text
+        token = tokens[position]
+        if number and _goes_on(tokens[position - 1], token, number):
+            number += 1
+            spelled += token.text.removesuffix(_superscript(number))[1:]  # after the character that both share
+            continue
+        following = position + 1 in group and token.text.endswith("¹") and _goes_on(token, tokens[position + 1], 1)
+        number = 1 if following else 0
+        spelled += token.text.removesuffix("¹") if following else token.text
     return spelled
 
 
-def _goes_on(tokens: Sequence[Token], group: Sequence[int], position: int, whole: str) -> bool:
-    """Return whether the next piece is the second of the same character; it may also begin the next character
-    (貓²鼠¹).
-    """
-    return position + 1 in group and tokens[position + 1].text.startswith(f"{whole[-1]}²")
+def _goes_on(before: Token, token: Token, number: int) -> bool:
+    """Return whether a token begins with the character that the one before it ends with, as its part `number` + 1."""
+    if before.span is not None and token.span is not None and before.span[1] <= token.span[0]:
+        return False
+    left = before.text.removesuffix(_superscript(number))
+    right = token.text.removesuffix(_superscript(number + 1))
+    return right != token.text and left[-1:] == right[:1] != ""
 
 
 def _superscript(number: int) -> str:

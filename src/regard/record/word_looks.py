@@ -2,7 +2,8 @@
 
 `reach` selects these pairs. A mean over heads shows mainly [CLS], and the head with the largest weight mostly attends
 to the previous token. Therefore content words that are not adjacent are preferred; if there are none, as in short
-texts, adjacent words count too, then function words, and finally symbols such as an emoji.
+texts, adjacent words count too, then function words, and finally symbols such as an emoji. Among these, weights that
+are findings (`findings`) come before those that a head gives from every word.
 """
 
 from collections.abc import Sequence
@@ -14,10 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from regard.errors import ObservationError
+from regard.record.findings import MOST, Habits
 from regard.record.layers import Stream, at_index, in_stream, stream_of, with_words
+from regard.record.names import head_name, visible
 from regard.record.places import Name, Place, find_place, words_with
 from regard.record.records import Layer, Record
 from regard.record.tokens import Word, content_words, is_sign, is_word, pronoun_in, words_of
+from regard.record.visible import Visible
 from regard.record.weights_on import rows_with_weight, weights_on
 
 __all__ = ["REACHES", "Look", "Reach", "WordLooks"]
@@ -110,6 +114,51 @@ class WordLooks:
         looks = replace(self, queries=queries, keys=queries if self.one_text else self.keys)
         return looks, next(at for at, word in enumerate(queries) if word.pieces == place.positions), place
 
+    def habits(self, layer: int) -> Habits:
+        """Return what the heads of one of the layers give to each word from all words together."""
+        return self._habits[self.layers.index(layer)]
+
+    @cached_property
+    def _habits(self) -> tuple[Habits, ...]:
+        layers = [self.record.layers[index] for index in self.layers]
+        at, tokens = self.batch_index, self.record.tokens
+        return tuple(Habits(layer, at, Visible.of(tokens, layer, at), self.keys, self.one_text) for layer in layers)
+
+    def habit(self, row: int, look: Look) -> str | None:
+        """Return a clause that says what a weight is which is no finding, or None for one that may be a finding."""
+        head, key, habits = (
+            head_name(self.record, look.layer, look.head),
+            self.keys[look.target],
+            self.habits(look.layer),
+        )
+        name = f"{visible(key.text)}, the first token," if habits.visible.first in key.pieces else visible(key.text)
+        if key.special:
+            return f"{head} gives it to {visible(key.text)}, a special token: a resting place"
+        if self.one_text and look.target == row:
+            return f"{head} looks at the word itself: a habit of many heads"
+        mean, clear = self._elsewhere(row, look)
+        if not clear and mean > MOST:
+            return f"{head} gives its weight to {name} from every word ({mean:.2f} on average): a resting place"
+        if self.one_text and look.target == row - 1:
+            return f"{head} looks at the word before it: a neighbour"
+        if clear:
+            return None
+        if np.isnan(mean):
+            return f"{head} gives it to {name} with no other word to compare: where such heads rest"
+        return f"{head} gives {name} {mean:.2f} from the other words too: a habit"
+
+    def is_compared(self, row: int, look: Look) -> bool:
+        """Return whether another word can see the word that is looked at, so that its weight tells a head's habit."""
+        return not np.isnan(self._elsewhere(row, look)[0])
+
+    def _elsewhere(self, row: int, look: Look) -> tuple[float, bool]:
+        """Return the mean weight of a head on a word from the other words, and whether a weight is a finding."""
+        weights, habits = self.weights(self.record.layers[look.layer], [row]), self.habits(look.layer)
+        words, at = [self.queries[row]], (look.head, 0, look.target)
+        return float(habits.elsewhere(weights, words)[at]), bool(
+            habits.are_findings(weights, words, uncompared=True)[at]
+        )
+
     def pronoun(self, row: int) -> str | None:
         """Return the pronoun that a word is or contains, or None."""
         return pronoun_in(self.queries[row].text)
@@ -133,27 +182,31 @@ class WordLooks:
         rows = [i for i, word in enumerate(self.queries) if not word.special and shown(word.text)]
         if len(rows) <= _LONG:
             return rows
-        allowed = self._allowed_pieces()
         at = _Gathered.of([self.queries[row].pieces for row in rows])
         firsts = np.repeat(at.pieces[at.starts], at.counts)[:, None]
         sharp = np.zeros(len(self.queries))
-        for seen, head in ((self.record.layers[index], head) for index in self.layers for head in self._heads(index)):
-            keys, weights = (
-                seen.top_keys[self.batch_index, head][at.pieces],
-                seen.top_weights[self.batch_index, head][at.pieces],
-            )
-            far = (np.abs(keys - firsts) > 2) & allowed[keys]
-            each = np.maximum.reduceat((weights * far).max(-1), at.starts)
-            sharp[rows] = np.maximum(sharp[rows], each)
+        for index in self.layers:
+            seen, least = self.record.layers[index], self._least_of_pieces(index)
+            for head in self._heads(index):
+                keys, weights = (
+                    seen.top_keys[self.batch_index, head][at.pieces],
+                    seen.top_weights[self.batch_index, head][at.pieces],
+                )
+                far = (np.abs(keys - firsts) > 2) & (weights >= least[head, keys])
+                each = np.maximum.reduceat((weights * far).max(-1), at.starts)
+                sharp[rows] = np.maximum(sharp[rows], each)
         return [int(row) for row in np.argsort(-sharp)[:8] if sharp[row] > 0] or rows[:8]
 
     def _heads(self, index: int) -> tuple[int, ...]:
         return self.record.layers[index].recorded_heads
 
-    def _allowed_pieces(self) -> npt.NDArray[np.bool_]:
-        """Return the pieces of content words, with one more entry that is False for key −1."""
-        allowed = np.repeat(self._content, [len(word.pieces) for word in self.keys])
-        return np.append(allowed, False)
+    def _least_of_pieces(self, index: int) -> npt.NDArray[np.float64]:
+        """Return the weight from which each piece of a content word is a finding of each head (heads, pieces + 1):
+        infinity for other pieces, and in the last place for key −1.
+        """
+        counts = [len(word.pieces) for word in self.keys]
+        least = np.where(self._content, self.habits(index).least, np.inf).repeat(counts, axis=-1)
+        return np.append(least, np.full((len(least), 1), np.inf), axis=-1)
 
     @cached_property
     def _content(self) -> npt.NDArray[np.bool_]:
@@ -166,29 +219,45 @@ class WordLooks:
         return np.array(worth, dtype=np.bool_) & np.array(kept, dtype=np.bool_)
 
     def pairs(
-        self, rows: Sequence[int], pinned: tuple[int, int | None] | None, reach: Reach = "apart"
+        self,
+        rows: Sequence[int],
+        pinned: tuple[int, int | None] | None,
+        reach: Reach = "apart",
+        *,
+        findings: bool = False,
     ) -> list[tuple[Look, ...]]:
-        """Return for each word its largest weight, and the largest of another head on another word."""
-        looks = self._looks(rows, reach)
+        """Return for each word its largest weight that is a finding, and the largest finding of another head on another
+        word; without `findings` its largest weight alone.
+        """
+        looks = self._looks(rows, reach, findings=findings)
         firsts = [pinned is None or (layer == pinned[0] and pinned[1] in (None, head)) for layer, head in looks.places]
         candidates = np.where(np.array(firsts)[:, None], looks.weights, -1)
-        spelled = _numbered([word.text for word in self.keys])
         found: list[tuple[Look, ...]] = []
         for number, row in enumerate(rows):
             place = self._first(row, looks.targets[:, number], candidates[:, number])
-            if candidates[place, number] > 0:
-                first = looks.look(place, number)
-            elif pinned is not None and pinned[1] is not None:
-                # A requested head is shown with its largest weight, whether on a content word or not.
-                place, first = firsts.index(True), self._anywhere(row, pinned[0], pinned[1])
-            else:
+            if candidates[place, number] <= 0:
                 found.append(())
                 continue
-            others = np.where(spelled[looks.targets[:, number]] != spelled[first.target], looks.weights[:, number], -1)
-            others[place] = -1
-            second = int(others.argmax())
-            found.append((first, looks.look(second, number)) if others[second] > 0 else (first,))
+            first = looks.look(place, number)
+            found.append(self._with_second(first, looks, number) if findings else (first,))
         return found
+
+    def pair(self, row: int, first: Look) -> tuple[Look, ...]:
+        """Return a look of a word, and the largest finding of another head on another word, if there is one."""
+        for reach in REACHES:
+            pair = self._with_second(first, self._looks([row], reach, findings=True), 0)
+            if len(pair) > 1:
+                return pair
+        return (first,)
+
+    def _with_second(self, first: Look, looks: _Strongest, number: int) -> tuple[Look, ...]:
+        spelled = np.array(
+            [self.keys[target].text != self.keys[first.target].text for target in looks.targets[:, number]]
+        )
+        others = np.where(spelled, looks.weights[:, number], -1)
+        others[looks.places.index((first.layer, first.head))] = -1
+        second = int(others.argmax())
+        return (first, looks.look(second, number)) if others[second] > 0 else (first,)
 
     def _first(self, row: int, targets: npt.NDArray[np.intp], weights: npt.NDArray[np.float64]) -> int:
         """Return the largest of a word's weights; for a pronoun, that on the earliest word before it with nearly the
@@ -205,7 +274,7 @@ class WordLooks:
         earliest = nearly & (targets == targets[nearly].min())
         return int(np.where(earliest, weights, -1).argmax())
 
-    def _looks(self, rows: Sequence[int], reach: Reach) -> _Strongest:
+    def _looks(self, rows: Sequence[int], reach: Reach, *, findings: bool) -> _Strongest:
         """Return the largest weight of words on content words, for every head."""
         layers = [self.record.layers[index] for index in self.layers]
         places = tuple((index, head) for index in self.layers for head in self._heads(index))
@@ -213,18 +282,24 @@ class WordLooks:
         step = max(1, _CELLS // (max(seen.heads for seen in layers) * len(self.keys)))
         for start in range(0, len(rows), step):
             some, top = rows[start : start + step], 0
-            worth = self._worth_showing(some, reach)
-            for seen in layers:
+            worth = self._worth_showing(some, reach, findings=findings)
+            words = [self.queries[row] for row in some]
+            for index, seen in zip(self.layers, layers, strict=True):
                 heads = seen.recorded_heads
                 here = slice(top, top + len(heads)), slice(start, start + step)
-                found = np.where(worth, self.weights(seen, some)[list(heads)], -1)
+                weights_of_all = self.weights(seen, some)
+                shown = worth
+                if findings:  # neighbours that nothing can be compared with are left to what is no finding
+                    uncompared = reach == "apart"
+                    shown = worth & self.habits(index).are_findings(weights_of_all, words, uncompared=uncompared)
+                found = np.where(shown, weights_of_all, -1)[list(heads)]
                 targets[here] = at = found.argmax(-1)
                 best = np.take_along_axis(found, at[..., None], -1)[..., 0]
                 weights[here] = np.where(best > 0, best, -1)
                 top += len(heads)
         return _Strongest(places, targets, weights)
 
-    def _worth_showing(self, rows: Sequence[int], reach: Reach) -> npt.NDArray[np.bool_]:
+    def _worth_showing(self, rows: Sequence[int], reach: Reach, *, findings: bool) -> npt.NDArray[np.bool_]:
         """Return which words may be shown as the target of which words, of shape (rows, words)."""
         content = reach in ("apart", "beside")
         shown = is_sign if reach == "signs" else is_word
@@ -234,15 +309,23 @@ class WordLooks:
             return worth
         chosen = np.array(rows)[:, None]
         near = np.abs(chosen - np.arange(len(self.keys))) <= (1 if reach == "apart" else 0)
+        near |= findings & (chosen - 1 == np.arange(len(self.keys)))  # the previous word
         if content:
             folded = _numbered([word.text.casefold() for word in self.keys])
             near |= folded[chosen] == folded
         return np.asarray(worth & ~near)
 
-    def _anywhere(self, row: int, layer: int, head: int) -> Look:
-        """Return the largest weight of one head, on any word."""
-        weights = self.weights(self.record.layers[layer], [row])[head, 0]
-        return Look(layer, head, int(weights.argmax()), float(weights.max()))
+    def strongest(self, row: int, pinned: tuple[int, int | None] | None = None) -> Look:
+        """Return the largest weight of a word on any word, special tokens and itself included: of a requested layer or
+        head, or of all.
+        """
+        looks = []
+        for index in self.layers if pinned is None else [pinned[0]]:
+            weights = self.weights(self.record.layers[index], [row])[:, 0]
+            heads = list(self._heads(index)) if pinned is None or pinned[1] is None else [pinned[1]]
+            head, target = np.unravel_index(weights[heads].argmax(), weights[heads].shape)
+            looks.append(Look(index, heads[head], int(target), float(weights[heads[head], target])))
+        return max(looks, key=lambda look: look.weight)
 
     def weights(self, seen: Layer, rows: Sequence[int]) -> npt.NDArray[np.float64]:
         """Return weights from some words to every word (heads, rows, words): the mean over their pieces, of the sum

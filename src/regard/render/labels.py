@@ -1,24 +1,25 @@
 """How tokens, layers and heads are written: visible text, names, and sentences on a record.
 
-Hidden characters are made visible, and unknown tokens are named by position. Rows that the model has generated are
-told apart from those of the prompt.
+Unknown tokens are named by position. Rows that the model has generated are told apart from those of the prompt.
 """
 
 import html
-import unicodedata
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from regard.errors import InputError
 from regard.heads.patterns import head_patterns
+from regard.record.headline import head_lines, source_name
 from regard.record.highlight import Focus
-from regard.record.layers import head_at, several_streams, stream_of
+from regard.record.layers import head_at
+from regard.record.names import BLANK, head_name, layer_name, visible
 from regard.record.records import Layer, Record
 from regard.record.statistic_axes import PER_KEY
 from regard.record.tokens import Token, Word, spell_word, words_of
-from regard.record.visible import Visible
+from regard.record.visible import Visible, padding_of
 
 __all__ = [
     "all_heads",
@@ -61,34 +62,6 @@ def says_written(record: Record) -> str:
     return ""
 
 
-_HIDDEN = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
-_JOINERS = "\u200c\u200d"  # used in Persian and in emoji
-_BLANK = "␣"  # a piece of white space only
-_NAMED = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
-
-
-def visible(text: str) -> str:
-    r"""Replace invisible characters, so that no token can control a terminal or reorder a line.
-
-    >>> print(visible("a\x1b[31mb\n"), visible(""), visible(" "))
-    a\x1b[31mb\n ␣ ␣
-    """
-    if not text.strip(" "):
-        return _BLANK
-    if text.isprintable():  # the usual case
-        return text
-    return "".join(_spell(character) for character in text)
-
-
-def _spell(character: str) -> str:
-    if character in _NAMED:
-        return _NAMED[character]
-    if unicodedata.category(character) not in _HIDDEN or character in _JOINERS:
-        return character
-    code = ord(character)
-    return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" if code < 65536 else f"\\U{code:08x}"
-
-
 def _tokens(record: Record, stream: str, count: int, batch_index: int) -> tuple[Token, ...]:
     """Return `count` tokens of a stream with visible text, or their numbers if the stream has not as many: they may be
     pooled or chosen positions.
@@ -102,7 +75,7 @@ def _tokens(record: Record, stream: str, count: int, batch_index: int) -> tuple[
 
 def _shown(token: Token) -> Token:
     text = visible(token.text)
-    return token if text == token.text else Token(text, token.special, token.word, token.space)
+    return token if text == token.text else replace(token, text=text)
 
 
 def query_labels(record: Record, layer: Layer, batch_index: int) -> tuple[Token, ...]:
@@ -140,29 +113,8 @@ def _visible_word(tokens: Sequence[Token], word: Word) -> Word:
 
 
 def _without_blanks(word: Word) -> Word:
-    text = word.text.replace(_BLANK, "")
-    return Word(text or _BLANK, word.pieces, word.special or not text)
-
-
-def layer_name(record: Record, index: int) -> str:
-    """Return the name of a layer: its number, and its stream if there are several."""
-    layer = record.layers[index]
-    number = f"layer {record.number(layer)}"
-    if not several_streams(record.layers):
-        return number
-    stream = stream_of(layer)
-    return f"{stream if isinstance(stream, str) else ' → '.join(stream)} {number}"
-
-
-def head_name(record: Record, index: int, head: int) -> str:
-    """Return the name of a head, with the values for `record.weights(stream=, layer=, head=)`."""
-    return f"{layer_name(record, index)} head {head}"
-
-
-def source_name(focus: Focus) -> str:
-    """Return the query word in visible text; for a subword, the subword and its word."""
-    word = visible(focus.queries[focus.word].text)
-    return f"{visible(focus.part)} (in {word})" if focus.part else word
+    text = word.text.replace(BLANK, "")
+    return Word(text or BLANK, word.pieces, word.special or not text)
 
 
 def check_focus(record: Record, focus: Focus) -> None:
@@ -211,7 +163,12 @@ def _verb(count: int, verb: str) -> str:
 
 def _specials(record: Record, batch_index: int) -> str:
     names = dict.fromkeys(
-        token.text for seen in record for token in key_labels(record, seen, batch_index) if token.special
+        token.text
+        for seen in record
+        for token, special in zip(
+            key_labels(record, seen, batch_index), Visible.of(record.tokens, seen, batch_index).special, strict=True
+        )
+        if special
     )
     return "/".join(list(names)[:3])
 
@@ -222,7 +179,9 @@ def size(record: Record) -> str:
     longest = max(record, key=lambda seen: seen.queries * seen.keys)
     tokens = f"{longest.queries:,}" if longest.kind == "self" else f"{longest.queries:,} × {longest.keys:,}"
     name = f"{visible(record.model)}: " if record.model else ""
-    batch = f", the first of {longest.batch} sequences" if longest.batch > 1 else ""
+    padded = int(padding_of(longest, 0)[0].sum())
+    batch = f", {padded:,} of them padding" if padded else ""
+    batch += f", the first of {longest.batch} sequences" if longest.batch > 1 else ""
     written = says_written(record)
     some = f"{recorded} of " if recorded < heads else ""
     counts = f"{_many(len(record), 'layer')}, {some}{_many(heads, 'head')}, {tokens} tokens{batch}"
@@ -261,13 +220,10 @@ def statistic_means(record: Record, layer: Layer, head: int, batch_index: int) -
 
 
 def lede(record: Record, focus: Focus) -> str:
-    """Return the main result in a sentence, as HTML, with a note."""
-    source = apart(source_name(focus))
+    """Return the headline as HTML: the lines of the heads, and the note."""
     said = [
-        f"head {look.head} of {html.escape(layer_name(record, look.layer))} looks from “{source}” to "
-        f"“{apart(visible(focus.keys[look.target].text))}” with a weight of {look.weight:.2f}"
-        for look in focus.looks
+        f"{html.escape(line.head)}: {apart(line.query)} → {apart(line.key)} {line.weight}"
+        for line in head_lines(record, focus)
     ]
-    joined = "; ".join(said)
     note = f" {apart(visible(focus.note))}" if focus.note else ""
-    return f"{joined[:1].upper()}{joined[1:]}.{note}"
+    return f"{'; '.join(said)}.{note}"

@@ -3,14 +3,15 @@ attend to.
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from regard.record.headline import HeadLine, head_lines
 from regard.record.highlight import Focus
 from regard.record.records import Record
 from regard.record.tokens import Word
 from regard.render.fonts import Fonts
-from regard.render.labels import head_name, key_labels, query_labels, shown_words, source_name, visible
+from regard.render.labels import key_labels, query_labels, shown_words
 from regard.render.line_breaking import excerpt
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ class Sketch:
     height: float
     shift: float
     top: float
-    names: tuple[str, ...]  # of the heads
+    legend: tuple[HeadLine, ...]
 
     def base(self, spot: _Spot) -> float:
         """Return the height of a word's baseline."""
@@ -157,11 +158,11 @@ def plan_sketch(brush: Brush, record: Record, focus: Focus, room: float) -> Sket
     name = "keys" if any(word and word[0] == "keys" for word in spots) else "queries"
     chosen, targets = spots["queries", focus.word], [spots[name, look.target] for look in focus.looks]
     shift = (room - max(line[-1].right for line in lines if line)) / 2
-    names = tuple(head_name(record, look.layer, look.head) for look in focus.looks)
-    flat = Sketch(lines, chosen, targets, 0.0, shift, 0.0, names)
+    legend = head_lines(record, focus)
+    flat = Sketch(lines, chosen, targets, 0.0, shift, 0.0, legend)
     rises = [flat.rise(number) for number, target in enumerate(targets) if target.line == chosen.line == 0]
     top = max(rises, default=0.0) * 0.8 + 0.15
-    return Sketch(lines, chosen, targets, top + _LINE * len(lines) + _FOOT, shift, top, names)
+    return Sketch(lines, chosen, targets, top + _LINE * len(lines) + _FOOT, shift, top, legend)
 
 
 def draw_sketch(brush: Brush, axes: "Axes", sketch: Sketch, focus: Focus) -> None:
@@ -174,7 +175,7 @@ def draw_sketch(brush: Brush, axes: "Axes", sketch: Sketch, focus: Focus) -> Non
             _write(brush, axes, spot, sketch)
     for number, look in enumerate(focus.looks):
         _arc(axes, number, look.weight, sketch)
-    _legend(brush, axes, sketch.names, focus, width)
+    _legend(brush, axes, sketch.legend, width)
 
 
 def _write(brush: Brush, axes: "Axes", spot: _Spot, sketch: Sketch) -> None:
@@ -213,14 +214,9 @@ def _arc(axes: "Axes", number: int, weight: float, sketch: Sketch) -> None:
     )  # fmt: skip
 
 
-def _legend(brush: Brush, axes: "Axes", names: Sequence[str], focus: Focus, room: float) -> None:
+def _legend(brush: Brush, axes: "Axes", lines: Sequence[HeadLine], room: float) -> None:
     """Draw the legend below the sentence, in the colours of the arcs: each head with its target and weight."""
-    source = _cut(source_name(focus))
-    entries = [
-        f"{name}:  {source} → {target}  {look.weight:.2f}"
-        for name, look in zip(names, focus.looks, strict=True)
-        for target in [_cut(visible(focus.keys[look.target].text))]
-    ]
+    entries = [str(replace(line, query=_cut(line.query), key=_cut(line.key))) for line in lines]
     widths = [brush.width(entry, 11.5) for entry in entries]
     left = (room - sum(widths) - 0.6 * (len(entries) - 1)) / 2
     for number, (entry, width) in enumerate(zip(entries, widths, strict=True)):

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from regard.errors import InputError, MissingExtraError
-from regard.record.highlight import Focus, Look
+from regard.record.headline import HeadLine, head_lines
+from regard.record.highlight import Focus
 from regard.record.missing_attention import missing_lines
 from regard.record.records import Record
 from regard.record.tokens import Token
@@ -23,7 +24,6 @@ from regard.render.labels import (
     key_labels,
     query_labels,
     shown_words,
-    source_name,
     statistic_means,
     visible,
 )
@@ -195,17 +195,17 @@ def _looks(record: Record, focus: Focus, width: int) -> list["Text"]:
     from rich.cells import cell_len
     from rich.text import Text
 
-    names = [head_name(record, look.layer, look.head) for look in focus.looks]
-    left = max(map(len, names))
+    said = head_lines(record, focus)
+    left = max(len(line.head) for line in said) + 1
     room = width - 2 - 2 - left - 2 - 2 - 5 - 1 - _BAR - 1
-    pairs = [_pair(focus, look, room) for look in focus.looks]
+    pairs = [_pair(line, room) for line in said]
     middle = max(map(cell_len, pairs))
     lines = []
-    for number, (look, name, pair) in enumerate(zip(focus.looks, names, pairs, strict=True)):
+    for number, (look, line, pair) in enumerate(zip(focus.looks, said, pairs, strict=True)):
         style = LOOK_STYLES[number % len(LOOK_STYLES)]
         text = Text(no_wrap=True)
-        text.append(f"  {MARKS[number % len(MARKS)]} {name.ljust(left)}", style)
-        text.append(f"  {pair}{' ' * (middle - cell_len(pair))}  {look.weight:.2f} ")
+        text.append(f"  {MARKS[number % len(MARKS)]} {f'{line.head}:'.ljust(left)}", style)
+        text.append(f" {pair}{' ' * (middle - cell_len(pair))}  {line.weight} ")
         text.append(share_bar(look.weight, _BAR), style)
         text.append("▏", "dim")
         lines.append(text)
@@ -215,11 +215,11 @@ def _looks(record: Record, focus: Focus, width: int) -> list["Text"]:
     return lines
 
 
-def _pair(focus: Focus, look: Look, room: int) -> str:
+def _pair(line: HeadLine, room: int) -> str:
     from rich.cells import cell_len
 
-    target = fit(visible(focus.keys[look.target].text), max(3, (room - 3) // 2))
-    return f"{fit(source_name(focus), room - 3 - cell_len(target))} → {target}"
+    target = fit(line.key, max(3, (room - 3) // 2))
+    return f"{fit(line.query, room - 3 - cell_len(target))} → {target}"
 
 
 def _note(focus: Focus, width: int) -> list["Text"]:

@@ -128,6 +128,4 @@ def _blobs(packed: Packed) -> list[tuple[str, str]]:
 
 def _lede(record: Record, focus: Focus) -> str:
     """Return the main result of the page in a sentence, for readers without JavaScript too."""
-    found = lede(record, focus)
-    model = f"In {apart(visible(record.model))}" if record.model else "Here"
-    return f"{model}, {found[:1].lower()}{found[1:]}"
+    return f"In {apart(visible(record.model))}, {lede(record, focus)}" if record.model else lede(record, focus)

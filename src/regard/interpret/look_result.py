@@ -1,0 +1,32 @@
+"""LookResult, what `regard.look` and `seen.look` return: a record, and the word and heads that are shown of it."""
+
+from dataclasses import dataclass
+
+from regard.record.headline import headline
+from regard.record.highlight import Focus
+from regard.record.records import Record
+from regard.render.notebook import record_html
+
+__all__ = ["LookResult"]
+
+
+@dataclass(frozen=True, eq=False)
+class LookResult:
+    """The result of look(): the record of a text, the heads and the row that figures show, and notes.
+
+    `print` shows a line for each head, such as "layer 13 head 8: it → animal 0.75", and the remark on the choice, as
+    terminal, page and figure do.
+    """
+
+    record: Record
+    highlight: Focus
+    model: str
+    warning: str | None = None
+
+    def __str__(self) -> str:
+        """Return the lines of the heads, and the remark on the choice."""
+        return headline(self.record, self.highlight)
+
+    def _repr_html_(self) -> str:
+        """Return the HTML that a notebook displays, of at most 300 kB."""
+        return record_html(self.record, self.highlight)
