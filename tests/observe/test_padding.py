@@ -177,6 +177,7 @@ def test_first_and_previous_are_tokens_of_the_text_with_a_tokenizer() -> None:
                     visible = Visible.of(seen.record.tokens, layer)
                     text = range(first, first + len(SHORT.split()))
                     assert np.flatnonzero(visible.keys).tolist() == [start + at for at in text]
+                    np.testing.assert_array_equal(visible.queries, visible.keys)
                     assert visible.first == start + first
                     found = {key: array[0, :, rows] for key, array in layer.statistics.items()}
                     np.testing.assert_allclose(found["first"], w[:, :, first], atol=1e-5)
@@ -342,8 +343,8 @@ def test_encoder_and_decoder_have_each_their_padding() -> None:
         )
     ).eval()
     t5 = t.T5ForConditionalGeneration(t.T5Config(**config, d_kv=8, d_ff=32, num_layers=1, num_heads=4)).eval()
-    source, target = torch.randint(5, 50, (2, 6)), torch.randint(5, 50, (2, 4))
-    masks = torch.tensor([[1, 1, 1, 1, 0, 0], [1] * 6]), torch.tensor([[1, 1, 1, 0], [1] * 4])
+    source, target = torch.randint(5, 50, (2, 6)), torch.randint(5, 50, (2, 6))
+    masks = torch.tensor([[1, 1, 1, 1, 0, 0], [1] * 6]), torch.tensor([[1, 1, 1, 0, 0, 0], [1] * 6])
     hidden = {"source": masks[0].numpy() == 0, "target": masks[1].numpy() == 0}
     for case in sweep([(model, kind) for model in (bart, t5) for kind in ("eager", "sdpa")]):
         with case as (model, kind):

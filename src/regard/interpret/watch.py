@@ -216,7 +216,7 @@ def watch(
             of either, `{"source": [...], "target": [...]}`. None or "" is a position of padding. `seen.streams` has
             the names and lengths of streams.
         statistics: Statistics to compute in the same pass, by name ("distance", "confidence", "sink", "self",
-            "previous", "next", "first", "separators", "duplicate_token", "induction", "value_norm",
+            "previous", "next", "first", "special_tokens", "separators", "duplicate_token", "induction", "value_norm",
             "gradient_x_attention", "importance") or as a value of regard.observe.statistics; `seen.statistic(name,
             layer=, head=)` returns them.
         layers: The layers to record, by the model's number (in every stream) or by name; by default all. The others
@@ -224,7 +224,8 @@ def watch(
         heads: The heads to record: a list of "17.3", (17, 3), 17 for all heads of a layer, or an object with `heads` of
             such pairs. Only their rows are computed; `seen.weights(layer=17)` has those of the layer that were chosen.
         queries: The queries to record, by default all: "last" of the text, and of every later step; positions; or a
-            range. All arrays are 0 at the other queries, and sums over queries are over these.
+            range. All arrays are 0 at the other queries, and sums over queries are over these. Positions are those of
+            the batch: pad it on the left, so that "last" is the last token of each text.
         keys: Named spans of key positions, {"document 1": (0, 120), "rest": (120, None)}, over which the weights of
             each query are summed: `seen.statistic("key_spans", layer=, head=)`, (batch, queries, spans).
         max_bytes: Limit of bytes for keep="weights" or "qk".
