@@ -21,7 +21,7 @@ import torch
 
 import regard
 
-__all__ = ["Case", "cases", "judge"]
+__all__ = ["Case", "cases", "eager_weights", "judge"]
 
 PEOPLE = ("Maria", "Anna", "Tom", "Peter", "Dogs", "Children", "Teachers", "Cats", "Farmers", "Robots")
 ENGLISH = (
@@ -91,9 +91,9 @@ def habit(weights: np.ndarray, query: slice, key: slice, text: np.ndarray, *, ca
     return weights[:, rows, key].sum(-1).mean(-1) if rows else np.zeros(len(weights))
 
 
-def eager_weights(case: Case, loaded: Any) -> list[np.ndarray]:
+def eager_weights(text: str, loaded: Any) -> list[np.ndarray]:
     """The weights of each layer (heads, queries, keys), as transformers' eager attention returns them."""
-    ids = loaded.tokenizer(case.text, return_tensors="pt")
+    ids = loaded.tokenizer(text, return_tensors="pt")
     before = loaded.model.config._attn_implementation
     loaded.model.set_attn_implementation("eager")
     with torch.no_grad():
@@ -106,7 +106,7 @@ def judge(case: Case, loaded: Any) -> dict[str, Any]:
     """Look at one text, and weigh what is shown against every other weight of the same word."""
     looked = regard.look(case.text, model=loaded)
     focus, causal = looked.highlight, case.model == "smollm2"
-    first, eager = focus.looks[0], eager_weights(case, loaded)
+    first, eager = focus.looks[0], eager_weights(case.text, loaded)
     special = np.array(loaded.tokenizer(case.text, return_special_tokens_mask=True)["special_tokens_mask"], bool)
     words = [slice(word.pieces[0], word.pieces[-1] + 1) for word in focus.keys]
     query = words[focus.word]

@@ -195,7 +195,11 @@ def _byte_pieces(*, prefix: bool, raw: bool) -> Made:
     backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), replaced]) if prefix else replaced
     specials = [*_LLAMA, *(f"<0x{byte:02X}>" for byte in range(256))]
     corpus = [TEXTS["English"], TEXTS["compounds"], TEXTS["Chinese"]]
-    backend.train_from_iterator(corpus, trainers.BpeTrainer(vocab_size=140, special_tokens=_LLAMA, show_progress=False))
+    trainer = trainers.BpeTrainer(vocab_size=140, special_tokens=_LLAMA, show_progress=False)
+    # No piece is of two words.
+    backend.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Metaspace(), pre_tokenizers.Punctuation()])
+    backend.train_from_iterator(corpus, trainer)
+    backend.pre_tokenizer = None
     vocabulary = {piece: index for index, piece in enumerate(specials)}
     merges = []
     known = backend.get_vocab()
@@ -254,7 +258,8 @@ def _characters(*, raw: bool) -> Made:
 def _plain_bpe() -> Made:
     """BPE of characters, with neither marks nor a decoder: white space is cut off before."""
     backend = tokenizers.Tokenizer(models.BPE(unk_token="[UNK]"))
-    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    splits = [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Punctuation()]
+    backend.pre_tokenizer = pre_tokenizers.Sequence(splits)
     _trained(backend, trainers.BpeTrainer(vocab_size=500, special_tokens=["[UNK]"], show_progress=False))
     return Made(
         transformers.PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="[UNK]"), _cut(backend), unknown=0

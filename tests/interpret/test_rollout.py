@@ -14,7 +14,7 @@ from torch.nn import functional
 
 import regard
 from oracles import set_attention
-from regard.statistics import Mass, PerQuery, Rollout
+from regard.statistics import Mass, PerQuery, Rollout, of_weights
 from sweeps import sweep
 
 t = pytest.importorskip("transformers", reason="transformers is not installed (the extra `models`)")
@@ -353,6 +353,12 @@ def test_a_word_that_is_not_there_costs_nothing_but_its_statistic() -> None:
     assert len(seen.layers) == 3
 
 
+def test_one_matrix_is_no_model() -> None:
+    for case in sweep([Rollout(query=0), Rollout(key=0), Rollout(query="it")], name=repr):
+        with case as rollout, pytest.raises(regard.ObservationError, match=r"ask for it in regard\.watch"):
+            of_weights(rollout, np.eye(3))
+
+
 def _swin(**more: Any) -> Any:
     config = {"image_size": 112, "embed_dim": 24, "depths": [2, 2], "num_heads": [2, 4], **more}
     return t.SwinModel(t.SwinConfig(**config)), lambda model: model(torch.randn(1, 3, 112, 112))
@@ -437,6 +443,18 @@ class _Row(nn.Module):
         return x
 
 
+class _Loop(nn.Module):
+    """A module of two layers that runs twice, over its own output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+        self.stack = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.stack(self.stack(x))
+
+
 REFUSED: dict[str, tuple[Any, str]] = {
     "Swin": (_swin, r"attends within windows or groups, 16 of them with 49 positions"),
     "Swin of one stage": (lambda: _swin(depths=[2], num_heads=[2]), r"attends within windows or groups"),
@@ -450,6 +468,10 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "Segformer": (_segformer, r"to pooled positions, 256 queries on 16 keys"),
     "a beginning": (_late, r"the first 9 positions were not watched: let the `with` block begin before them"),
     "beams": (_beams, r"beam search has reordered the sequences .* watch greedy decoding"),
+    "a loop": (
+        lambda: (_Loop(), lambda model: model(torch.randn(1, 9, 16))),
+        r"run several times, over one text or several \('text' and 'text 2'\)",
+    ),
     "a row": (lambda: (_Row(), lambda model: model(torch.randn(1, 9, 8))), r"has rows of 1 of its 9 positions only"),
 }
 
@@ -471,17 +493,19 @@ def test_what_cannot_be_followed_is_said_in_a_sentence_and_costs_nothing_else() 
 
 def test_what_a_refusal_advises_works() -> None:
     """The part of the model that the sentence names, watched while the whole model runs."""
-    for case in sweep(["T5", "CLIP", "SigLIP"]):
+    for case in sweep(["T5", "CLIP", "SigLIP", "a loop"]):
         with case as name:
             model, call = REFUSED[name][0]()
             model.eval()
             said, _ = refusal_of(Rollout(query=0), model=model, call=lambda: call(model))  # noqa: B023
             part = ast.literal_eval(re.search(r"regard\.watch\(model\.get_submodule\((.*?)\)\)", said)[1])
             seen = watch(model.get_submodule(part), Rollout(query=0), keep="weights", call=lambda: call(model))  # noqa: B023
-            assert len(seen.layers) > 1
-            weights = [layer.weights.astype(np.float64) for layer in seen.layers]
-            for layer, expected in zip(seen.layers, rolled(weights)[1], strict=True):
-                np.testing.assert_allclose(layer.statistics["rollout"][:, 0], expected[:, 0], rtol=1e-4, atol=1e-6)
+            assert len(seen) == (2 if name == "a loop" else 1)
+            for record in seen.records:
+                assert len(record.layers) > 1
+                weights = [layer.weights.astype(np.float64) for layer in record.layers]
+                for layer, expected in zip(record.layers, rolled(weights)[1], strict=True):
+                    np.testing.assert_allclose(layer.statistics["rollout"][:, 0], expected[:, 0], rtol=1e-4, atol=1e-6)
 
 
 def test_a_layer_that_was_not_recorded_is_not_skipped() -> None:
@@ -506,6 +530,7 @@ def test_a_layer_that_was_not_recorded_is_not_skipped() -> None:
             assert [layer.name for layer in seen.layers] == ["0", "2"]
 
 
+@pytest.mark.slow
 def test_layers_of_compiled_code_are_followed_and_its_windows_refused() -> None:
     model, inputs = bert(), {"input_ids": torch.arange(4, 11)[None]}
     after, before = rolled(own_weights(model, **inputs))

@@ -1,22 +1,26 @@
 """Tokens of every kind of tokenizer on texts of many scripts: what is shown, and which characters each covers."""
 
+import functools
 import itertools
 import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 import regard
 from regard.errors import InputError, ObservationError
+from regard.hub import Loaded
 from regard.record.tokens import Token, words_of
-from regard.record.tokens_from_tokenizer import tokens_of
+from regard.record.tokens_from_tokenizer import text_between, tokens_of
 from sweeps import sweep
 from tokenizer_table import BUNDLED, TEXTS, TOKENIZERS, Made, Tiktoken, trimmed
+
+transformers = pytest.importorskip("transformers")
 
 Span = tuple[int, int]
 MARKS = ("Ġ", "▁", "�", "##", "</w>", "<0x", "@@", "Ċ")  # of vocabularies, and of broken characters
@@ -146,14 +150,13 @@ def test_tokens_of_a_truncated_or_padded_text_are_those_of_the_text(name: str) -
 
 def goes_with(text: str, before: Span, span: Span) -> bool:
     """Whether a token of a script without spaces shares a character with the one before it, or begins with a mark."""
-    first, last = text[span[0]], text[before[1] - 1]
-    return span[0] < before[1] or unicodedata.category(first)[0] == "M" or unicodedata.combining(last) == 9
+    return span[0] < before[1] or unicodedata.category(text[span[0]])[0] == "M"
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
 def test_each_token_of_a_script_without_spaces_is_a_word_with_its_marks(name: str) -> None:
     made = TOKENIZERS[name]()
-    for case in sweep(key for key in ("Thai", "Burmese", "Chinese", "Japanese") if key in made.texts or key == "Thai"):
+    for case in sweep(("Thai", "Burmese", "Chinese", "Japanese")):
         with case as key:
             text = TEXTS[key]
             if key not in made.texts:
@@ -175,13 +178,13 @@ def test_each_token_of_a_sequence_is_a_word_and_long_words_stay_words(name: str)
             tokens = [one for one in tokens_of(made.tokenizer, ids, text) if one.span is not None]
             pieces = [one for one in tokens if text[slice(*one.span)] in text.split()[-1]]
             assert len({one.word for one in pieces}) == len(pieces)
-    for case in sweep(key for key in ("compounds", "English", "a word three times") if key in made.texts):
+    for case in sweep(key for key in ("compounds", "English", "a word three times", "DNA") if key in made.texts):
         with case as key:
             text = TEXTS[key]
             words = words_of(tokens_of(made.tokenizer, made.cut(text)[0], text))
             expected = text.replace(",", " ,").replace(".", " .").split()
-            if made.unknown not in made.cut(text)[0]:
-                assert [word.text for word in words if word.text.strip("␣")] == expected
+            if key != "DNA" and made.unknown not in made.cut(text)[0]:
+                assert [word.text for word in words if not word.special and word.text.strip("␣")] == expected
 
 
 @pytest.mark.parametrize("name", ["ByT5, in Python", "CANINE, in Python", "bytes without merges", "decodes characters"])
@@ -221,7 +224,7 @@ class Attending(nn.Module):
     def forward(self, input_ids: Tensor) -> Tensor:
         self.calls += 1
         x = self.embedding(input_ids)[:, None]
-        return functional.scaled_dot_product_attention(x, x, x)
+        return nn.functional.scaled_dot_product_attention(x, x, x)
 
 
 @pytest.fixture(scope="module")
@@ -287,7 +290,7 @@ def test_a_tokenizer_that_cannot_name_an_id_does_not_cost_the_record(
 def test_tokens_name_each_sequence_of_a_batch(attending: Attending) -> None:
     ids = torch.tensor([[1, 2, 3, 4], [5, 6, 0, 0], [0, 0, 7, 8]])
     names = [["the", "cat", ".", "the"], ["it", "sat", None, None], [None, "", "a", "dog"]]
-    statistics = ["separators", "duplicate_token"]
+    statistics = ["separators", "duplicate_token", "special_tokens"]
     with torch.no_grad(), regard.watch(attending, tokens=names, statistics=statistics) as seen:
         attending(ids)
     assert [[token.text for token in row if not token.special] for row in seen.tokens["text"]] == [
@@ -300,6 +303,10 @@ def test_tokens_name_each_sequence_of_a_batch(attending: Attending) -> None:
     separators = seen.statistic("separators", layer=0, head=0)
     torch.testing.assert_close(torch.tensor(separators[0]), torch.tensor(weights[0, :, 2]))
     assert (separators[1:] == 0).all()
+    padding = seen.statistic("special_tokens", layer=0, head=0)
+    of_padding = np.stack([0 * weights[0, 0], weights[1, :, 2:].sum(1), weights[2, :, :2].sum(1)])
+    np.testing.assert_allclose(padding, of_padding, atol=1e-6)
+    np.testing.assert_allclose(seen.statistic("duplicate_token", layer=0, head=0)[0], [0, 0, 0, weights[0, 3, 0]])
     assert seen.rank_heads("dog", "a", batch_index=2)[0].weight == pytest.approx(weights[2, 3, 2])
 
 
@@ -334,3 +341,82 @@ def test_an_atlas_keeps_the_characters_of_tokens(attending: Attending, tmp_path:
     (record,) = read_atlas(tmp_path / "seen.atlas")
     assert [token.span for token in record.stream("text")] == [token.span for token in tokens]
     assert record.stream("text") == tokens
+
+
+@pytest.mark.parametrize("name", [name for name in TOKENIZERS if "decodes" not in name and "ESM" not in name])
+def test_ids_of_another_text_are_refused(name: str) -> None:
+    made = TOKENIZERS[name]()
+    for case in sweep([("English", "code"), ("Chinese", "protein"), ("protein", "compounds")]):
+        with case as (read, other), pytest.raises(InputError, match=r"`text` must be the text that .* text=None"):
+            tokens_of(made.tokenizer, ids_of(made, TEXTS[read]), TEXTS[other])
+
+
+@pytest.mark.parametrize("name", [name for name in TOKENIZERS if "decodes" not in name])
+def test_a_part_of_a_text_is_cut_by_any_tokenizer(name: str) -> None:
+    made = TOKENIZERS[name]()
+    text = TEXTS["protein"] if name.startswith("ESM") else TEXTS["English"]
+    spans = made.cut(text)[1]
+    first, last = (span for span in (spans[1], spans[-2]))
+    assert text_between(made.tokenizer, text, 2, len(spans) - 1).strip() == text[first[0] : last[1]].strip()
+
+
+def esm() -> tuple[Loaded, str]:
+    config = transformers.EsmConfig(
+        vocab_size=25, pad_token_id=1, mask_token_id=24, hidden_size=32, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=32, position_embedding_type="rotary",
+    )  # fmt: skip
+    tokenizer = TOKENIZERS["ESM, in Python"]().tokenizer
+    return Loaded("esm", transformers.EsmModel(config).eval(), tokenizer, "encoder"), "MKTAYIAKQR"
+
+
+def byt5() -> tuple[Loaded, str]:
+    config = transformers.T5Config(
+        vocab_size=384, d_model=32, d_kv=8, d_ff=32, num_layers=1, num_heads=2, decoder_start_token_id=0
+    )
+    model = transformers.T5ForConditionalGeneration(config).eval()
+    return Loaded("byt5", model, TOKENIZERS["ByT5, in Python"]().tokenizer, "encoder-decoder"), "The cat sat down"
+
+
+def gpt2(name: str) -> tuple[Loaded, str]:
+    config = transformers.GPT2Config(vocab_size=1000, n_positions=64, n_embd=32, n_layer=1, n_head=2)
+    tokenizer = TOKENIZERS[name]().tokenizer
+    return Loaded("gpt2", transformers.GPT2Model(config).eval(), tokenizer, "decoder"), "The cat sat down"
+
+
+LOOKED = {
+    "ESM": (esm, [*"MKTAYIAKQR"]),
+    "ByT5": (byt5, ["The", "cat", "sat", "down"]),
+    **{
+        name: (functools.partial(gpt2, name), ["The", "cat", "sat", "down"])
+        for name in ("tiktoken", "SentencePiece's processor", "bytes of tokenizers", "WordPiece of tokenizers")
+    },
+}
+
+
+@pytest.mark.parametrize("name", LOOKED)
+def test_look_works_with_any_tokenizer(name: str) -> None:
+    torch.manual_seed(0)
+    make, words = LOOKED[name]
+    loaded, text = make()
+    found = regard.look(text, model=loaded, target="a cat" if name == "ByT5" else None)
+    stream = "source" if name == "ByT5" else "text"
+    assert [word.text for word in found.record.words(stream) if not word.special and word.text != "␣"] == words
+    for token in found.record.stream(stream):
+        assert token.span is None or text[slice(*token.span)].strip() == token.text.strip("␣")
+    if name == "ByT5":
+        assert [token.text for token in found.record.stream("target")] == ["<pad>", *"a␣cat"]
+        assert [token.span for token in found.record.stream("target")] == [None, *((at, at + 1) for at in range(5))]
+
+
+@pytest.mark.models
+def test_a_word_of_thai_is_the_token_that_was_named(load) -> None:
+    loaded = load("me5")
+    text = TEXTS["Thai"]
+    with torch.no_grad(), regard.watch(loaded.model, tokenizer=loaded.tokenizer) as seen:
+        loaded.model(**{name: torch.tensor([ids]) for name, ids in loaded.tokenizer(text).items()})
+    names = loaded.tokenizer.convert_ids_to_tokens(loaded.tokenizer(text)["input_ids"])
+    weights = np.stack([seen.weights(layer=number)[0] for number in range(len(seen.layers))])
+    for case in sweep([("มัน", "แมว"), ("แมว", "มัน"), ("เหนื่อย", "บน")]):
+        with case as (query, key):
+            expected = weights[:, :, names.index(query), names.index(key)].max()
+            assert seen.rank_heads(query, key)[0].weight == pytest.approx(expected)

@@ -38,7 +38,7 @@ from regard.tensors import without_autocast
 __all__ = ["check_tokens", "given_tokens", "read_attention", "watch"]
 
 
-PADDING = "[PAD]"  # what positions without a name are called
+_PADDING = "[PAD]"  # what positions without a name are called
 
 
 def check_tokens(tokens: Any) -> None:
@@ -79,11 +79,11 @@ def _sequences(names: Any) -> Sequence[Sequence[str | None]]:
     return names if len(names) and _is_list(names[0]) else (names,)
 
 
-def _numbered(tokens: Named) -> dict[str, list[list[str]]]:
-    """Return the names of each sequence of each stream, for statistics of tokens."""
+def _numbered(tokens: Named) -> dict[str, list[list[str | None]]]:
+    """Return the names of each sequence of each stream, for statistics of tokens: None for padding."""
     streams: Mapping[str, Any] = tokens if isinstance(tokens, Mapping) else {"text": tokens}
     return {
-        stream: [[text or PADDING for text in sequence] for sequence in _sequences(names)]
+        stream: [[text or None for text in sequence] for sequence in _sequences(names)]
         for stream, names in streams.items()
     }
 
@@ -125,7 +125,7 @@ def given_tokens(tokens: Named, record: Record) -> Streams:
         if own and all(one.queries < one.keys for one in own):
             continue  # its rows are those of the last positions, and would have other names
         named[stream] = tuple(
-            tuple(Token(text) if text else Token(PADDING, special=True) for text in sequence) for sequence in sequences
+            tuple(Token(text) if text else Token(_PADDING, special=True) for text in sequence) for sequence in sequences
         )
     return named
 

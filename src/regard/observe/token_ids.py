@@ -231,7 +231,7 @@ class Heard:
         if self._tokenizer is None:
             return frozenset()
         unknown = self._tokenizer.unknown
-        return self._tokenizer.special | (frozenset() if unknown is None else {unknown})
+        return self._tokenizer.special if unknown is None else self._tokenizer.special | {unknown}
 
     def _settle(self) -> None:
         """Assign the ids of the finished call to its record."""
@@ -313,19 +313,20 @@ class GivenTokens:
     """Tokens named by the caller, numbered so that equal texts are equal tokens.
 
     Args:
-        names: The names of each sequence of each stream.
+        names: The names of each sequence of each stream, None for padding.
     """
 
     whole = True
 
-    def __init__(self, names: Mapping[str, Sequence[Sequence[str]]]) -> None:
+    def __init__(self, names: Mapping[str, Sequence[Sequence[str | None]]]) -> None:
         texts = itertools.chain.from_iterable(itertools.chain.from_iterable(names.values()))
         numbers = {text: number for number, text in enumerate(dict.fromkeys(texts))}
         self._ids = {
             stream: torch.tensor([[numbers[text] for text in sequence] for sequence in sequences], device="cpu")
             for stream, sequences in names.items()
         }
-        self._separating = torch.tensor([_separates(text) for text in numbers], device="cpu")
+        self._separating = torch.tensor([text is not None and _separates(text) for text in numbers], device="cpu")
+        self._padding = numbers.get(None)
 
     def reorder(self, index: int, rows: Int[Tensor, " batch"]) -> None:
         """Do nothing if there is one sequence.
@@ -352,8 +353,8 @@ class GivenTokens:
         return self._ids
 
     def special(self, ids: Tensor) -> Tensor | None:
-        """Return None: given tokens are text."""
-        return None
+        """Return the mask of padding; None if there is none, as given tokens are text."""
+        return None if self._padding is None else ids == self._padding
 
 
 _ARGUMENTS = ("input_ids", "decoder_input_ids")

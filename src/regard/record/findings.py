@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from regard.record.layers import Layer
 from regard.record.tokens import Word
-from regard.record.visible import Visible, find_sinks, is_causal
+from regard.record.visible import Visible, find_sinks, is_causal, padding_of
 from regard.record.weights_on import rows_with_weight, weights_of_pairs, weights_on
 
 __all__ = ["MOST", "Habits"]
@@ -76,7 +76,8 @@ class Habits:
     def _received(self) -> Array:
         """The weight that each word gets from the compared rows but its own, (heads, words)."""
         layer, at = self.layer, self.batch_index
-        left_out = np.flatnonzero(rows_with_weight(layer, at) & ~self._rows).tolist()
+        hidden, _ = padding_of(layer, at)  # whose rows are not in `received`
+        left_out = np.flatnonzero(rows_with_weight(layer, at) & ~self._rows & ~hidden).tolist()
         total = np.asarray(layer.received[at], np.float64)
         total = total - np.nan_to_num(weights_on(layer, at, range(layer.heads), left_out)).sum(1, dtype=np.float64)
         of_words = np.repeat(np.arange(len(self.words)), [len(word.pieces) for word in self.words])[: layer.keys]

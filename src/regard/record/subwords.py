@@ -66,9 +66,9 @@ def is_unspaced(mark: str) -> bool:
 _SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 # Control characters are shown as control pictures (␀ … ␟, ␡), so that no text can control a terminal or be invisible;
-# line ends and tabs as arrows, because few fonts have ␊ and ␉.
-_PICTURES = {code: 0x2400 + code for code in range(0x20)} | {0x7F: 0x2421} | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
-_PICTURES |= {ord("\n"): ord("↵"), ord("\t"): ord("⇥")}
+# line ends and tabs as arrows, because few fonts have ␊ and ␉; those without a picture by their number.
+_PICTURES: dict[int, str] = {code: chr(0x2400 + code) for code in range(0x20)} | {0x7F: "␡", 0x0A: "↵", 0x09: "⇥"}
+_PICTURES |= {code: f"\\x{code:02x}" for code in range(0x80, 0xA0)}
 _BROKEN = "�"
 _CJK_MARKS = set("、。，！？；：（）【】「」『』《》")
 _NO_SPACE_BEFORE = set(".,!?;:)]}%”…") | _CJK_MARKS
@@ -240,7 +240,7 @@ def _piece(raw: str, *, space: bool, number: int = 0) -> Piece:
     bare = raw.strip()
     follows = number > 1
     if not bare:
-        shown = "".join("␣" if mark == " " else chr(_PICTURES.get(ord(mark), 0x2423)) for mark in raw) or "␣"
+        shown = "".join("␣" if mark == " " else _PICTURES.get(ord(mark), "␣") for mark in raw) or "␣"
         return Piece(shown, raw[:1] or " ", space=space and not follows, glued=follows)
     shown = bare.translate(_PICTURES) + (str(number).translate(_SUPERSCRIPTS) if number else "")
     return Piece(shown, bare, space=not follows and (space or raw[0].isspace()), glued=follows)

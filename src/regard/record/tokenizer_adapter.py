@@ -274,7 +274,7 @@ def _scheme(tokenizer: Any, backend: Any) -> _Scheme:
     if backend is None:
         return _scheme_in_python(tokenizer)
     model, decoder = getattr(backend, "model", None), str(getattr(backend, "decoder", ""))
-    cuts = f"{getattr(backend, 'pre_tokenizer', '')} {getattr(backend, 'normalizer', '')}"
+    cuts = str(getattr(backend, "pre_tokenizer", ""))  # a normalizer may print 300 kB
     kind = type(model).__name__
     of_bytes = "ByteLevel" in decoder or "ByteLevel" in cuts
     if suffix := getattr(model, "end_of_word_suffix", None):
@@ -282,7 +282,7 @@ def _scheme(tokenizer: Any, backend: Any) -> _Scheme:
     if of_bytes:
         return _Scheme("bytes")
     if kind == "WordPiece":
-        return _Scheme("words", prefix=getattr(model, "continuing_subword_prefix", ""))
+        return _Scheme("words", prefix=getattr(model, "continuing_subword_prefix", "##"))
     if kind == "WordLevel":  # where a space is a token too, no token leaves it out
         return _Scheme("literal" if backend.token_to_id(" ") is not None else "words")
     if prefix := getattr(model, "continuing_subword_prefix", None):

@@ -12,6 +12,7 @@ __all__ = [
     "is_function_word",
     "is_sign",
     "is_word",
+    "own_texts",
     "pronoun_in",
     "spell_word",
     "words_of",
@@ -70,17 +71,26 @@ def spell_word(tokens: Sequence[Token], group: Sequence[int]) -> str:
     """Return the text of the pieces of one word; the byte pieces 貓¹ 貓² 貓³ of a character give it once, while m² is
     unchanged.
     """
-    spelled, number = "", 0
-    for position in group:
-        token = tokens[position]
-        if number and _goes_on(tokens[position - 1], token, number):
+    return "".join(text for text, _ in own_texts([tokens[position] for position in group]))
+
+
+def own_texts(tokens: Sequence[Token]) -> list[tuple[str, bool]]:
+    """Return for each token the characters that begin in it, and whether it has a part of the character before them.
+
+    >>> own_texts([Token("貓¹"), Token("貓²"), Token("m²")])
+    [('貓', False), ('', True), ('m²', False)]
+    """
+    found: list[tuple[str, bool]] = []
+    number = 0
+    for at, token in enumerate(tokens):
+        if number and _goes_on(tokens[at - 1], token, number):
             number += 1
-            spelled += token.text.removesuffix(_superscript(number))[1:]  # after the character that both share
+            found.append((token.text.removesuffix(_superscript(number))[1:], True))
             continue
-        following = position + 1 in group and token.text.endswith("¹") and _goes_on(token, tokens[position + 1], 1)
+        following = at + 1 < len(tokens) and token.text.endswith("¹") and _goes_on(token, tokens[at + 1], 1)
         number = 1 if following else 0
-        spelled += token.text.removesuffix("¹") if following else token.text
-    return spelled
+        found.append((token.text.removesuffix("¹") if following else token.text, False))
+    return found
 
 
 def _goes_on(before: Token, token: Token, number: int) -> bool:

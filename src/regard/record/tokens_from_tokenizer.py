@@ -23,7 +23,8 @@ _JOINER = "\u200d"
 _SKIN_TONES = range(0x1F3FB, 0x1F400)
 _FLAG_LETTERS = range(0x1F1E6, 0x1F200)  # two are a flag
 _TAGS = range(0xE0020, 0xE0080)  # they spell the flags of regions, as Scotland's
-_VIRAMA = 9  # the combining class of marks that put the next letter below the one before, in Burmese and Khmer
+# Marks that put the next letter below the one before: in Burmese, Khmer, Tai Tham, Balinese and Javanese.
+_STACKING = "\u1039\u17d2\u1a60\u1b44\ua9c0"
 
 # Longer ones are no words. The longest of running text have about 40 letters (German and Finnish compounds), while the
 # lines of a FASTA file have 60 to 80. Alone in its text, a sequence is shorter (a peptide, a primer), and there is no
@@ -78,7 +79,7 @@ def tokens_of(tokenizer: Any, ids: Sequence[int], text: str | None = None) -> tu
             covered = None if own is None or text is None else _visible(text, own[index])
             if covered is None and not (parts[index] if own is None else parts[index].strip()):
                 # As the space that a tokenizer adds before the first word, where it is a token of its own.
-                name = names[start + index].strip("▁ ")
+                name = "" if parts[index] else names[start + index].strip("▁ ")
                 tokens.append(Token(name or piece.shown, special=True))
                 continue
             word += not joins
@@ -279,10 +280,11 @@ def _without_sequences(pieces: Sequence[Piece], joined: Sequence[bool]) -> list[
     starts = [index for index, joins in enumerate(joined) if not joins]
     words = list(zip(starts, [*starts[1:], len(joined)], strict=True))
     lettered = [any(map(_is_letter, _text(pieces[start:end]))) for start, end in words]
+    is_lone = sum(lettered) == 1
     kept = list(joined)
     for (start, end), has_letters in zip(words, lettered, strict=True):
-        length = len(_text(pieces[start:end]))
-        alone = has_letters and sum(lettered) == 1 and end - start > 2 and length > _LONGEST_LONE_WORD
+        length = max(map(len, _text(pieces[start:end]).split()), default=0)
+        alone = is_lone and has_letters and end - start > 2 and length > _LONGEST_LONE_WORD
         if length > _LONGEST_WORD or alone:
             for index in range(start + 1, end):
                 kept[index] = pieces[index].glued or _is_mark(pieces[index].bare[0])
@@ -329,7 +331,7 @@ def _meets(left: str, right: str) -> bool:
     (True, True, True, False, False)
     """
     here, there = left[-1:], right[:1]
-    if _is_mark(there) or here == _JOINER or unicodedata.combining(here) == _VIRAMA:
+    if _is_mark(there) or here == _JOINER or (here and here in _STACKING):
         return not here.isspace()
     if here in _APOSTROPHES:
         return _is_letter(left[-2:-1]) and _is_letter(there)
