@@ -279,7 +279,7 @@ IMPOSSIBLE = [
     (lambda: Mass("self", keys=[1]), "needs one set of keys"),
     (
         lambda: Mass("selv"),
-        "must be one of 'self', 'previous', 'next', 'first', 'separators', 'duplicate_token', 'induction'",
+        "must be one of 'self', 'previous', 'next', 'first', 'special_tokens', 'separators', 'duplicate_token', 'induc",
     ),
     (lambda: Mass(keys=[-1]), "must be numbers from 0 on"),
     (lambda: Mass(token_ids=[1.5]), "must be numbers from 0 on"),

@@ -181,10 +181,20 @@ def over(name, chosen):
     return {name: each(lambda n, w, case: (w * np.broadcast_to(chosen(case), w[:, 0].shape)[:, None]).sum(-1))}
 
 
+def tokens(case):
+    """Which positions of a text count, (batch, keys): not those that nobody sees."""
+    return np.broadcast_to(case.cross | case.visible.any((1, 2)), (len(case.key_ids), case.keys))
+
+
+def counted(w, case):
+    """Weights of the rows that count, 0 in the others: sums over queries have no padding."""
+    return w if case.cross else w * tokens(case)[:, None, -w.shape[2] :, None]
+
+
 def same(case, behind):
     """Which keys, or the ones before them, are the query's token; earlier ones, within one text."""
     keys = np.full_like(case.key_ids, -1)
-    keys[:, behind:] = case.key_ids[:, : case.keys - behind]
+    keys[:, behind:] = np.where(tokens(case), case.key_ids, -1)[:, : case.keys - behind]
     return (case.query_ids[:, :, None] == keys[:, None]) & (case.cross | (offsets(case) < behind))
 
 
@@ -204,7 +214,8 @@ def sink(n, w, case):
         return w.mean(-2)
     found = np.zeros((*w.shape[:2], case.keys))
     for k in range(case.keys):
-        found[..., k] = w[:, :, k:, k].sum(-1) / (case.keys - k)
+        rows = tokens(case)[:, k:].sum(-1)
+        found[..., k] = counted(w, case)[:, :, k:, k].sum(-1) / np.maximum(rows, 1)[:, None]
     return found
 
 
@@ -258,7 +269,7 @@ EXAMPLES = {
             statistics.GradientTimesAttention(),
             {
                 "gradient_x_attention": each(lambda n, w, case: slopes(n, w, case).sum(-1)),
-                "gradient_x_attention.keys": each(lambda n, w, case: slopes(n, w, case).sum(-2)),
+                "gradient_x_attention.keys": each(lambda n, w, case: counted(slopes(n, w, case), case).sum(-2)),
                 "gradient_x_attention.mean": each(slopes),
             },
         )
@@ -266,7 +277,11 @@ EXAMPLES = {
     "HeadImportance": [
         (
             statistics.HeadImportance(),
-            {"importance": each(lambda n, w, case: np.abs((case.layers[n].output * f64(case.up[n])).sum((-2, -1))))},
+            {
+                "importance": each(
+                    lambda n, w, case: np.abs(counted(case.layers[n].output * f64(case.up[n]), case).sum((-2, -1)))
+                )
+            },
         )
     ],
     "HeatMap": [(statistics.HeatMap(), {name: each(lambda n, w, case: w) for name in ("mean", "max")})],
@@ -280,7 +295,7 @@ EXAMPLES = {
         (statistics.Mass(keys=[3, 5, 298], name="three"), over("three", lambda c: np.isin(range(c.keys), [3, 5, 298]))),
         (statistics.Mass(token_ids=[2, 11]), over("tokens", lambda case: np.isin(case.key_ids, [2, 11])[:, None])),
     ],
-    "Received": [(statistics.Received(), {"received": each(lambda n, w, case: w.sum(-2))})],
+    "Received": [(statistics.Received(), {"received": each(lambda n, w, case: counted(w, case).sum(-2))})],
     "Rectangle": [
         (
             statistics.Rectangle(slice(90, 119), range(60, 150)),
@@ -301,7 +316,7 @@ EXAMPLES = {
         (
             statistics.ValueNorm(),
             {
-                "value_norm": each(lambda n, w, case: moved(n, w, case).sum(-2)),
+                "value_norm": each(lambda n, w, case: counted(moved(n, w, case), case).sum(-2)),
                 "value_norm.keys": each(lambda n, w, case: norms(n, case)),
                 "value_norm.mean": each(moved),
                 "value_norm.max": each(moved),

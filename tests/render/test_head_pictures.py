@@ -33,11 +33,13 @@ def made(*, causal: bool = True, heads: int = 3) -> HeadScores:
         "duplicate_token": zero.copy(),
         "induction": zero.copy(),
         "first": zero.copy(),
+        "special_tokens": np.full(shape, NAN) if causal else zero.copy(),
         "separators": zero.copy(),
         "entropy": zero + 1.5,
         "distance": zero + 12.5,
         "confidence": zero + 0.25,
     }
+    found["sink"] = found["first"]
     found["previous"][0, 1], found["first"][1], found["induction"][1, 0] = 0.95, 0.6, 0.75
     return HeadScores("made", found, 40, "4 × 2 × 32 random tokens")
 
@@ -54,27 +56,29 @@ EXPECTED = """\
 made: 2 layers × 3 = 6 heads, on 40 tokens of text, and 4 × 2 × 32 random tokens
 
   what heads look at   heads   strongest, as layer.head and share of weight
-F first token (sink)       2   1.0 0.60   1.1 0.60
+F first token              2   1.0 0.60   1.1 0.60
 P previous token           1   0.1 0.95   0.0 0.00
 I induction                1   1.0 0.75   0.0 0.00
 N next token               0   –  a causal model cannot see it
 O own position             0   0.0 0.00   0.1 0.00
 D same token before        0   0.0 0.00   0.1 0.00
+C special tokens           0   –  the text has none
 S separators               0   0.0 0.00   0.1 0.00
 · none of these            2   no rule takes more than half of the weight
-  sink rate                    50% of heads give the first token over 0.3
+  sink rate                    50% of heads give the first position over 0.3
   entropy (nats)               median 1.50; most: 0.0 1.50   0.1 1.50
   distance (tokens)            median 12.5; most: 0.0 12.5   0.1 12.5
   confidence                   median 0.25; most: 0.0 0.25   0.1 0.25
+  first position (sink)        median 0.30; most: 1.0 0.60   1.1 0.60
 
      head 0 1 2
   layer 0 · P ·
   layer 1 I F F
 
 Heads by induction:
-  head     prev  next  self  same  indu  frst  sepa  entr  dist  conf
-  1.0      0.00     –  0.00  0.00  0.75  0.60  0.00  1.50  12.5  0.25  I
-  0.0      0.00     –  0.00  0.00  0.00  0.00  0.00  1.50  12.5  0.25  ·
+  head    prev next self same indu frst spec sepa entr dist conf sink
+  1.0     0.00    – 0.00 0.00 0.75 0.60    – 0.00 1.50 12.5 0.25 0.60  I
+  0.0     0.00    – 0.00 0.00 0.00 0.00    – 0.00 1.50 12.5 0.25 0.00  ·
 
 A weight alone is not an explanation (Jain & Wallace 2019, arXiv:1902.10186;
 Wiegreffe & Pinter 2019, arXiv:1908.04626): --ablate shows what the model loses

@@ -89,7 +89,7 @@ def test_the_statistics_of_a_head_are_under_its_line(measured) -> None:
     lines = printed(measured).splitlines()
     for mark, head in (("①", 11), ("②", 3)):
         at = next(at for at, line in enumerate(lines) if line.startswith(f"  {mark} layer 5"))
-        assert lines[at + 1] == f"    largest {largest[0, head].mean():.3g} · shared 0.125"
+        assert lines[at + 1] == f"    largest {largest[0, head, 1:-1].mean():.3g} · shared 0.125"  # not [CLS], [SEP]
 
 
 def test_chinese_arcs_end_under_their_wide_characters(chinese) -> None:

@@ -353,8 +353,8 @@ class GivenTokens:
         return self._ids
 
     def special(self, ids: Tensor) -> Tensor | None:
-        """Return the mask of padding; None if there is none, as given tokens are text."""
-        return None if self._padding is None else ids == self._padding
+        """Return the mask of padding: given tokens are text."""
+        return torch.zeros_like(ids, dtype=torch.bool) if self._padding is None else ids == self._padding
 
 
 _ARGUMENTS = ("input_ids", "decoder_input_ids")

@@ -172,11 +172,12 @@ def _ranks(scores: HeadScores, sort: str, top: int) -> Iterator["Text"]:
     tests = {**RULES, **MEASURES}
     title = "their rule's share, or the largest" if sort == "best" else tests[sort].label
     yield Text(f"Heads by {title}:")
-    heads = "".join(f"{tests[name].short:>6}" for name in names)
+    cell = 6 if 12 + 6 * len(names) <= 80 else 5  # a number has four places
+    heads = "".join(tests[name].short.rjust(cell) for name in names)
     yield Text(f"  {'head':<7}{heads}", "dim")
     for layer, head, _ in scores.top(sort, top):
         row = Text(f"  {head_number(layer, head):<7}", no_wrap=True)
         for name in names:
-            row.append(number(float(scores.scores[name][layer, head])).rjust(6), "bold" if name == sort else "")
+            row.append(number(float(scores.scores[name][layer, head])).rjust(cell), "bold" if name == sort else "")
         row.append(f"  {RULES[rule].letter if (rule := scores.rule(layer, head)) != 'none' else _NONE}")
         yield row

@@ -165,13 +165,11 @@ class Mass(PerQuery):
             return torch.isin(self._ids.keys, torch.tensor(self._chosen, device=extent.device))
         if self._on in ("separators", "special_tokens"):
             assert self._ids is not None
-            found, given = self._ids.separators, "`tokenizer=` or `tokens=`"
-            if self._on == "special_tokens":
-                found, given = self._ids.special, "`tokenizer=`"
+            found = self._ids.separators if self._on == "separators" else self._ids.special
             if found is None:
                 raise ObservationError(
-                    f"{self.name!r} needs to know which tokens these are: pass {given} to regard.watch, or name their "
-                    "ids with Mass(token_ids=[...])"
+                    f"{self.name!r} needs to know which tokens are {self._on.replace('_', ' ')}: pass `tokenizer=` or "
+                    "`tokens=` to regard.watch, or name their ids with Mass(token_ids=[...])"
                 )
             return found
         return None
