@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import regard
+from regard.heads import find_sinks, head_patterns
 from regard.hub import Loaded
 from sweeps import sweep
 
@@ -105,3 +106,39 @@ def test_words_of_a_real_text_are_found_and_kept_in_an_atlas(load, tmp_path) -> 
     again = regard.load_atlas(tmp_path / "it.atlas")
     assert again.rank_heads("it", "animal") == ranked
     assert (again.weights(layer=2, head=3) == seen.weights(layer=2, head=3)).all()
+
+
+def _looked_at(loaded: Loaded, texts: list[str], side: str):
+    tokenizer = loaded.tokenizer
+    tokenizer.pad_token, tokenizer.padding_side = tokenizer.pad_token or tokenizer.eos_token, side
+    given = tokenizer(texts, padding=True, return_tensors="pt")
+    if loaded.kind == "encoder":  # absolute positions count from the first token
+        given["position_ids"] = (given["attention_mask"].cumsum(1) - 1).clamp_min(0)
+    first = int(given["attention_mask"][0].argmax())
+    with torch.no_grad(), regard.watch(loaded.model, tokenizer=tokenizer) as seen:
+        loaded.model(**given)
+    return seen.record, first
+
+
+@pytest.mark.models
+@pytest.mark.parametrize("name", ["minilm", "smollm2"])
+def test_padding_and_an_end_of_text_change_no_name_of_a_head(load, name: str) -> None:
+    loaded, text = load(name), "The dog was hungry because it"
+    end = [("with an end of text", [f"{text}<|endoftext|>"], "left")] if name == "smollm2" else []
+    cases = [
+        ("in a batch", [text, text], "left"),
+        ("left", [text, text * 2], "left"),
+        ("right", [text, text * 2], "right"),
+    ]
+    record, _ = _looked_at(loaded, [text], "right")
+    names = [head_patterns(record, layer) for layer in record]
+    sinks = [[one.key for one in find_sinks(layer)] for layer in record]
+    for case in sweep([*cases, *end]):
+        with case as (kind, texts, side):
+            padded, first = _looked_at(loaded, texts, side)
+            assert [head_patterns(padded, layer) for layer in padded] == names
+            if kind != "with an end of text":
+                assert [[one.key - first for one in find_sinks(layer)] for layer in padded] == sinks
+    if name == "smollm2":  # of its rows beside the first, which sees only itself, as many give the first token most
+        most = sum(int((layer.exact[0, :, 1:, 0].mean(-1) > 0.5).sum()) for layer in record)
+        assert abs(sum(layer.count("first") for layer in names) - most) < 0.06 * most

@@ -6,12 +6,17 @@ import numpy as np
 import pytest
 import torch
 import transformers as t
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch import nn
 
 import regard
 from oracles import set_attention
 from regard.heads import find_sinks, head_patterns
+from regard.models import Transformer, TransformerConfig
+from regard.record.records import Layer, Record
+from regard.record.tokens import Token
 from regard.record.visible import Visible
+from regard.render.labels import describe, statistic_means
 from sweeps import sweep
 
 SMALL: dict[str, Any] = {
@@ -26,13 +31,13 @@ LENGTH, LONGER = 7, 12
 
 def made(name: str, dtype: torch.dtype) -> nn.Module:
     torch.manual_seed(3)
-    models = {
+    kinds = {
         "bert": lambda: t.BertModel(t.BertConfig(**SMALL)),
         "llama": lambda: t.LlamaModel(t.LlamaConfig(**SMALL, num_key_value_heads=2)),
         "mistral": lambda: t.MistralModel(t.MistralConfig(**SMALL, num_key_value_heads=2, sliding_window=4)),
         "gpt2": lambda: t.GPT2Model(t.GPT2Config(vocab_size=50, n_embd=32, n_layer=2, n_head=4, n_positions=64)),
     }
-    model = models[name]().eval().to(dtype)
+    model = kinds[name]().eval().to(dtype)
     with torch.no_grad():
         for one in model.parameters():
             if one.ndim >= 2:
@@ -133,6 +138,88 @@ def test_every_statistic_and_count_is_that_of_the_text_alone(dtype, tolerance) -
                 assert here == alone[1], side
                 for statistic, numbers in alone[0].items():
                     np.testing.assert_allclose(found[statistic], numbers, atol=tolerance, err_msg=f"{side} {statistic}")
+
+
+WORDS = "[PAD] [UNK] [CLS] [SEP] the cat sat on a mat . , it was tired because dog and two birds".split()
+SHORT, LONG = "the cat sat on a mat", "the dog and two birds sat on a mat because it was tired ."
+
+
+def tokenizer(kind: str) -> Any:
+    """Words with [CLS] and [SEP] around them as in BERT, or with [CLS] before them as BOS, or nothing."""
+    backend = Tokenizer(models.WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    if kind != "none":
+        around = {"bert": "[CLS] $A [SEP]", "bos": "[CLS] $A"}[kind]
+        backend.post_processor = processors.TemplateProcessing(around, None, [("[CLS]", 2), ("[SEP]", 3)])
+    named = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    return t.PreTrainedTokenizerFast(tokenizer_object=backend, **named)
+
+
+def test_first_and_previous_are_tokens_of_the_text_with_a_tokenizer() -> None:
+    for case in sweep([("bert", "bert"), ("llama", "bos"), ("llama", "none")]):
+        with case as (name, kind):
+            model, words = made(name, torch.float32), tokenizer(kind)
+            first = 0 if kind == "none" else 1
+            weights = weights_alone(model, torch.tensor(words(SHORT)["input_ids"]))
+            alone = None
+            for side in ("alone", "right", "left"):
+                words.padding_side = side if side != "alone" else "right"
+                given = words([SHORT] if side == "alone" else [SHORT, LONG], padding=True, return_tensors="pt")
+                given.pop("token_type_ids", None)
+                mask = given["attention_mask"]
+                given["position_ids"] = (mask.cumsum(1) - 1).clamp_min(0)
+                asked = ["first", "previous", "next"] + ([] if kind == "none" else ["special_tokens"])
+                with torch.no_grad(), regard.watch(model, tokenizer=words, statistics=asked) as seen:
+                    model(**given)
+                start, count = int(mask[0].argmax()), int(mask[0].sum())
+                rows = slice(start, start + count)
+                for layer, w in zip(seen.record, weights, strict=True):
+                    visible = Visible.of(seen.record.tokens, layer)
+                    text = range(first, first + len(SHORT.split()))
+                    assert np.flatnonzero(visible.keys).tolist() == [start + at for at in text]
+                    np.testing.assert_array_equal(visible.queries, visible.keys)
+                    assert visible.first == start + first
+                    found = {key: array[0, :, rows] for key, array in layer.statistics.items()}
+                    np.testing.assert_allclose(found["first"], w[:, :, first], atol=1e-5)
+                    expected = np.zeros(w.shape[:2])
+                    for at in range(1, count):
+                        expected[:, at] = w[:, at, at - 1] if at - 1 in text else 0
+                    np.testing.assert_allclose(found["previous"], expected, atol=1e-5)
+                    if kind != "none":
+                        others = [at for at in range(count) if at not in text]
+                        np.testing.assert_allclose(found["special_tokens"], w[:, :, others].sum(-1), atol=1e-5)
+                here = [
+                    [head_patterns(seen.record, layer) for layer in seen.record],
+                    [statistic_means(seen.record, layer, 1, 0) for layer in seen.record],
+                    describe(seen.record),
+                ]
+                alone = alone or here
+                assert (here[0], here[2]) == (alone[0], alone[2])
+                for means, theirs in zip(here[1], alone[1], strict=True):
+                    assert means == pytest.approx(theirs, abs=1e-4)
+
+
+def test_a_head_is_named_by_where_its_weight_is() -> None:
+    """Rows made by hand: what the text's rows give to BOS, to the first word and to the token before."""
+    tokens = (Token("[PAD]", special=True), Token("<s>", special=True), *(Token(one, word=at) for at, one in
+              enumerate("a b c d".split())))  # fmt: skip
+    padding = np.array([[True, *[False] * 5]])
+    names = {"special_tokens": lambda _: 1, "first": lambda _: 2, "previous": lambda i: max(i - 1, 1)}
+    for case in sweep(list(names)):
+        with case as name:
+            weights = np.zeros((1, 1, 6, 6), np.float32)
+            for i in range(6):
+                weights[..., i, min(names[name](i), max(i, 1))] = 1
+            weights[..., 0, :] = 1 / 6  # padding looks everywhere
+            order = np.argsort(-weights, axis=-1, kind="stable").astype(np.int32)
+            best = np.take_along_axis(weights, order, -1)
+            layer = Layer("a", "self", "text", "text", 1, 1, weights, weights, np.where(best > 0, order, -1), best,
+                          np.zeros((1, 1, 6), np.float32), weights[..., 1:, :].sum(-2), query_padding=padding,
+                          key_padding=padding)  # fmt: skip
+            record = Record((layer,), {"text": (tokens,)})
+            assert head_patterns(record, 0) == (name,)
+            sinks = [one.key for one in find_sinks(layer)]
+            assert sinks == {"special_tokens": [1], "first": [2], "previous": []}[name]
 
 
 def test_padding_is_in_the_record_and_in_its_file(tmp_path) -> None:
@@ -256,8 +343,8 @@ def test_encoder_and_decoder_have_each_their_padding() -> None:
         )
     ).eval()
     t5 = t.T5ForConditionalGeneration(t.T5Config(**config, d_kv=8, d_ff=32, num_layers=1, num_heads=4)).eval()
-    source, target = torch.randint(5, 50, (2, 6)), torch.randint(5, 50, (2, 4))
-    masks = torch.tensor([[1, 1, 1, 1, 0, 0], [1] * 6]), torch.tensor([[1, 1, 1, 0], [1] * 4])
+    source, target = torch.randint(5, 50, (2, 6)), torch.randint(5, 50, (2, 6))
+    masks = torch.tensor([[1, 1, 1, 1, 0, 0], [1] * 6]), torch.tensor([[1, 1, 1, 0, 0, 0], [1] * 6])
     hidden = {"source": masks[0].numpy() == 0, "target": masks[1].numpy() == 0}
     for case in sweep([(model, kind) for model in (bart, t5) for kind in ("eager", "sdpa")]):
         with case as (model, kind):
@@ -276,6 +363,53 @@ def test_encoder_and_decoder_have_each_their_padding() -> None:
             assert [head_patterns(seen.record, one) for one in seen.record] == [
                 head_patterns(alone.record, one) for one in alone.record
             ]
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype stage")
+def test_nested_layers_and_translators_of_pytorch() -> None:
+    torch.manual_seed(2)
+    source, target = torch.randn(2, 6, 16), torch.randn(2, 5, 16)
+    hidden = (
+        torch.tensor([[False] * 4 + [True] * 2, [False] * 6]),
+        torch.tensor([[False] * 3 + [True] * 2, [False] * 5]),
+    )
+    layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True)
+    nested = nn.TransformerEncoder(layer, 2, enable_nested_tensor=True).eval()
+    translator = nn.Transformer(16, 4, 1, 2, 32, batch_first=True).eval()
+    with torch.no_grad(), regard.watch(nested) as seen:
+        nested(source, src_key_padding_mask=hidden[0])
+    for one in seen.record:
+        np.testing.assert_array_equal(one.query_padding, hidden[0])
+        np.testing.assert_allclose(one.received[0].sum(-1), 4, atol=1e-5)
+    masks = dict(zip(("src_key_padding_mask", "tgt_key_padding_mask"), hidden, strict=True))
+    with torch.no_grad(), regard.watch(translator) as seen:
+        translator(source, target, **masks, memory_key_padding_mask=hidden[0])
+    of_stream = {"source": hidden[0], "target": hidden[1]}
+    assert len(seen.record) == 5
+    for one in seen.record:
+        np.testing.assert_array_equal(one.query_padding, of_stream[one.query_tokens])
+        np.testing.assert_array_equal(one.key_padding, of_stream[one.key_tokens])
+
+
+def test_models_of_regard() -> None:
+    torch.manual_seed(2)
+    sizes = {"vocab_size": 50, "hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 64}
+    mask = torch.tensor([[1, 1, 1, 1, 0, 0], [1] * 6])
+    ids = torch.randint(5, 50, (2, 6))
+    decoder = TransformerConfig(**sizes, decoder_layers=2)
+    encoder = TransformerConfig(**sizes, encoder_layers=2)
+    for case in sweep([encoder, decoder]):
+        with case as config:
+            model = Transformer(config).eval()
+            with torch.no_grad(), regard.watch(model, statistics=["sink"]) as seen:
+                model(ids, attention_mask=mask)
+            with torch.no_grad(), regard.watch(model, statistics=["sink"]) as alone:
+                model(ids[:1, :4])
+            for layer, one in zip(seen.record, alone.record, strict=True):
+                np.testing.assert_array_equal(layer.query_padding, mask.numpy() == 0)
+                np.testing.assert_allclose(layer.received[0, :, :4], one.received[0], atol=1e-4)
+                np.testing.assert_allclose(layer.statistics["sink"][0, :, :4], one.statistics["sink"][0], atol=1e-4)
+                assert head_patterns(seen.record, layer) == head_patterns(alone.record, one)
 
 
 def test_generation_from_a_batch_padded_left_counts_as_each_text_alone() -> None:

@@ -19,6 +19,7 @@ def scores() -> HeadScores:
         "self": [[0.05, 0.10, 0.30], [0.00, 0.10, NAN]],
         "induction": [[0.00, 0.00, 0.00], [0.70, 0.00, NAN]],
         "first": [[0.05, 0.80, 0.31], [0.95, 0.60, NAN]],
+        "sink": [[0.05, 0.80, 0.31], [0.95, 0.60, NAN]],
         "entropy": [[0.10, 0.20, 2.50], [0.05, 1.00, NAN]],
     }
     return HeadScores("made", {name: np.array(one) for name, one in found.items()}, 12, "random tokens")
@@ -39,7 +40,7 @@ def test_counts_add_up_to_the_heads_there_are(scores: HeadScores) -> None:
     assert sum(scores.counts().values()) == scores.there.sum() == 5
 
 
-def test_the_sink_rate_is_the_share_of_heads_with_more_than_three_tenths_on_the_first_token(scores: HeadScores) -> None:
+def test_the_sink_rate_is_the_share_of_heads_with_more_than_three_tenths_on_the_first_key(scores: HeadScores) -> None:
     assert scores.sink_rate == 4 / 5
 
 
@@ -62,7 +63,7 @@ def test_equal_numbers_keep_the_order_of_layers_and_heads() -> None:
 def test_every_test_has_a_formula_a_source_and_a_letter_of_its_own() -> None:
     assert all(one.formula and "arXiv" in one.source for one in (*RULES.values(), *MEASURES.values()))
     letters = [one.letter for one in RULES.values()]
-    assert len(set(letters)) == len(letters) == 7
+    assert len(set(letters)) == len(letters) == 8
 
 
 def test_a_head_for_all_pairs_is_weighed_by_its_weakest() -> None:

@@ -633,6 +633,8 @@ def _record_of(call: RankCall, seen: Any) -> dict[str, Any]:
             raise
         return {"seen: nothing": np.ones(1)}
     found = {name: getattr(layer, name) for name in (*FIELDS, "top_keys", "top_weights")} | dict(layer.statistics)
+    padding = layer.query_padding
+    found["padding"] = np.zeros((layer.batch, layer.queries), np.bool_) if padding is None else padding
     if call.watch == "qk":
         found["weights"] = seen.weights(layer=0)
         names = ("lse",) if call.dtype == "bfloat16" else ("q", "k", "lse")  # whose q and k are bits
@@ -981,7 +983,10 @@ def _by_formula(call: RankCall, record: dict[str, np.ndarray]) -> dict[str, np.n
     if call.watch == "heads":
         return {}
     weights = record["weights"][..., : record["seen: received"].shape[-1]]  # without the last keys, if nobody sees them
-    found = {"seen: received": weights.sum(-2), "seen: mean": weights, "seen: max": weights}
+    padding = record["seen: padding"][:, None, :, None]  # its rows do not count, and nobody sees its keys
+    if padding.any() and weights.shape[-1] == weights.shape[-2] and (weights * padding.swapaxes(2, 3)).any():
+        raise DisagreementError("padding is seen")
+    found = {"seen: received": np.where(padding, 0, weights).sum(-2), "seen: mean": weights, "seen: max": weights}
     if call.factor == "none":
         found["seen: entropy"] = -(weights * np.log(np.where(weights > 0, weights, 1))).sum(-1)
     return found | ({"seen: weights": weights} if call.watch == "qk" else {})

@@ -16,7 +16,7 @@ __all__ = ["Loaded", "quiet"]
 
 @dataclass(frozen=True, eq=False)
 class Loaded:
-    """A model in eval mode with its tokenizer, which returns offsets (`return_offsets_mapping=True` works).
+    """A model in eval mode with its tokenizer, of any kind that `regard.watch(tokenizer=)` takes.
 
     `target_tokenizer` is the tokenizer of the decoder's tokens if an encoder–decoder has a separate one.
     """

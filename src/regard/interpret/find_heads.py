@@ -26,6 +26,7 @@ from regard.interpret.model_loading import load_model
 from regard.interpret.source_examples import make_source_examples, read_source_examples
 from regard.interpret.source_readout import ABLATIONS, find_source_heads
 from regard.interpret.watch import watch
+from regard.record.tokenizer_adapter import adapt
 
 __all__ = ["as_loaded", "find_heads", "fingerprint"]
 
@@ -182,6 +183,8 @@ def as_loaded(model: nn.Module | Loaded | str, tokenizer: Any) -> Loaded:
         )
     name = str(getattr(config, "_name_or_path", "") or type(model).__name__)
     source, target = tokenizer if isinstance(tokenizer, tuple) else (tokenizer, None)
+    for side in (source,) if target is None else (source, target):
+        adapt(side)  # refuses what is no tokenizer before the model runs
     kind: Any = "encoder-decoder" if getattr(config, "is_encoder_decoder", False) else "encoder"
     return Loaded(name, model.eval(), source, kind, target)
 

@@ -23,7 +23,9 @@ from regard.interpret.head_scores import Probe, plain_tokens, repeated_tokens, t
 from regard.interpret.look import prepare
 from regard.interpret.model_loading import positions
 from regard.record.places import find_places
+from regard.record.tokenizer_adapter import adapt
 from regard.record.tokens import words_of
+from regard.record.tokens_from_tokenizer import unknown_share
 from regard.strict_json import parse_json
 
 __all__ = ["CANDIDATES", "HeadExample", "Keys", "call_of", "json_lines", "make_examples", "read_examples"]
@@ -203,7 +205,7 @@ def _of_copies(loaded: Loaded, probe: Probe, draw: np.random.Generator) -> list[
 
 def _of_copied_text(loaded: Loaded, text: str, draw: np.random.Generator) -> HeadExample:
     before, after = tokens_around(loaded)
-    ids = loaded.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+    ids = adapt(loaded.tokenizer).tokenize(text).ids
     start = len(before) + len(ids)
     return _of_copy([*before, *ids, *ids, *after], slice(start, start + len(ids)), draw)
 
@@ -249,7 +251,7 @@ def _of_documents(loaded: Loaded, documents: list[str], question: str, answer: s
         raise InputError(f"its `answer` must stand in one of the `documents`, {answer[:40]!r} stands in {len(holding)}")
 
     def ids(text: str) -> list[int]:
-        return list(loaded.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+        return adapt(loaded.tokenizer).tokenize(text).ids
 
     spaced = next(
         (one for one in (ids(" " + answer), ids(answer)) if _find(ids(documents[holding[0]]), one) is not None), None
@@ -295,8 +297,7 @@ def _numbers(loaded: Loaded, draw: np.random.Generator) -> HeadExample:
     chosen = words[int(draw.integers(len(words)))]
     text = " ".join(words)
     for tokenizer in (loaded.tokenizer, loaded.target_tokenizer or loaded.tokenizer):
-        ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
-        if tokenizer.unk_token_id is not None and tokenizer.unk_token_id in ids:
+        if unknown_share(tokenizer, text) > 0:
             raise InputError(
                 f"{loaded.name} does not know numbers, of which the program makes its examples of alignment: bring "
                 "sentences with `examples` (--examples)"

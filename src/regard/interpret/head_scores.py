@@ -24,6 +24,7 @@ from regard.observe.requested_statistics import Keep
 from regard.observe.statistics import Confidence, Distance, Mass, Sink, of_weights
 from regard.observe.statistics.base import Statistic
 from regard.record.records import Layer, Record
+from regard.record.tokenizer_adapter import adapt
 from regard.record.visible import Visible, is_causal, padding_of
 from regard.record.weights_on import weights_on
 
@@ -104,18 +105,18 @@ def repeated_tokens(loaded: Loaded, probe: Probe) -> Repeated:
 
 def tokens_around(loaded: Loaded) -> tuple[list[int], list[int]]:
     """Return the special tokens that the tokenizer adds before and after a text."""
-    ids: list[int] = loaded.tokenizer("a", verbose=False)["input_ids"]
-    special = set(loaded.tokenizer.all_special_ids)
+    tokenizer = adapt(loaded.tokenizer)
+    ids = tokenizer.tokenize("a", special=True).ids
+    special = tokenizer.special
     own = [at for at, one in enumerate(ids) if one not in special]
     return (ids[: own[0]], ids[own[-1] + 1 :]) if own else (ids, [])
 
 
 def plain_tokens(loaded: Loaded) -> list[int]:
-    tokenizer = loaded.tokenizer
-    added = getattr(tokenizer, "added_tokens_decoder", {})
-    special = {one for one, token in added.items() if getattr(token, "special", False)} | set(tokenizer.all_special_ids)
+    tokenizer = adapt(loaded.tokenizer)
     rows = loaded.model.get_input_embeddings().weight.shape[0]  # type: ignore[operator]
-    return [one for one in range(min(len(tokenizer), rows)) if one not in special]
+    size = rows if tokenizer.size is None else min(tokenizer.size, rows)
+    return [index for index in range(size) if index not in tokenizer.special and index != tokenizer.unknown]
 
 
 ENGLISH = (

@@ -29,6 +29,7 @@ from regard.record.atlas import read_atlas, save_atlas
 from regard.record.highlight import choose_focus
 from regard.record.places import Name, find_place
 from regard.record.records import Layer
+from regard.record.tokenizer_adapter import adapt
 from regard.record.tokens import Token, is_word
 from regard.record.tokens_from_tokenizer import text_between, tokens_of
 
@@ -243,22 +244,29 @@ def prepare(
         inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
         return Prepared(loaded, inputs, {"text": (tokens_of(loaded.tokenizer, ids[0].tolist(), text),)})
     writes = loaded.tokenizer if loaded.target_tokenizer is None else loaded.target_tokenizer
-    written = _write(loaded, ids) if target is None else _start(loaded, _ids(loaded, writes, target))
+    start = _start(loaded)
+    written = _write(loaded, ids) if target is None else _shifted(start, _ids(loaded, writes, target))
+    if target is None:
+        written_tokens = tokens_of(writes, written[0].tolist())
+    else:
+        begin = dataclasses.replace(tokens_of(writes, [start])[0], special=True, word=None)
+        written_tokens = (begin, *tokens_of(writes, written[0, 1:].tolist(), target))
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "decoder_input_ids": written}
     words = {
         "source": (tokens_of(loaded.tokenizer, ids[0].tolist(), text),),
-        "target": (tokens_of(writes, written[0].tolist()),),
+        "target": (written_tokens,),
     }
     return Prepared(loaded, inputs, words)
 
 
 def _ids(loaded: Loaded, tokenizer: Any, text: str) -> torch.Tensor:
     """Return token ids of shape (1, n), and raise InputError if n exceeds the model's positions."""
-    ids: list[int] = tokenizer(text, verbose=False)["input_ids"]
+    adapter = adapt(tokenizer)
+    ids = adapter.tokenize(text, special=True).ids
     limit = positions(loaded)
     if limit is not None and len(ids) > limit:
         other = " (smollm2 takes 8,192)" if loaded.name in ("me5", "minilm") and len(ids) <= 8192 else ""
-        most = limit - len(tokenizer("", verbose=False)["input_ids"])
+        most = limit - len(adapter.tokenize("", special=True).ids)
         raise InputError(
             f"the text has {len(ids):,} tokens and {loaded.name} reads at most {limit:,}: shorten it (regard look "
             f"--tokens 1:{most} takes a part of it), or choose another --model{other}"
@@ -277,9 +285,13 @@ def _write(loaded: Loaded, ids: torch.Tensor) -> torch.Tensor:
     return written[:, :-1] if written.shape[1] > 1 else written
 
 
-def _start(loaded: Loaded, ids: torch.Tensor) -> torch.Tensor:
+def _start(loaded: Loaded) -> int:
+    """Return the token before the target."""
+    return int(getattr(loaded.model.config, "decoder_start_token_id", None) or 0)
+
+
+def _shifted(start: int, ids: torch.Tensor) -> torch.Tensor:
     """Return a given target as decoder input: with the start token first, and without the last token, which is only
     predicted.
     """
-    start = getattr(loaded.model.config, "decoder_start_token_id", None)
-    return torch.cat([torch.full((1, 1), int(start or 0), device=ids.device), ids[:, :-1]], 1)
+    return torch.cat([torch.full((1, 1), start, device=ids.device), ids[:, :-1]], 1)

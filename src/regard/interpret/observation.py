@@ -84,7 +84,7 @@ class Observation(Answers):
         return self.record.model
 
     @property
-    def notes(self) -> Mapping[str, Any]:
+    def notes(self) -> Mapping[str, Any]:  # type: ignore[override]
         """Further data of the only pass: `keep`, and for a generation the length of its prompt."""
         return self.record.notes
 

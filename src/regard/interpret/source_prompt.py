@@ -9,6 +9,8 @@ from regard.errors import InputError
 from regard.heads.answer_sources import SourceDocument, SourcePart
 from regard.record.subwords import is_cjk
 from regard.record.text_parts import Parts, Span, find_parts
+from regard.record.tokenizer_adapter import adapt
+from regard.record.tokens_from_tokenizer import characters_of
 
 __all__ = [
     "Prompt",
@@ -204,16 +206,9 @@ def encode(tokenizer: Any, text: str, *, typed: bool) -> tuple[list[int], list[S
     """Return the ids of a text, and the characters that each covers.
 
     Raises:
-        InputError: The tokenizer does not return offsets.
+        InputError: The tokenizer does not return offsets, and changes the text so that they are not known.
     """
-    try:
-        found = tokenizer(text, return_offsets_mapping=True, add_special_tokens=not typed)
-    except NotImplementedError as problem:
-        raise InputError(
-            f"sources() needs a tokenizer that returns offsets, and {type(tokenizer).__name__} does not: use its fast "
-            "version (AutoTokenizer.from_pretrained)"
-        ) from problem
-    return list(found["input_ids"]), [(int(start), int(end)) for start, end in found["offset_mapping"]]
+    return characters_of(tokenizer, text, special=not typed)
 
 
 def without_end(ids: Sequence[int], spans: Sequence[Span]) -> list[tuple[int, Span]]:
@@ -267,5 +262,5 @@ def read_tokens(tokenizer: Any, ids: Sequence[int], ranges: Sequence[Span]) -> l
 
     Heads rest on these when they find nothing (Xiao et al. 2024, arXiv:2309.17453), which shows nothing of a part.
     """
-    resting = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
+    resting = adapt(tokenizer).special
     return [[at for at in range(max(start, 1), end) if ids[at] not in resting] for start, end in ranges]

@@ -30,6 +30,7 @@ from regard.interpret.source_prompt import (
 )
 from regard.interpret.tap import tap
 from regard.record.text_parts import Parts, Span, sentences
+from regard.record.tokenizer_adapter import adapt
 
 __all__ = ["SourcesResult", "sources"]
 
@@ -83,7 +84,7 @@ def sources(
 
     Args:
         model: A causal language model of transformers or regard with its `tokenizer`, a loaded one, or the name of one.
-        tokenizer: The tokenizer of a model that is given as a module. It must return offsets.
+        tokenizer: The tokenizer of a model that is given as a module.
         prompt: The prompt, as the model reads it, or
         documents: texts by name, or a list of texts, of which a prompt with the `question` is made (by the tokenizer's
             chat template if it has one), or
@@ -232,7 +233,7 @@ def _generated(loaded: Loaded, made: Prompt, most: int) -> tuple[str, tuple[int,
     generate: Any = loaded.model.generate
     with torch.no_grad():
         written = generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=room, do_sample=False)
-    special = set(loaded.tokenizer.all_special_ids)
+    special = adapt(loaded.tokenizer).special
     new = written[0, len(before) :].tolist()
     while new and new[-1] in special:
         new.pop()

@@ -31,40 +31,70 @@ from regard.parallel.sequence_parallel import SequenceShards, attend_local, call
 from regard.parallel.watched_shards import CallFromShards
 from regard.problem import DEFAULT_MAX_BYTES, Options, Problem, complete
 from regard.record.records import Record
+from regard.record.tokenizer_adapter import adapt
 from regard.record.tokens import Token
-from regard.record.tokens_from_tokenizer import tokens_of
 from regard.tensors import without_autocast
 
 __all__ = ["check_tokens", "given_tokens", "read_attention", "watch"]
 
 
+_PADDING = "[PAD]"  # what positions without a name are called
+
+
 def check_tokens(tokens: Any) -> None:
-    """Check that `tokens` is a list of texts or a dictionary of such lists by stream.
+    """Check that `tokens` is a list of texts, a list of such lists of one length, or a dictionary of either by stream.
 
     Raises:
-        InputError: It is neither.
+        InputError: It is none of them.
     """
-    named = tokens if isinstance(tokens, Mapping) else {None: tokens}
-    for stream, texts in named.items():
+    names = tokens if isinstance(tokens, Mapping) else {None: tokens}
+    for stream, texts in names.items():
         where = "" if stream is None else f" for the stream {stream!r}"
         if isinstance(texts, str):
             raise InputError(
                 f"`tokens` must be a list of texts, one a position, got the text {texts!r}{where}: tokens.split()?"
             )
-        if not isinstance(texts, Sequence) or not all(isinstance(one, str) for one in texts):
+        sequences = _sequences(texts) if _is_list(texts) else ()
+        if not sequences or not all(
+            _is_list(sequence) and all(text is None or isinstance(text, str) for text in sequence)
+            for sequence in sequences
+        ):
             raise InputError(
                 "`tokens` must be a list of texts, one a position, or such lists by stream, "
-                f'{{"source": [...], "target": [...]}}, got {texts!r}{where}'
+                f'{{"source": [...], "target": [...]}}, or for each sequence of a batch, got {texts!r}{where}'
+            )
+        if len(lengths := {len(sequence) for sequence in sequences}) > 1:
+            raise InputError(
+                f"`tokens` must have as many names for each sequence of the batch, got {min(lengths)} to "
+                f"{max(lengths)}{where}: None names a position of padding, before the text or after it"
             )
 
 
+def _is_list(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, (str, bytes))
+
+
+def _sequences(names: Any) -> Sequence[Sequence[str | None]]:
+    """Return the names of each sequence of a batch, of which there is one if they are a list of texts."""
+    return names if len(names) and _is_list(names[0]) else (names,)
+
+
+def _numbered(tokens: Named) -> dict[str, list[list[str | None]]]:
+    """Return the names of each sequence of each stream, for statistics of tokens: None for padding."""
+    streams: Mapping[str, Any] = tokens if isinstance(tokens, Mapping) else {"text": tokens}
+    return {
+        stream: [[text or None for text in sequence] for sequence in _sequences(names)]
+        for stream, names in streams.items()
+    }
+
+
 def given_tokens(tokens: Named, record: Record) -> Streams:
-    """Return the tokens given by the caller, one for each position of a stream with a single sequence; none where only
-    its last positions have rows.
+    """Return the tokens given by the caller, one for each position of each sequence of a stream; none where only its
+    last positions have rows.
 
     Raises:
-        InputError: The number of tokens differs from the positions, a stream does not exist, or one list is given for
-            several streams.
+        InputError: The number of tokens or sequences differs from the stream's, a stream does not exist, or one list is
+            given for several streams.
     """
     lengths = record.streams
     there = ", ".join(f"{length} ({stream})" for stream, length in lengths.items())
@@ -77,21 +107,27 @@ def given_tokens(tokens: Named, record: Record) -> Streams:
                 f"tokens={{{lists}}} with those you know, or pass `tokenizer=`"
             )
         tokens = {name: tokens}
-    found: Streams = {}
-    for stream, texts in tokens.items():
+    named: Streams = {}
+    for stream, names in tokens.items():
         if stream not in lengths:
             raise InputError(f"`tokens` must be of streams that there are, {there} positions, got {stream!r}")
+        sequences = _sequences(names)
         sides = (layer for layer in record.layers if stream in (layer.query_tokens, layer.key_tokens))
-        if (batch := next(sides).batch) != 1 or len(texts) != lengths[stream]:
+        batch = next(sides).batch
+        if len(sequences) != batch or {len(sequence) for sequence in sequences} != {lengths[stream]}:
+            several = "" if batch == 1 else f", a list for each of the {batch} sequences of the batch"
             raise InputError(
-                f"`tokens` must name the positions of one sequence, {there} of them in a batch of {batch}, got "
-                f"{len(texts)} for {stream!r}: leave it out, or pass `tokenizer=` for batches"
+                f"`tokens` must name all positions{several}, {there} of them in a batch of {batch}, got "
+                f"{' and '.join(str(len(sequence)) for sequence in sequences[:8])} for {stream!r}: None is padding; "
+                "or leave it out, or pass `tokenizer=`"
             )
         own = [one for one in record.layers if one.query_tokens == one.key_tokens == stream]
         if own and all(one.queries < one.keys for one in own):
             continue  # its rows are those of the last positions, and would have other names
-        found[stream] = (tuple(Token(text) for text in texts),)
-    return found
+        named[stream] = tuple(
+            tuple(Token(text) if text else Token(_PADDING, special=True) for text in sequence) for sequence in sequences
+        )
+    return named
 
 
 _Asked = ParamSpec("_Asked")
@@ -173,11 +209,14 @@ def watch(
             the attention received by each key. "weights" also stores every weight. "qk" stores queries and keys
             instead, (heads + kv heads) · head_dim numbers per position, from which any rectangle of weights is computed
             on demand by `seen.weights(...)` or regard.record.tiles.Matrix.
-        tokenizer: A Hugging Face tokenizer, which names the positions by the `input_ids` of the call.
-        tokens: The tokens, one for each position, for a batch of one; for several streams a dictionary of lists,
-            `{"source": [...], "target": [...]}`. `seen.streams` has their names and lengths.
+        tokenizer: The model's tokenizer, which names the positions by the `input_ids` of the call: one of transformers,
+            tokenizers, tiktoken or SentencePiece, or any object with `decode(ids)`. If it cannot name an id, the
+            record has no names, and says why where they are asked for.
+        tokens: The tokens, one for each position; for a batch a list of such lists; for several streams a dictionary
+            of either, `{"source": [...], "target": [...]}`. None or "" is a position of padding. `seen.streams` has
+            the names and lengths of streams.
         statistics: Statistics to compute in the same pass, by name ("distance", "confidence", "sink", "self",
-            "previous", "next", "first", "separators", "duplicate_token", "induction", "value_norm",
+            "previous", "next", "first", "special_tokens", "separators", "duplicate_token", "induction", "value_norm",
             "gradient_x_attention", "importance") or as a value of regard.observe.statistics; `seen.statistic(name,
             layer=, head=)` returns them.
         layers: The layers to record, by the model's number (in every stream) or by name; by default all. The others
@@ -185,7 +224,8 @@ def watch(
         heads: The heads to record: a list of "17.3", (17, 3), 17 for all heads of a layer, or an object with `heads` of
             such pairs. Only their rows are computed; `seen.weights(layer=17)` has those of the layer that were chosen.
         queries: The queries to record, by default all: "last" of the text, and of every later step; positions; or a
-            range. All arrays are 0 at the other queries, and sums over queries are over these.
+            range. All arrays are 0 at the other queries, and sums over queries are over these. Positions are those of
+            the batch: pad it on the left, so that "last" is the last token of each text.
         keys: Named spans of key positions, {"document 1": (0, 120), "rest": (120, None)}, over which the weights of
             each query are summed: `seen.statistic("key_spans", layer=, head=)`, (batch, queries, spans).
         max_bytes: Limit of bytes for keep="weights" or "qk".
@@ -195,12 +235,14 @@ def watch(
             that it returns replaces the layer in the record; None leaves the record unchanged.
 
     Raises:
-        InputError: `model` is not a module, `keep` is none of the three, the number of `tokens` differs from the
-            positions, a member of `statistics` is not a statistic, or one of `layers` was not called.
+        InputError: `model` is not a module, `keep` is none of the three, `tokenizer` is no tokenizer, the number of
+            `tokens` differs from the positions, a member of `statistics` is not a statistic, or one of `layers` was not
+            called.
         ObservationError: A part of the model is compiled, its compiled code reports no kernels or its graph breaks, no
             attention call was seen or one could not be recorded (`strict`), `max_bytes` is too small, a statistic
             cannot follow beam search or needs unknown data (tokens, values, gradients), or keep="qk" is used with
-            weights whose q and k are unknown, or with a score or normalizer that is not regard's own.
+            weights whose q and k are unknown, or with a score or normalizer that is not regard's own. What a statistic
+            over all layers cannot follow is raised last, when `seen` has everything else.
     """
     refuse_packages(model)
     if not isinstance(model, nn.Module):
@@ -213,6 +255,7 @@ def watch(
         raise InputError(f'`keep` must be "maps", "qk" or "weights", got {keep!r}')
     if tokens is not None:
         check_tokens(tokens)
+    names = None if tokenizer is None else adapt(tokenizer)
     model = getattr(model, "_orig_mod", model)  # what torch.compile(model) runs
     refuse_compiled(model, whole=False)
     if isinstance(statistics, str) or not isinstance(statistics, Sequence):
@@ -221,8 +264,8 @@ def watch(
     asked = Asked(keep, (*statistics, *spans), layers=layers, heads=heads, queries=queries, max_bytes=max_bytes)
     heard = None
     if tokenizer is not None or (asked.needs("tokens") and tokens is None):
-        heard = Heard(model, lambda: recorder.index, tokenizer, tokens_of)
-    listener = GivenTokens(tokens) if asked.needs("tokens") and tokens is not None else heard
+        heard = Heard(model, lambda: recorder.index, names)
+    listener = GivenTokens(_numbered(tokens)) if asked.needs("tokens") and tokens is not None else heard
     recorder = Recorder(model, keep, max_bytes, asked=asked, listener=listener, on_layer_end=on_layer_end)
     observation = Observation()
     with contextlib.closing(recorder):
@@ -262,7 +305,11 @@ def _with_tokens(
         words = {} if set(record.streams) <= {"text", "target"} else patch_tokens(model, record, image_grids)
         words |= {} if heard is None else heard.tokens(index, record)
         words |= {} if tokens is None else given_tokens(tokens, record)
-        seen[index] = Record(record.layers, words, name, {"keep": keep, **record.notes}, record.missing)
+        notes = {"keep": keep, **record.notes}
+        unnamed = {} if heard is None else heard.unnamed(index)
+        if unnamed := {stream: reason for stream, reason in unnamed.items() if stream not in words}:
+            notes["unnamed"] = unnamed
+        seen[index] = Record(record.layers, words, name, notes, record.missing)
     return seen
 
 

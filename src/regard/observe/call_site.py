@@ -225,7 +225,8 @@ class Site:
             kind="cross" if self._cross else "self",
             query_tokens="text",
             key_tokens="text",
-            **({} if padding is None else {"query_padding": padding.queries, "key_padding": padding.keys}),
+            query_padding=None if padding is None else padding.queries,
+            key_padding=None if padding is None else padding.keys,
             **fields,
         )
 

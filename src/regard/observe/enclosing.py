@@ -28,25 +28,34 @@ class Enclosing:
 
     def apart(self, locator: Locator, call: WatchedCall) -> str | None:
         """Return why the rows of a call do not lead from the layer before to the next, or None as far as is known."""
-        around, frames = running(locator.owns)
-        if not around.calls:
+        calls = locator.now.calls
+        if not calls:
             return None
         if self._run != locator.run:
             self._run = locator.run
             self._marks, self._counts, self._modules, self._several = frozenset(), Counter(), set(), None
-        before, self._marks = self._marks, frozenset(mark for _, mark in around.calls)
-        innermost = around.calls[0][1]
+        before, self._marks = self._marks, frozenset(mark for _, mark in calls)
+        innermost = calls[0][1]
         self._counts[innermost] += 1
         self._modules.add(locator.name)
         if self._counts[innermost] > 1:
             self._several = self._several or locator.name
         if self._several is not None and len(self._modules) > 1:  # alone, it may have all layers in it
             return f"{self._several or 'the model'} attends several times in one call of it, to parts or side by side"
-        own = [frame for (_, mark), frame in zip(around.calls, frames, strict=True) if mark not in before]
-        if len(own) < len(frames) and any(_regroups(frame, call) for frame in own):
+        if before & self._marks and any(_regroups(frame, call) for frame in self._frames_since(before, locator)):
             here = locator.name or "the model"
             return f"{here} attends within windows or groups, {call.batch} of them with {call.keys} positions"
         return None
+
+    def _frames_since(self, before: frozenset[Hashable], locator: Locator) -> list[FrameType]:
+        """Return the module calls that run around this call of attention and not around the one before; of compiled
+        code, which has no such frames, those around it.
+        """
+        around, frames = running(locator.owns)
+        marks = [mark for _, mark in around.calls]
+        if not self._marks & set(marks):
+            return frames
+        return [frame for mark, frame in zip(marks, frames, strict=True) if mark in self._marks - before]
 
 
 def _regroups(frame: FrameType, call: WatchedCall) -> bool:

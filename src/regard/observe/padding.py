@@ -6,7 +6,7 @@ sees, as with a `key_padding_mask`. Where neither shows it, nothing is taken for
 """
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -26,6 +26,7 @@ __all__ = ["HeardMasks", "Padding", "SitePadding"]
 Flags = npt.NDArray[np.bool_]  # (batch, positions), True for padding
 ModuleCall = tuple[nn.Module, tuple[Any, ...], Mapping[str, Any]]  # with its positional and named arguments
 
+_UNKNOWN: Any = object()
 _PAIRS = 2**22  # of a mask that are evaluated at a time
 
 
@@ -59,7 +60,8 @@ class HeardMasks:
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         self.streams: dict[str, Flags] = {}
-        self.of_stack: dict[tuple[str, int], Flags | None] = {}  # of the positions of each stack of layers in this run
+        # Padding of the positions of each stack of layers in this run, by batch and length; None if there is none.
+        self.of_stack: dict[tuple[Any, ...], Flags | None] = {}
 
     def begin(self, calls: Sequence[ModuleCall]) -> None:
         """Take the masks of a run: those of the outermost of its running calls that has some."""
@@ -78,7 +80,7 @@ class HeardMasks:
             if isinstance(one, Mapping):
                 given.update((name, value) for name, value in one.items() if isinstance(name, str))
         if len(args) > 1:
-            given |= dict(zip(_parameters(type(module)), args, strict=False))
+            given |= dict(zip(_parameters(type(module).forward), args, strict=False))
         given |= kwargs
         masks = {name: given[name] for name in _ARGUMENTS if _is_mask(given.get(name))}
         is_decoder = given.get("encoder_hidden_states") is not None or "encoder_attention_mask" in masks
@@ -93,9 +95,9 @@ _ARGUMENTS = ("attention_mask", "decoder_attention_mask", "encoder_attention_mas
 
 
 @cache
-def _parameters(kind: type[nn.Module]) -> tuple[str, ...]:
+def _parameters(forward: Callable[..., Any]) -> tuple[str, ...]:
     """Return the names of the arguments of a module's call, in their order."""
-    return tuple(inspect.signature(kind.forward).parameters)[1:]
+    return tuple(inspect.signature(forward).parameters)[1:]
 
 
 def _is_mask(one: Any) -> bool:
@@ -140,7 +142,7 @@ class SitePadding:
         self._keys = found if found is not None and found.any() else None
         rows = self._rows_of_cross(call, queries) if cross else self._keys
         if not cross:
-            self._masks.of_stack[self._stack] = rows
+            self._masks.of_stack[self._positions(call.batch, filled)] = rows
             rows = None if rows is None else rows[:, filled - queries :]
         if self._keys is None and (rows is None or not rows.any()):
             return None
@@ -153,9 +155,8 @@ class SitePadding:
         """Let each sequence go on from the padding of another."""
         self._keys = None if self._keys is None else self._keys[rows.cpu().numpy()]
 
-    @property
-    def _stack(self) -> tuple[str, int]:
-        return self._place.stack, self._place.run
+    def _positions(self, batch: int, count: int) -> tuple[Any, ...]:
+        return self._place.stack, self._place.run, self._place.tower, batch, count
 
     def _mask(self, names: Sequence[str], batch: int) -> Flags | None:
         streams = self._masks.streams
@@ -180,6 +181,9 @@ class SitePadding:
         if mask is not None and self._heeds:
             return mask
         if is_first and before == 0 and shift == 0:
+            known: Flags | None = self._masks.of_stack.get(self._positions(call.batch, filled), _UNKNOWN)
+            if known is None or (known is not _UNKNOWN and not _contradicts(call, known, known)):
+                return known  # of another layer of the same positions
             return _unseen(call, own=True)
         return self._up_to(filled, call.batch)
 
@@ -194,9 +198,8 @@ class SitePadding:
 
     def _rows_of_cross(self, call: WatchedCall, queries: int) -> Flags | None:
         """Return the padding of the queries, which attend to each other in other layers of the stack."""
-        of_stack = self._masks.of_stack
-        own = self._stack in of_stack
-        mask = of_stack[self._stack] if own else self._mask(("target", "text"), call.batch)
+        mask = self._masks.of_stack.get(self._positions(call.batch, queries), _UNKNOWN)
+        mask = self._mask(("target", "text"), call.batch) if mask is _UNKNOWN else mask
         return mask if mask is not None and mask.shape == (call.batch, queries) else None
 
     def _up_to(self, count: int, batch: int) -> Flags | None:
@@ -210,8 +213,6 @@ class SitePadding:
 
 def _contradicts(call: WatchedCall, rows: Flags | None, keys: Flags) -> bool:
     """Return whether a query that is no padding sees a key that is: then attention has another input, or no mask."""
-    if call.is_sharded:
-        return False
     for batch_index in np.flatnonzero(keys.any(1)):
         visible = np.arange(call.queries) if rows is None else np.flatnonzero(~rows[batch_index])
         if len(visible):
@@ -232,7 +233,7 @@ def _unseen(call: WatchedCall, *, own: bool) -> Flags | None:
     Of a text that attends to itself (`own`), those up to the newest are asked; and if its last token does not see
     itself, a key that nobody sees may be a token, and None is returned.
     """
-    if call.is_sharded or not call.may_hide_keys:
+    if not call.may_hide_keys:
         return None
     count = call.queries if own else call.keys
     unseen = ~(_row(call, 0) | _row(call, call.queries - 1))[:, :count]

@@ -9,14 +9,16 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
-from regard.errors import ObservationError
+from regard.errors import InputError, ObservationError
 from regard.observe.embedded_ids import EmbeddedIds
 from regard.observe.streams import Place, reads_two_texts
 from regard.observe.watched_call import Ids, WatchedCall
 from regard.record.records import Record
+from regard.record.tokenizer_adapter import TokenizerAdapter
 from regard.record.tokens import Token
+from regard.record.tokens_from_tokenizer import tokens_of
 
-__all__ = ["GivenTokens", "Heard", "Hearing", "Listener", "Named", "Streams"]
+__all__ = ["GivenTokens", "Heard", "Hearing", "Listener", "Named", "Names", "Streams"]
 
 
 class Listener(Protocol):
@@ -102,8 +104,8 @@ class Hearing:
 
 
 Streams = dict[str, tuple[tuple[Token, ...], ...]]
-Named = Sequence[str] | Mapping[str, Sequence[str]]  # in the form of `tokens=`
-TokensOf = Callable[[Any, Sequence[int]], tuple[Token, ...]]  # the tokens of ids, by a tokenizer
+Names = Sequence[str | None] | Sequence[Sequence[str | None]]  # of one sequence, or of each of a batch
+Named = Names | Mapping[str, Names]  # in the form of `tokens=`
 _Ids = dict[str, list[Tensor]]
 
 # Separators besides the end-of-sequence token: marks that end a sentence or a clause.
@@ -120,14 +122,16 @@ class Heard:
     The ids are those of the outermost running call that has some, by name, as its first argument, or in a dictionary:
     that of the model, of a part of it whose method was called, or of the module that embeds them. The record of a run
     is known only after the run: then `index` returns the index of this record. The steps of one generation belong to
-    one record, and their ids are concatenated. `tokens_of` names ids by the tokenizer.
+    one record, and their ids are concatenated. Where the tokenizer cannot name them, the record has no tokens, and
+    `unnamed` the reason.
     """
 
     whole = False
 
-    def __init__(self, model: nn.Module, index: Callable[[], int], tokenizer: Any, tokens_of: TokensOf) -> None:
+    def __init__(self, model: nn.Module, index: Callable[[], int], tokenizer: TokenizerAdapter | None) -> None:
         self._model, self._index = model, index
-        self._tokenizer, self._tokens_of = tokenizer, tokens_of
+        self._tokenizer = tokenizer
+        self._unnamed: dict[int, dict[str, str]] = {}  # reasons why streams of records have no names
         self._ids: dict[int, _Ids] = {}
         self._pending: dict[str, Tensor] = {}
         self._streams: dict[str, Tensor] = {}  # ids of the running call
@@ -151,7 +155,7 @@ class Heard:
         """
         if self._has_attended or not self._pending:
             self._settle()
-            self._embedded, self._looks = EmbeddedIds(set(getattr(self._tokenizer, "all_special_ids", ()))), True
+            self._embedded, self._looks = EmbeddedIds(self._special), True
         found = next(filter(None, (_ids_in(args, kwargs) for _, args, kwargs in calls)), {})
         for name, ids in found.items():
             self._pending[name] = ids.detach().to("cpu", copy=True)  # a loop may fill one buffer again and again
@@ -205,7 +209,7 @@ class Heard:
         if self._tokenizer is None:
             return None
         for one in set(ids.unique().tolist()) - self._rests.keys():
-            self._rests[one] = self._tokens_of(self._tokenizer, [one])[0].special
+            self._rests[one] = _is_special(self._tokenizer, one)
         return torch.isin(ids, torch.tensor([one for one, rests in self._rests.items() if rests], dtype=torch.long))
 
     def separators(self, ids: Tensor) -> Tensor | None:
@@ -214,13 +218,20 @@ class Heard:
         """
         if self._tokenizer is None:
             return None
-        for one in set(ids.unique().tolist()) - self._separates.keys():
-            ends = one in (getattr(self._tokenizer, name, None) for name in ("sep_token_id", "eos_token_id"))
-            self._separates[one] = ends or _separates(self._tokens_of(self._tokenizer, [one])[0].text)
+        for index in set(ids.unique().tolist()) - self._separates.keys():
+            self._separates[index] = index in self._tokenizer.ends or _is_separator(self._tokenizer, index)
         return torch.isin(
             ids,
             torch.tensor([one for one, does in self._separates.items() if does], dtype=torch.long, device=ids.device),
         )
+
+    @property
+    def _special(self) -> frozenset[int]:
+        """The ids of tokens that are no text, with that of unknown text."""
+        if self._tokenizer is None:
+            return frozenset()
+        unknown = self._tokenizer.unknown
+        return self._tokenizer.special if unknown is None else self._tokenizer.special | {unknown}
 
     def _settle(self) -> None:
         """Assign the ids of the finished call to its record."""
@@ -261,8 +272,16 @@ class Heard:
                 and stream is not None
                 and {one.batch for one in record.layers if stream in (one.query_tokens, one.key_tokens)} == {len(ids)}
             ):
-                found[stream] = tuple(self._tokens_of(self._tokenizer, one) for one in ids)
+                try:
+                    found[stream] = tuple(tokens_of(self._tokenizer, sequence) for sequence in ids)
+                except Exception as problem:  # names never cost the record
+                    said = str(problem) if isinstance(problem, InputError) else repr(problem)
+                    self._unnamed.setdefault(index, {})[stream] = said
         return found
+
+    def unnamed(self, index: int) -> Mapping[str, str]:
+        """Return for each stream of a record whose ids the tokenizer could not name the reason."""
+        return self._unnamed.get(index, {})
 
     def _refuse_statistics(self, reason: str) -> None:
         """Raise if statistics have used ids of a record whose layers may have other texts."""
@@ -291,20 +310,35 @@ def _streams_of_others(record: Record, names: Collection[str]) -> set[str]:
 
 
 class GivenTokens:
-    """Tokens named by the caller, numbered so that equal texts are equal tokens."""
+    """Tokens named by the caller, numbered so that equal texts are equal tokens.
+
+    Args:
+        names: The names of each sequence of each stream, None for padding.
+    """
 
     whole = True
 
-    def __init__(self, tokens: Named) -> None:
-        named = tokens if isinstance(tokens, Mapping) else {"text": tokens}
-        numbers = {text: number for number, text in enumerate(dict.fromkeys(itertools.chain(*named.values())))}
+    def __init__(self, names: Mapping[str, Sequence[Sequence[str | None]]]) -> None:
+        texts = itertools.chain.from_iterable(itertools.chain.from_iterable(names.values()))
+        numbers = {text: number for number, text in enumerate(dict.fromkeys(texts))}
         self._ids = {
-            name: torch.tensor([[numbers[text] for text in texts]], device="cpu") for name, texts in named.items()
+            stream: torch.tensor([[numbers[text] for text in sequence] for sequence in sequences], device="cpu")
+            for stream, sequences in names.items()
         }
-        self._separating = torch.tensor([_separates(text) for text in numbers], device="cpu")
+        self._separating = torch.tensor([text is not None and _separates(text) for text in numbers], device="cpu")
+        self._padding = numbers.get(None)
 
     def reorder(self, index: int, rows: Int[Tensor, " batch"]) -> None:
-        """Do nothing: tokens are given for a batch of one."""
+        """Do nothing if there is one sequence.
+
+        Raises:
+            ObservationError: There are several, and beam search continues one with another.
+        """
+        if any(len(ids) > 1 for ids in self._ids.values()):
+            raise ObservationError(
+                "`tokens` name the sequences of a batch, and beam search continues one with another, so statistics of "
+                "tokens do not know which token a position has: pass `tokenizer=`"
+            )
 
     def streams(self) -> Mapping[str, Tensor]:
         """Return the ids of the whole text of each stream."""
@@ -319,8 +353,8 @@ class GivenTokens:
         return self._ids
 
     def special(self, ids: Tensor) -> Tensor | None:
-        """Return None: given tokens are text."""
-        return None
+        """Return the mask of padding; None if there is none, as given tokens are text."""
+        return None if self._padding is None else ids == self._padding
 
 
 _ARGUMENTS = ("input_ids", "decoder_input_ids")
@@ -337,6 +371,20 @@ def _ids_in(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Tenso
 
 def _are_ids(one: Any) -> bool:
     return isinstance(one, Tensor) and not one.is_floating_point() and not one.is_nested and one.ndim == 2
+
+
+def _is_separator(tokenizer: TokenizerAdapter, index: int) -> bool:
+    try:
+        return _separates(tokens_of(tokenizer, [index])[0].text)
+    except InputError:  # an id that is not in the vocabulary is no mark
+        return False
+
+
+def _is_special(tokenizer: TokenizerAdapter, index: int) -> bool:
+    try:
+        return tokens_of(tokenizer, [index])[0].special
+    except InputError:
+        return False
 
 
 def _separates(text: str) -> bool:

@@ -82,7 +82,9 @@ def _about(number: int, record: Record, arrays: dict[str, Stored]) -> dict[str, 
                 arrays.setdefault(places[name], array)
             one["qk"] = kept | {"arrays": places}
         layers.append(one)
-    tokens = {stream: [[asdict(token) for token in one] for one in many] for stream, many in record.tokens.items()}
+    tokens = {
+        stream: [[_about_token(token) for token in one] for one in many] for stream, many in record.tokens.items()
+    }
     missing = [asdict(one) for one in record.missing]
     return {
         "model": record.model, "notes": dict(record.notes), "layers": layers, "tokens": tokens, "missing": missing
@@ -239,8 +241,21 @@ def _check_tokens(record: Record) -> None:
                 )
 
 
+def _about_token(token: Token) -> dict[str, Any]:
+    about = asdict(token)
+    if about["span"] is None:
+        del about["span"]
+    return about
+
+
 def _token(about: Mapping[str, Any]) -> Token:
-    token = Token(**about)
+    span = about.get("span")
+    if span is not None:
+        start, end = span
+        if type(start) is not int or type(end) is not int or not 0 <= start < end < 2**31:
+            raise ValueError(f"the characters of a token are not as they should be: {span}")
+        span = (start, end)
+    token = Token(**{**about, "span": span})
     kinds = type(token.text), type(token.special), type(token.word), type(token.space)
     if kinds not in ((str, bool, int, bool), (str, bool, type(None), bool)) or not 0 <= (token.word or 0) < 2**31:
         raise ValueError(f"a token is not as it should be: {token}")

@@ -17,7 +17,7 @@ from typing import Any, Literal
 from regard.errors import InputError
 from regard.record.questions import asked_of
 from regard.record.subwords import is_cjk
-from regard.record.tokens import Token, Word, spell_word, words_of
+from regard.record.tokens import Token, Word, own_texts, spell_word, words_of
 
 __all__ = ["Characters", "Name", "Place", "are_apart", "find_place", "find_places", "spell", "words_with"]
 
@@ -191,19 +191,20 @@ class _Spelled:
         """Spell the tokens."""
         characters: list[str] = []
         owners: list[tuple[int, ...]] = []
-        for position, token in enumerate(tokens):
+        for position, (token, (text, shared)) in enumerate(zip(tokens, own_texts(tokens), strict=True)):
             if token.special:
                 characters.append(_EDGE)
                 owners.append(())
                 continue
-            text, shared = _own_text(tokens, position)
             if shared and owners:  # it has further bytes of the last character
                 owners[-1] = (*owners[-1], position)
-            is_blank = text == " "
+            is_blank = bool(text) and not text.strip(_BLANKS)
             apart = not shared and (token.space or is_blank or are_apart(tokens, position))
             if apart and characters and characters[-1] not in (" ", _EDGE):
                 characters.append(" ")
                 owners.append((position,) if is_blank else ())
+            elif is_blank and characters and characters[-1] == " ":
+                owners[-1] = (*owners[-1], position)
             text = "" if is_blank else text
             characters += text
             owners += [(position,)] * len(text)
@@ -289,32 +290,6 @@ def are_apart(tokens: Sequence[Token], position: int) -> bool:
     return left.isalnum() and right.isalnum() and not is_cjk(left) and not is_cjk(right)
 
 
-_CONTINUES = re.compile(r"[⁰¹²³⁴⁵⁶⁷⁸⁹]+$")
-
-
-def _own_text(tokens: Sequence[Token], position: int) -> tuple[str, bool]:
-    """Return the characters that begin in a token, and whether it has further bytes of the character before it: 貓¹ 貓²
-    is 貓, while m² alone is itself.
-    """
-    text = tokens[position].text
-    if text and not text.strip(_BLANKS):
-        return " ", False
-    number = _number_of(text)
-    before = tokens[position - 1].text if position else ""
-    after = tokens[position + 1].text if position + 1 < len(tokens) else ""
-    whole = _CONTINUES.sub("", text)
-    if number > 1 and _number_of(before) == number - 1 and whole and _CONTINUES.sub("", before).endswith(whole[:1]):
-        return whole[1:], True
-    if number == 1 and whole and _number_of(after) == 2 and _CONTINUES.sub("", after).startswith(whole[-1]):
-        return whole, False
-    return text, False
-
-
-def _number_of(text: str) -> int:
-    digits = _CONTINUES.search(text)
-    return int(unicodedata.normalize("NFKC", digits[0])) if digits else 0
-
-
 def _normal(text: str, *, exact: bool) -> tuple[str, tuple[int, ...]]:
     """Return the text in a normal form, and the index of each character's origin, and that of the end."""
     made: list[str] = []
@@ -381,7 +356,7 @@ def _is_index(value: Any) -> bool:
 
 
 def _called(text: _Spelled, name: str, what: str, first: int) -> Place:
-    """Return what a text names: itself, an occurrence, a number or a span, a part of a token, or what it asks."""
+    """Return what a text names: itself, then an occurrence, a number or a span, a part of a token, or what it asks."""
     for kind in (*_WHOLE, "special"):
         for exact in (True, False):
             if found := text.matches(name, kind, exact=exact):

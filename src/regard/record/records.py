@@ -47,6 +47,7 @@ class Answers:
 
     layers: tuple[Layer, ...]
     tokens: Mapping[str, tuple[tuple[Token, ...], ...]]
+    notes: Mapping[str, Any]
 
     @property
     def streams(self) -> dict[str, int]:
@@ -189,6 +190,8 @@ class Answers:
         streams = self.streams
         if not isinstance(name, str) or (name not in streams and streams):
             raise InputError(f"`stream` must be one of {', '.join(map(repr, streams))}, got {name!r}")
+        if reason := self._unnamed(name):
+            raise ObservationError(f"the tokens of the stream {name!r} are not known: {reason}")
         if not self.tokens:
             raise ObservationError(
                 "the tokens of this record are not known: pass `tokenizer=` to regard.watch, or `tokens=` its own list"
@@ -197,6 +200,12 @@ class Answers:
             f"the tokens of the stream {name!r} are not known, only those of {', '.join(map(repr, self.tokens))}: pass "
             f"`tokens={{{name!r}: [...]}}` to regard.watch, {streams.get(name, 0)} of them"
         )
+
+    def _unnamed(self, stream: str) -> str | None:
+        """Return why the tokenizer of the watch could not name the tokens of a stream, or None."""
+        unnamed = self.notes.get("unnamed")
+        reason = unnamed.get(stream) if isinstance(unnamed, Mapping) else None
+        return None if reason is None else str(reason)
 
     def word_weight(
         self, layer: int | str | Layer, query: Word, key: Word, batch_index: int = 0
@@ -325,8 +334,9 @@ class Record(Answers):
 
     `layers` are in the order of their calls. `tokens` maps the name of a stream to the tokens of each sequence of the
     batch. Encoders and decoders have the stream "text". Encoder–decoders have the streams "source" and "target". A
-    tower that encodes images, audio or video has the stream "image", "audio" or "video". `missing` lists the attention
-    of this pass that could not be recorded. `len(record)` is the number of layers.
+    tower that encodes images, audio or video has the stream "image", "audio" or "video". `notes["unnamed"]` has the
+    reason for each stream whose tokens the tokenizer could not name. `missing` lists the attention of this pass that
+    could not be recorded. `len(record)` is the number of layers.
     """
 
     layers: tuple[Layer, ...]

@@ -2,7 +2,7 @@
 
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 __all__ = [
     "Token",
@@ -12,6 +12,7 @@ __all__ = [
     "is_function_word",
     "is_sign",
     "is_word",
+    "own_texts",
     "pronoun_in",
     "spell_word",
     "words_of",
@@ -25,14 +26,16 @@ class Token:
     `text` is the text of the piece without white space around it ("ly", not "##ly" or "▁ly"); a piece with only some
     bytes of a character shows that character with a superscript number ("貓¹", "貓²"). `special` marks pieces without
     text ([CLS], </s>, padding). Pieces with the same `word` number form one word; special tokens have no word. `space`
-    is True if white space precedes the piece.
+    is True if white space precedes the piece. `span` has the characters (start, end) that it covers of the text that it
+    was made from, without white space around them; pieces of one character share it, and it is None where the text is
+    not known. Equal tokens at two places of a text are equal.
     """
 
     text: str
     special: bool = False
     word: int | None = None
     space: bool = False
-    span: tuple[int, int] | None = None
+    span: tuple[int, int] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -68,25 +71,35 @@ def spell_word(tokens: Sequence[Token], group: Sequence[int]) -> str:
     """Return the text of the pieces of one word; the byte pieces 貓¹ 貓² 貓³ of a character give it once, while m² is
     unchanged.
     """
-    spelled, number = "", 0
-    for position in group:
-        text = tokens[position].text
-        whole = text.rstrip(_SUPERSCRIPTS)
-        number = number + 1 if number and text == f"{whole}{_superscript(number + 1)}" else 0
-        if number:
-            continue  # a further piece of the same character
-        if text == f"{whole}¹" and whole and _goes_on(tokens, group, position, whole):
-            spelled, number = spelled + whole, 1
-        else:
-            spelled += text
-    return spelled
+    return "".join(text for text, _ in own_texts([tokens[position] for position in group]))
 
 
-def _goes_on(tokens: Sequence[Token], group: Sequence[int], position: int, whole: str) -> bool:
-    """Return whether the next piece is the second of the same character; it may also begin the next character
-    (貓²鼠¹).
+def own_texts(tokens: Sequence[Token]) -> list[tuple[str, bool]]:
+    """Return for each token the characters that begin in it, and whether it has a part of the character before them.
+
+    >>> own_texts([Token("貓¹"), Token("貓²"), Token("m²")])
+    [('貓', False), ('', True), ('m²', False)]
     """
-    return position + 1 in group and tokens[position + 1].text.startswith(f"{whole[-1]}²")
+    found: list[tuple[str, bool]] = []
+    number = 0
+    for at, token in enumerate(tokens):
+        if number and _goes_on(tokens[at - 1], token, number):
+            number += 1
+            found.append((token.text.removesuffix(_superscript(number))[1:], True))
+            continue
+        following = at + 1 < len(tokens) and token.text.endswith("¹") and _goes_on(token, tokens[at + 1], 1)
+        number = 1 if following else 0
+        found.append((token.text.removesuffix("¹") if following else token.text, False))
+    return found
+
+
+def _goes_on(before: Token, token: Token, number: int) -> bool:
+    """Return whether a token begins with the character that the one before it ends with, as its part `number` + 1."""
+    if before.span is not None and token.span is not None and before.span[1] <= token.span[0]:
+        return False
+    left = before.text.removesuffix(_superscript(number))
+    right = token.text.removesuffix(_superscript(number + 1))
+    return right != token.text and left[-1:] == right[:1] != ""
 
 
 def _superscript(number: int) -> str:

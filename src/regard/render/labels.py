@@ -6,6 +6,7 @@ Unknown tokens are named by position. Rows that the model has generated are told
 import html
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from regard.record.names import BLANK, head_name, layer_name, visible
 from regard.record.records import Layer, Record
 from regard.record.statistic_axes import PER_KEY
 from regard.record.tokens import Token, Word, spell_word, words_of
-from regard.record.visible import Visible
+from regard.record.visible import Visible, padding_of
 
 __all__ = [
     "all_heads",
@@ -74,7 +75,7 @@ def _tokens(record: Record, stream: str, count: int, batch_index: int) -> tuple[
 
 def _shown(token: Token) -> Token:
     text = visible(token.text)
-    return token if text == token.text else Token(text, token.special, token.word, token.space)
+    return token if text == token.text else replace(token, text=text)
 
 
 def query_labels(record: Record, layer: Layer, batch_index: int) -> tuple[Token, ...]:
@@ -162,7 +163,12 @@ def _verb(count: int, verb: str) -> str:
 
 def _specials(record: Record, batch_index: int) -> str:
     names = dict.fromkeys(
-        token.text for seen in record for token in key_labels(record, seen, batch_index) if token.special
+        token.text
+        for seen in record
+        for token, special in zip(
+            key_labels(record, seen, batch_index), Visible.of(record.tokens, seen, batch_index).special, strict=True
+        )
+        if special
     )
     return "/".join(list(names)[:3])
 
@@ -173,7 +179,9 @@ def size(record: Record) -> str:
     longest = max(record, key=lambda seen: seen.queries * seen.keys)
     tokens = f"{longest.queries:,}" if longest.kind == "self" else f"{longest.queries:,} × {longest.keys:,}"
     name = f"{visible(record.model)}: " if record.model else ""
-    batch = f", the first of {longest.batch} sequences" if longest.batch > 1 else ""
+    padded = int(padding_of(longest, 0)[0].sum())
+    batch = f", {padded:,} of them padding" if padded else ""
+    batch += f", the first of {longest.batch} sequences" if longest.batch > 1 else ""
     written = says_written(record)
     some = f"{recorded} of " if recorded < heads else ""
     counts = f"{_many(len(record), 'layer')}, {some}{_many(heads, 'head')}, {tokens} tokens{batch}"

@@ -17,7 +17,7 @@ from regard.interpret.watch import watch
 from regard.models.decoding import BeamSearch, Decoding
 from regard.models.loading import saved_model
 from regard.record.records import Record
-from regard.record.tokens import Token
+from regard.record.tokens_from_tokenizer import tokens_of
 from regard.strict_json import is_version
 
 __all__ = ["TranslationScore", "Translator", "bleu_tokenizer", "translation_scores"]
@@ -76,7 +76,6 @@ def translation_scores(
 
 
 _ABOUT, _VERSION = "translation.json", 2
-_IDEOGRAPHS = 0x2E80  # from here on Unicode has Chinese, Japanese and Korean
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,25 +208,5 @@ class Translator:
                 device = next(self.model.parameters()).device
                 read = torch.tensor([target], device=device)
                 model(torch.tensor([source], device=device), decoder_input_ids=read)
-        words = {"source": (_named(self.src_tokenizer, source),), "target": (_named(self.tgt_tokenizer, target),)}
+        words = {"source": (tokens_of(self.src_tokenizer, source),), "target": (tokens_of(self.tgt_tokenizer, target),)}
         return replace(seen.record, tokens=words)
-
-
-def _named(vocabulary: Tokenizer, ids: Sequence[int]) -> tuple[Token, ...]:
-    """Return tokens as people read them; a piece without a space before it continues a word of letters."""
-    found: list[Token] = []
-    word = 0
-    for one, piece in zip(ids, vocabulary.convert_ids_to_tokens(ids), strict=True):
-        if one in vocabulary.all_special_ids and one != vocabulary.unk_token_id:
-            found.append(Token(piece, special=True))
-            continue
-        text = piece.replace("▁", "")
-        begins = piece.startswith("▁") or not found or found[-1].special or not _continues_word(found[-1].text, text)
-        word += begins
-        found.append(Token(text or "␣", word=word, space=piece.startswith("▁")))
-    return tuple(found)
-
-
-def _continues_word(before: str, text: str) -> bool:
-    """Whether a piece may be of one word with the piece before it: a Chinese character is a word of its own."""
-    return bool(before and text) and all(one.isalpha() and ord(one) < _IDEOGRAPHS for one in (before[-1], text[0]))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy.typing as npt
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -26,6 +27,7 @@ _MAX_BYTES = 2 * 2**30
 _MEAN = "mean"
 
 Sentence = Callable[[Record], str]
+Followed = Name | Sequence[Name] | npt.NDArray[Any] | Tensor  # one, or several of them
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +73,7 @@ class Rollout:
                           the sum of their columns (Clark et al. 2019, https://arxiv.org/abs/1906.04341, section 4.1).
         "mean"            the mean of all queries but padding, which is what a model without a class token pools; it
                           is no key. The word is ("mean", 1).
-        [5, "it"]         several of these: a list, range or array.
+        [5, "it"]         several of these: a list, range or array. In a list range(3, 6) is one, as slice(3, 6).
 
     An array (batch, 1, positions) a layer, as all heads share it; of several (batch, 1, number, positions). NaN if a
     text has no such position or word. If there is a word, "mean" or a slice among them, the statistic "rollout.query"
@@ -93,7 +95,12 @@ class Rollout:
     name = "rollout"
 
     def __init__(
-        self, *, query: Any = None, key: Any = None, max_bytes: int = _MAX_BYTES, name: str = "rollout"
+        self,
+        *,
+        query: Followed | None = None,
+        key: Followed | None = None,
+        max_bytes: int = _MAX_BYTES,
+        name: str = "rollout",
     ) -> None:
         if (query is None) == (key is None):
             raise InputError(
@@ -138,9 +145,8 @@ class Rollout:
 
     def fold(self, rows: RowBlock) -> None:
         """Multiply the columns by some rows."""
-        if self._refusal is not None:
+        if self._refusal is not None or self._inputs is None:  # refused, or multiplied at the end
             return
-        assert self._inputs is not None  # start comes first
         assert self._extent is not None
         inputs = self._inputs[rows.batch_index, :, rows.columns]
         summed = inputs @ rows.weights[..., : inputs.shape[1]].sum(0).T
@@ -245,10 +251,14 @@ class Rollout:
             other is None or len({name.rstrip(" 0123456789") for name in names}) > 1
         ):  # not one that is cropped or pooled
             if len(names) > 1:
-                way = _watch(record, [name for name, stream in streams.items() if stream == names[0]], "one of them")
-                raise ObservationError(
-                    self._apart("", f"these layers have several, {' and '.join(map(repr, names))}: {way}")
-                )
+                first = [name for name, stream in streams.items() if stream == names[0]]
+                listed = " and ".join(map(repr, names))
+                if {name.partition("#")[0] for name in streams} == set(first):
+                    way = f"{_watch(record, first, 'these alone')}, whose calls are passes with a rollout each"
+                    why = f"these layers run several times, over one text or several ({listed}): {way}"
+                else:
+                    why = f"these layers have several, {listed}: {_watch(record, first, 'one of them')}"
+                raise ObservationError(self._apart("", why))
             return
         way = _watch(record, [site for site in sites if self._lengths[site] == length], "one stack")
         raise ObservationError(
@@ -287,12 +297,13 @@ class Rollout:
         """
         if name == _MEAN:
             return _unpadded(record, batch_index, length)
-        if isinstance(name, int | slice):
+        if isinstance(name, int | slice | range):
             places = range(length)
-            within = name in range(-length, length) if isinstance(name, int) else len(places[name]) > 0
-            if not within:
+            known = [places[name]] if isinstance(name, int) and name in range(-length, length) else []
+            known += places[name] if isinstance(name, slice) else name if isinstance(name, range) else ()
+            if not known or known[-1] not in places:
                 raise InputError(f"`{self._side}` must be within the {length} positions, got {name!r}")
-            return list(places[name]) if isinstance(name, slice) else [places[name]]
+            return known
         tokens = record.tokens.get(record.layers[0].query_tokens, ())
         if len(tokens) <= batch_index or len(tokens[batch_index]) != length:
             raise ObservationError(
@@ -381,7 +392,7 @@ def _watch(record: Record, sites: Collection[str], what: str) -> str:
     alike = itertools.takewhile(lambda level: len(set(level)) == 1, zip(*parts, strict=False))
     common = [level[0] for level in alike]
     if len(common) > 1 and all(one[len(common)].isdigit() for one in parts if len(one) > len(common)):
-        others = (one.name for one in record.layers if one.name not in sites)
+        others = {name for one in record.layers if (name := one.name.partition("#")[0]) not in sites}
         above = ".".join(common[:-1]) + "."  # the module of the list of layers
         common = common if any(name.startswith(above) for name in others) else common[:-1]
     return f"watch {what}" + (f', regard.watch(model.get_submodule("{".".join(common)}"))' if common else "")
@@ -411,7 +422,8 @@ def _name(side: str, value: Any) -> Name:
             'pass query="mean", or key=("mean", 1) for the word'
         )
     occurrence = isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str)
-    if occurrence or isinstance(value, str | slice | Characters | Place):
+    span = isinstance(value, range) and value.step == 1 and 0 <= value.start < value.stop
+    if occurrence or span or isinstance(value, str | slice | Characters | Place):
         return value  # type: ignore[no-any-return]
     raise InputError(
         f'`{side}` must be an index, a word of the text, an occurrence such as ("animal", 2), a slice, "mean" for all '
@@ -422,6 +434,6 @@ def _name(side: str, value: Any) -> Name:
 def _shown(name: Name) -> str:
     if isinstance(name, tuple):
         return f"{name[0]}#{name[1]}"
-    if isinstance(name, slice):
+    if isinstance(name, slice | range):
         return f"{name.start or 0}:{'' if name.stop is None else name.stop}"
     return name.text if isinstance(name, Place) else str(name)

@@ -39,7 +39,7 @@ const spell = ({ texts, marks, words }) => {
     if (!shared && (marks[at] & 5 || blank) && text.length && ![" ", EDGE].includes(text.at(-1))) {
       text.push(" ");
       owners.push(blank ? [at] : []);
-    }
+    } else if (blank && text.at(-1) === " ") owners.at(-1).push(at);
     if (blank) return;
     text.push(...own);
     owners.push(...own.map(() => [at]));
