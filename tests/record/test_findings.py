@@ -43,6 +43,12 @@ def test_a_head_rests_on_any_word_and_in_any_direction():
     assert seen(choose_focus(record(layer(weights)))) == ("it", [(0, 1, "animal")])
 
 
+def test_the_word_before_is_no_finding_and_the_one_after_it_may_be():
+    weights = heads(2, 3)
+    weights[0, 1, 0], weights[1, 1, 2] = 0.9, 0.3
+    assert seen(choose_focus(record(layer(weights), words=["cat", "dog", "bird"]))) == ("dog", [(0, 1, "bird")])
+
+
 @pytest.mark.parametrize("exact", [True, False])
 def test_the_first_word_is_shown_if_a_head_gives_it_weight_from_one_word_alone(exact):
     weights = causal(3)

@@ -30,7 +30,7 @@ _Tokens = Annotated[
     str | None,
     typer.Option(metavar="FIRST:LAST", help="Only these tokens of a long text, such as 1:8192, counted from 1."),
 ]
-_Token = Annotated[str | None, typer.Option(help="The word to look from, such as it or it#2, or a number from 1.")]
+_Token = Annotated[str | None, typer.Option(help="The word to look from: it, it#2, a number from 1, or a question.")]
 _Layer = Annotated[int | None, typer.Option(help="The layer of the first head, counted from 0.")]
 _Head = Annotated[int | None, typer.Option(help="The first head, counted from 0 within its layer.")]
 _Target = Annotated[

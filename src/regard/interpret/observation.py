@@ -39,9 +39,9 @@ class Observation(Answers):
     """The result of a watch: one record per forward pass, with the methods of a record.
 
     `seen.weights(layer=, head=)`, `seen.heatmap(...)`, `seen.entropy(...)`, `seen.received(...)`, `seen.top(...)`,
-    `seen.statistic("distance", layer=, head=)`, `seen.rank_heads("it", "animal")` and all plots refer to the only
-    pass. If there are several, select one with `seen[i]`. `len(seen)` is the number of passes, and iterating over
-    `seen` yields them.
+    `seen.statistic("distance", layer=, head=)`, `seen.rank_heads("it", "animal")`, `seen.look(token="it")` and all
+    plots refer to the only pass. If there are several, select one with `seen[i]`. `len(seen)` is the number of passes,
+    and iterating over `seen` yields them.
     """
 
     def __init__(self, records: tuple[Record, ...] = ()) -> None:

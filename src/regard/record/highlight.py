@@ -77,7 +77,7 @@ def choose_focus(
     if token is not None:
         looks, named, place = looks.find(token)
     name = None if place is None else place.text
-    pairs, reach = _pairs(looks, named, sources, pinned)
+    pairs, reach, are_findings = _pairs(looks, named, sources, pinned)
     if not pairs:
         raise InputError(_nothing(looks, name))
     sharp = {row: pair for row, pair in pairs.items() if any(map(looks.is_sharp, pair))}
@@ -86,7 +86,7 @@ def choose_focus(
     part = "" if part == looks.queries[row].text else part
     where = " in this layer" if layer is not None else ""
     first = pairs[row][0]
-    shown = pairs[row] if len(pairs[row]) > 1 else looks.pair(row, first)
+    shown = pairs[row] if are_findings else looks.pair(row, first)
     feeble = head is None and not (sharp if layer is None else looks.is_sharp(first))
     notes = [_feeble(name, reach, where)] if feeble else []
     if (habit := looks.habit(row, first)) is not None:
@@ -103,9 +103,10 @@ def choose_focus(
 
 def _pairs(
     looks: WordLooks, row: int | None, sources: frozenset[int] | None, pinned: tuple[int, int | None] | None
-) -> tuple[dict[int, tuple[Look, ...]], Reach]:
-    """Return the looks of each word that may be shown, and which pairs of words they are among: findings, or if there
-    are none, the largest weights. A requested head is shown with its sharp findings, or its largest weight on any word.
+) -> tuple[dict[int, tuple[Look, ...]], Reach, bool]:
+    """Return the looks of each word that may be shown, which pairs of words they are among, and whether they are
+    findings; if there are none, the largest weights. A requested head is shown with its sharp findings, or its largest
+    weight on any word.
     """
     one_head = pinned is not None and pinned[1] is not None
     for findings in (True, False):
@@ -119,8 +120,8 @@ def _pairs(
                 pairs = zip(rows, looks.pairs(rows, pinned, reach, findings=findings), strict=True)
                 kept = {one: pair for one, pair in pairs if pair and (not one_head or looks.is_sharp(pair[0]))}
             if kept:
-                return kept, reach
-    return {}, REACHES[-1]
+                return kept, reach, findings
+    return {}, REACHES[-1], False
 
 
 def _stronger(looks: WordLooks, row: int, first: Look, pinned: tuple[int, int | None] | None) -> list[str]:
