@@ -26,12 +26,14 @@ STRONGEST = {
         "duplicate_token": ((14, 3), 0.6364),
         "induction": ((18, 6), 0.6836),
         "first": ((18, 8), 0.9998),
+        "sink": ((18, 8), 0.9998),
     },
     "minilm": {
         "previous": ((0, 2), 0.9996),
         "duplicate_token": ((2, 9), 0.5273),
         "induction": ((0, 9), 0.0160),  # an encoder has no induction heads
-        "first": ((1, 11), 0.7248),
+        "sink": ((1, 11), 0.7248),
+        "special_tokens": ((1, 11), 0.7208),
     },
 }
 SENTENCES = """\
@@ -71,10 +73,15 @@ def dense_scores(loaded: Any) -> dict[str, np.ndarray]:
     n, encoder = ids.shape[1], loaded.kind == "encoder"
     rows = np.arange(1, n - 1) if encoder else np.arange(1, n)  # [CLS] and [SEP] are no text
     of_text = eager(loaded, ids)
+    beside = rows[1:] if encoder else rows  # before the first word is [CLS]
     found = {
-        "previous": [p[0][:, rows, rows - 1].mean(-1) for p in of_text],
-        "first": [p[0][:, :, 0].mean(-1) for p in of_text],
+        "previous": [p[0][:, beside, beside - 1].mean(-1) for p in of_text],
+        "sink": [p[0][:, :, 0].mean(-1) for p in of_text],
     }
+    if encoder:
+        found["special_tokens"] = [p[0][:, rows][:, :, [0, n - 1]].sum(-1).mean(-1) for p in of_text]
+    else:
+        found["first"] = found["sink"]
     drawn = repeated_tokens(loaded, Probe())
     start = 1 if encoder else 0
     second = np.arange(start + 32, start + 64)
