@@ -226,6 +226,7 @@ class Recorder(Sink):
 
     def close(self) -> None:
         """Drop what was stored, which cycles of references would keep until Python's garbage collector runs."""
+        self._every_layer = []
         self._passes.close()
 
     def _shared_out(self) -> list[tuple[Missing, ...]]:

@@ -284,7 +284,8 @@ class _Spelled:
 
 def are_apart(tokens: Sequence[Token], position: int) -> bool:
     """Return whether a token and the one before were named by the caller, and their letters would meet."""
-    if not position or tokens[position].word is not None or tokens[position - 1].word is not None:
+    named = position > 0 and all(one.word is None for one in tokens[position - 1 : position + 1])
+    if not named or tokens[position].space:
         return False
     left, right = tokens[position - 1].text[-1:], tokens[position].text[:1]
     return left.isalnum() and right.isalnum() and not is_cjk(left) and not is_cjk(right)
