@@ -79,5 +79,5 @@ def test_a_word_that_stands_twice_is_named_by_its_number_and_said_to_stand_twice
         assert found[0].weight == pytest.approx(float(eager[..., words.index("slept"), key].max()), abs=1e-6)
         assert found.key.positions == (key,)
         assert seen.place(name).positions == (key,)
-    assert "cat occurs 2 times" in seen.rank_heads("slept", "cat").note
+    assert "“cat” occurs 2 times" in seen.rank_heads("slept", "cat").note
     assert seen.rank_heads("slept", "mat").note == ""

@@ -279,7 +279,7 @@ def test_a_pronoun_within_a_token_is_found_and_called_by_its_part(token):
     focus = choose_focus(record(layer(weights), words=["猫", "追", "老鼠", "，", "因为它", "饿"]), token=token)
     assert seen(focus) == ("因为它", [(0, 0, "猫")])
     assert focus.part == "它"
-    assert focus.note == "它 is a part of the token 因为它: the weights are those of the whole token."
+    assert focus.note == "“它” is a part of the token “因为它”: the weights are those of the whole token."
 
 
 def test_a_whole_pronoun_is_no_part():

@@ -27,8 +27,8 @@ REFUSED = [
     (spaced(CAT), "17", "number from 1 to 16"),
     (spaced(CAT), "-17", "word of the text"),
     (spaced(CAT), "3:99", "word of the text"),
-    (spaced(CAT), ("cat", 3), r"'cat' occurs 2 times in the text, counted from 1, or from -1 at the end, got 3"),
-    (spaced(CAT), "cat#0", "'cat' occurs 2 times"),
+    (spaced(CAT), ("cat", 3), r"“cat” occurs 2 times in the text, counted from 1, or from -1 at the end, got 3"),
+    (spaced(CAT), "cat#0", "“cat” occurs 2 times"),
     (spaced(CAT), 16, "index from -16 to 15, got 16"),
     (spaced(CAT), range(3, 3), "span within the 16 tokens"),
     (spaced(CAT), range(0, 6, 2), "without gaps"),
@@ -47,10 +47,11 @@ def test_what_nothing_is_named_by_is_refused_with_the_names_that_there_are() -> 
 
 def test_a_place_says_what_else_was_named_so() -> None:
     assert find_place(spaced(CAT), "mat").note == ""
-    assert find_place(spaced(CAT), "it").note == "it occurs 2 times, and this is number 1: it#2 names another."
+    assert find_place(spaced(CAT), "it").note == ("“it” occurs 2 times, and this is the first: “it#2” names another.")
+    assert find_place(spaced(CAT), ("it", 1)).note == ""
     assert find_place(spaced(CAT), "it#2").others == (12,)
     said = find_place(given("因為它", "餓"), "它").note
-    assert said == "它 is a part of the token 因為它: the weights are those of the whole token."
+    assert said == "“它” is a part of the token “因為它”: the weights are those of the whole token."
 
 
 def test_characters_name_the_tokens_that_have_a_part_of_them() -> None:

@@ -421,7 +421,7 @@ def test_of_a_pooled_map_the_page_says_what_a_cell_is(opened, pooled_record) -> 
         tab.wait_for_selector("#readout[data-query='700'][data-key='500']")
         cell = pooled_record.weights[0][0, 700:704, 500:504].mean()
         assert float(tab.locator("#readout").get_attribute("data-cell")) == pytest.approx(cell, rel=1e-4)
-        assert "rows 700–703, columns 500–503" in tab.locator("#readout").inner_text()
+        assert "rows 701–704, columns 501–504" in tab.locator("#readout").inner_text()
 
 
 class Typist:

@@ -173,7 +173,10 @@ def _show(looked: Any, text: str, out: Path | None, screen: TextConsole, progres
     screen.print(picture(looked.record, looked.highlight, width=screen.width))
     command = steps_command(looked.record, looked.highlight, looked.model, text) if whole else ()
     if command:
-        screen.print("\nThe same weight, step by step:")
+        focus = looked.highlight
+        words = focus.queries[focus.word], focus.keys[focus.looks[0].target]
+        is_part = any(len(word.pieces) > 1 for word in words)
+        screen.print(f"\n{'The weights of its first token' if is_part else 'The same weight'}, step by step:")
         lines = " \\\n    ".join(command)  # not wrapped: a line that was cut would not be the command
         screen.print(f"  {lines}", soft_wrap=True)
 

@@ -180,8 +180,8 @@ class Observation(Answers):
 
     def look(
         self,
-        *,
         token: Name | None = None,
+        *,
         layer: int | str | None = None,
         head: int | None = None,
         batch_index: int = 0,

@@ -165,7 +165,7 @@ def _feeble(token: str | None, reach: Reach, where: str) -> str:
 
 def _within(part: str, word: Word) -> str:
     unit = "token" if len(word.pieces) == 1 else "word"
-    return f"{part} is a part of the {unit} {word.text}: the weights are those of the whole {unit}."
+    return f"“{part}” is a part of the {unit} “{word.text}”: the weights are those of the whole {unit}."
 
 
 def _nothing(looks: WordLooks, token: str | None) -> str:
@@ -176,5 +176,5 @@ def _nothing(looks: WordLooks, token: str | None) -> str:
     if not words:
         return "the text has no word that could look at another one: write two words or more"
     if token is not None:
-        return f"{token!r} looks at no other word (in a causal model the first sees itself alone): name another word"
+        return f"{token!r} looks at no other word (in a causal model the first word sees none before it): name another word"
     return "the text has no word that looks at another one: give it a few more words"

@@ -9,6 +9,7 @@ __all__ = ["BLANK", "head_name", "layer_name", "visible"]
 
 _HIDDEN = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
 _JOINERS = "\u200c\u200d"  # used in Persian and in emoji
+_NUMBERS = "⁰¹²³⁴⁵⁶⁷⁸⁹"  # of the bytes of a character
 BLANK = "␣"  # a piece of white space only
 _NAMED = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
@@ -18,9 +19,15 @@ def visible(text: str) -> str:
 
     >>> print(visible("a\x1b[31mb\n"), visible(""), visible(" "))
     a\x1b[31mb\n ␣ ␣
+    >>> print(visible("\u200d¹"), visible("\u0301"))  # a joiner, and a mark without its letter
+    \u200d¹ ◌́
     """
     if not text.strip(" "):
         return BLANK
+    if text[0] in _JOINERS and not text.strip(_JOINERS + _NUMBERS):
+        return "".join(map(_escaped, text))
+    if unicodedata.category(text[0])[0] == "M":
+        text = f"◌{text}"
     if text.isprintable():  # the usual case
         return text
     return "".join(_spell(character) for character in text)
@@ -30,6 +37,12 @@ def _spell(character: str) -> str:
     if character in _NAMED:
         return _NAMED[character]
     if unicodedata.category(character) not in _HIDDEN or character in _JOINERS:
+        return character
+    return _escaped(character)
+
+
+def _escaped(character: str) -> str:
+    if character in _NUMBERS:
         return character
     code = ord(character)
     return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" if code < 65536 else f"\\U{code:08x}"

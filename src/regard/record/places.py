@@ -2,7 +2,8 @@
 
 A name is looked for in the text that the tokens spell. Whole words are found first, then what letters end beside
 (`it` in "it's"), then whole tokens, then special tokens by their own text, and what lies inside of tokens only if there
-is nothing else. Letters are compared in Unicode's normal form NFC, and if nothing is equal, NFKC without case.
+is nothing else. Texts are compared in Unicode's normal form NFKC, without case, as tokenizers that drop it would name
+them else, and without accents if nothing is equal.
 """
 
 import difflib
@@ -24,6 +25,7 @@ __all__ = ["Characters", "Name", "Place", "are_apart", "find_place", "find_place
 Match = Literal["word", "letters", "token", "special", "part", "position"]
 
 _LISTED = 12  # words that an error names
+_ECHOED = 60  # characters of a name
 _TAG = re.compile(r"(.*\S)#(-?\d{1,9})", re.DOTALL)
 _SPAN = re.compile(r"(\d{1,9}):(\d{1,9})")
 _CHARACTERS = re.compile(r"characters? (\d{1,9}):(\d{1,9})")
@@ -55,6 +57,7 @@ class Place:
     count: int = 1
     within: str = ""
     others: tuple[int, ...] = ()
+    is_numbered: bool = False  # whether its number was asked for
 
     @property
     def first(self) -> int:
@@ -65,16 +68,14 @@ class Place:
     def note(self) -> str:
         """What a reader has to know of the choice, in a sentence or two; mostly empty."""
         notes = []
-        if self.count > 1:
-            other = next(number for number in (2, 1) if number != self.number)
+        if self.count > 1 and not self.is_numbered:
             notes.append(
-                f"{self.text} occurs {self.count} times, and this is number {self.number}: {self.text}#{other} names "
-                "another."
+                f"“{self.text}” occurs {self.count} times, and this is the first: “{self.text}#2” names another."
             )
         if self.within:
             unit = "token" if len(self.positions) == 1 else "tokens"
             notes.append(
-                f"{self.text} is a part of the {unit} {self.within}: the weights are those of the whole {unit}."
+                f"“{self.text}” is a part of the {unit} “{self.within}”: the weights are those of the whole {unit}."
             )
         return " ".join(notes)
 
@@ -106,8 +107,9 @@ def find_place(tokens: Sequence[Token], name: Name, *, what: str = "token", firs
     >>> pieces = [Token("[CLS]", special=True), Token("with", word=0), Token("it", word=1, space=True)]
     >>> find_place(pieces, "it").positions, find_place(pieces, "3").positions, find_place(pieces, -2).positions
     ((2,), (2,), (1,))
-    >>> find_place([Token("the", word=0), Token("cat", word=1, space=True), Token("Cat", word=2)], ("cat", 2))
-    Place(positions=(2,), text='Cat', match='word', number=2, count=2, within='', others=(1,))
+    >>> place = find_place([Token("the", word=0), Token("cat", word=1, space=True), Token("Cat", word=2)], ("cat", 2))
+    >>> place.positions, place.text, place.number, place.count, place.others
+    ((2,), 'Cat', 2, 2, (1,))
     """
     text = _Spelled.of(tokens)
     if isinstance(name, Place):
@@ -142,7 +144,7 @@ def find_places(tokens: Sequence[Token], name: str) -> list[Place]:
     >>> [place.positions for place in find_places([Token("老", word=0), Token("鼠", word=1), Token("因為它")], "它")]
     [(2,)]
     """
-    return _Spelled.of(tokens).matches(name, "part" if is_cjk(name.strip()[:1]) else "word", exact=False)
+    return _Spelled.of(tokens).matches(name, "part" if is_cjk(name.strip()[:1]) else "word")
 
 
 def words_with(tokens: Sequence[Token], words: Sequence[Word], place: Place) -> tuple[Word, ...]:
@@ -192,6 +194,8 @@ class _Spelled:
         characters: list[str] = []
         owners: list[tuple[int, ...]] = []
         for position, (token, (text, shared)) in enumerate(zip(tokens, own_texts(tokens), strict=True)):
+            if token.special and not token.text.strip(_BLANKS):
+                continue  # a tokenizer's own mark, which is no text
             if token.special:
                 characters.append(_EDGE)
                 owners.append(())
@@ -230,33 +234,38 @@ class _Spelled:
         return frozenset(found)
 
     @cached_property
-    def exact(self) -> tuple[str, tuple[int, ...]]:
-        """The text in NFC, with the index in `text` of each of its characters, and of its end."""
-        return _normal(self.text, exact=True)
+    def folded(self) -> "_Normal":
+        """The text as it is compared with a name."""
+        return _Normal.of(self.text)
 
     @cached_property
-    def folded(self) -> tuple[str, tuple[int, ...]]:
-        """The text in NFKC without case."""
-        return _normal(self.text, exact=False)
+    def unaccented(self) -> "_Normal":
+        """The text without accents, as it is compared with a name that is not found else."""
+        return _Normal.of(self.text, accents=False)
 
-    def matches(self, name: str, kind: Match, *, exact: bool) -> list[Place]:
-        """Return all occurrences of one kind, in order."""
+    def matches(self, name: str, kind: Match) -> list[Place]:
+        """Return all occurrences of one kind, in order; those that differ in accents if there are no others."""
         if kind == "special":
-            same = (at for at, token in enumerate(self.tokens) if token.special and _equal(token.text, name, exact))
+            wanted = _Normal.of(name.strip()).text
+            same = (at for at, one in enumerate(self.tokens) if one.special and _Normal.of(one.text).text == wanted)
             return _counted([self.place((at,), match="special") for at in same])
-        text, starts = self.exact if exact else self.folded
-        wanted = _normal(" ".join(name.split()), exact=exact)[0]
+        return _counted(self._found(name, kind, accents=True) or self._found(name, kind, accents=False))
+
+    def _found(self, name: str, kind: Match, *, accents: bool) -> list[Place]:
+        normal = self.folded if accents else self.unaccented
+        wanted = _Normal.of(" ".join(name.split()), accents=accents).text
         found: list[Place] = []
         after = 0
-        for at in _indices(text, wanted):
-            start, end = starts[at], starts[at + len(wanted)]
-            if at and starts[at - 1] == start and text[at - 1] != wanted[0]:
-                continue  # it begins within a character
+        for at in _indices(normal.text, wanted):
+            last = at + len(wanted) - 1
+            start, end = normal.starts[at], normal.ends[last]
+            if (at and normal.starts[at - 1] == start) or (normal.starts[last + 1] < end):
+                continue  # it begins or ends within a character
             positions = sorted({owner for owners in self.owners[start:end] for owner in owners})
             if start >= after and positions and self._is(kind, start, end):
                 found.append(self.place(tuple(positions), self.text[start:end], kind))
                 after = end
-        return _counted(found)
+        return found
 
     def _is(self, kind: Match, start: int, end: int) -> bool:
         if kind == "word":
@@ -291,19 +300,49 @@ def are_apart(tokens: Sequence[Token], position: int) -> bool:
     return left.isalnum() and right.isalnum() and not is_cjk(left) and not is_cjk(right)
 
 
-def _normal(text: str, *, exact: bool) -> tuple[str, tuple[int, ...]]:
-    """Return the text in a normal form, and the index of each character's origin, and that of the end."""
-    made: list[str] = []
-    starts: list[int] = []
-    for start, end in _clusters(text):
-        part = unicodedata.normalize("NFC" if exact else "NFKC", text[start:end])
-        if not exact:
-            part = unicodedata.normalize("NFKC", part.casefold())
-        made.append(part)
-        # Characters that stay one for one keep their own place in a cluster.
-        same = len(part) == end - start
-        starts += [start + at if same else start for at in range(len(part))]
-    return "".join(made), (*starts, len(text))
+@dataclass(frozen=True)
+class _Normal:
+    """A text in the form in which texts are compared: NFKC, without case, and without spaces beside marks, which many
+    tokenizers do not tell; and where each of its characters begins and ends in the text itself.
+    """
+
+    text: str
+    starts: tuple[int, ...]  # with one more, the end of the text
+    ends: tuple[int, ...]
+
+    @classmethod
+    def of(cls, text: str, *, accents: bool = True) -> "_Normal":
+        """Return the normal form; without accents, letters of European alphabets have none."""
+        made: list[str] = []
+        bounds: list[tuple[int, int]] = []
+        for start, end in _clusters(text):
+            part = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text[start:end]).casefold())
+            part = part if accents else _without_accents(part)
+            if len(part) == end - start:  # characters that stay one for one keep their own place in a cluster
+                bounds += [(at, at + 1) for at in range(start, end)]
+            else:
+                bounds += [(start, end)] * len(part)
+            made += part
+        kept = [at for at in range(len(made)) if made[at] != " " or _is_between_letters(made, at)]
+        starts = (*(bounds[at][0] for at in kept), len(text))
+        return cls("".join(made[at] for at in kept), starts, tuple(bounds[at][1] for at in kept))
+
+
+def _is_between_letters(text: Sequence[str], at: int) -> bool:
+    return 0 < at < len(text) - 1 and _is_letter(text[at - 1]) and _is_letter(text[at + 1])
+
+
+def _is_letter(mark: str) -> bool:
+    return unicodedata.category(mark)[0] in "LNM"
+
+
+def _without_accents(part: str) -> str:
+    if not _ALPHABET.match(part):
+        return part
+    return "".join(mark for mark in unicodedata.normalize("NFKD", part) if unicodedata.category(mark) != "Mn")
+
+
+_ALPHABET = re.compile("[a-z\u00df-\u024f\u0370-\u03ff\u0400-\u04ff\u1e00-\u1fff]")  # Latin, Greek, Cyrillic
 
 
 def _clusters(text: str) -> Iterator[tuple[int, int]]:
@@ -326,7 +365,7 @@ def _joins(text: str, at: int) -> bool:
     """Return whether letters or digits meet at an index."""
     if not 0 < at < len(text):
         return False
-    return _belongs(text[at]) or all(unicodedata.category(mark)[0] in "LNM" for mark in text[at - 1 : at + 1])
+    return _belongs(text[at]) or all(map(_is_letter, text[at - 1 : at + 1]))
 
 
 def _indices(text: str, wanted: str) -> Iterator[int]:
@@ -334,10 +373,6 @@ def _indices(text: str, wanted: str) -> Iterator[int]:
     while at >= 0:
         yield at
         at = text.find(wanted, at + 1)
-
-
-def _equal(text: str, name: str, exact: bool) -> bool:
-    return _normal(text.strip(), exact=exact)[0] == _normal(name.strip(), exact=exact)[0]
 
 
 def _counted(places: list[Place]) -> list[Place]:
@@ -357,18 +392,16 @@ def _is_index(value: Any) -> bool:
 
 
 def _called(text: _Spelled, name: str, what: str, first: int) -> Place:
-    """Return what a text names: itself, then an occurrence, a number or a span, a part of a token, or what it asks."""
+    """Return what a text names: itself, an occurrence, a number or a span, a part of a token, or what it asks."""
     for kind in (*_WHOLE, "special"):
-        for exact in (True, False):
-            if found := text.matches(name, kind, exact=exact):
-                return found[0]
+        if found := text.matches(name, kind):
+            return found[0]
     if tagged := _TAG.fullmatch(name.strip()):
         return _numbered(text, tagged[1], int(tagged[2]), what)
     if (place := _typed(text, name.strip(), first, what)) is not None:
         return place
-    for exact in (True, False):
-        if found := text.matches(name, "part", exact=exact):
-            return found[0]
+    if found := text.matches(name, "part"):
+        return found[0]
     if (asked := asked_of(name)) is not None:
         word, number = asked
         return _called(text, word, what, first) if number is None else _numbered(text, word, number, what)
@@ -386,27 +419,23 @@ def _typed(text: _Spelled, name: str, first: int, what: str) -> Place | None:
         start, end = (int(one) - first for one in span.groups())
         return text.place(tuple(range(start - 1, end))) if 1 <= start <= end <= count else None
     if span := _CHARACTERS.fullmatch(name):
-        return _of_characters(text, Characters(int(span[1]) - 1, int(span[2])), what)
+        start, end = int(span[1]) - 1, int(span[2])
+        return _of_characters(text, Characters(start, end), what, f"{span[1]}:{span[2]}, counted from 1")
     return None
 
 
 def _numbered(text: _Spelled, name: str, number: int, what: str) -> Place:
-    """Return one occurrence: of the words that are written so, or of those that differ in their case."""
-    most: list[Place] = []
-    for kind in (*_WHOLE, "special", "part"):
-        for exact in (True, False):
-            found = text.matches(name, kind, exact=exact)
-            if number and -len(found) <= number <= len(found):
-                return found[number - 1 if number > 0 else number]
-            most = most or found if kind == "part" else max(most, found, key=len)
-        if most:
-            break
-    if not most:
+    """Return one occurrence of what is named."""
+    found = next(filter(None, (text.matches(name, kind) for kind in (*_WHOLE, "special", "part"))), [])
+    if not found:
         raise InputError(_unknown(text, name, what, 0))
-    raise InputError(
-        f"`{what}`: {name!r} occurs {len(most)} time{'s' * (len(most) > 1)} in the text, counted from 1, or from -1 at "
-        f"the end, got {number}"
-    )
+    if not number or not -len(found) <= number <= len(found):
+        times = "once" if len(found) == 1 else f"{len(found)} times"
+        raise InputError(
+            f"`{what}`: “{found[0].text}” occurs {times} in the text, counted from 1, or from -1 at the end, "
+            f"got {number}"
+        )
+    return replace(found[number - 1 if number > 0 else number], is_numbered=True)
 
 
 def _spanned(text: _Spelled, name: range | slice, what: str) -> Place:
@@ -418,7 +447,8 @@ def _spanned(text: _Spelled, name: range | slice, what: str) -> Place:
     return text.place(tuple(name))
 
 
-def _of_characters(text: _Spelled, name: Characters, what: str) -> Place:
+def _of_characters(text: _Spelled, name: Characters, what: str, called: str = "") -> Place:
+    called = called or f"{name.start}:{name.end}"
     spans = [token.span for token in text.tokens]
     known = [span for span in spans if span is not None]
     if not known:
@@ -428,10 +458,10 @@ def _of_characters(text: _Spelled, name: Characters, what: str) -> Place:
         )
     end = max(span[1] for span in known)
     if not 0 <= name.start < name.end <= end:
-        raise InputError(f"`{what}` must be characters within the {end} of the text, got {name.start}:{name.end}")
+        raise InputError(f"`{what}` must be characters within the {end} of the text, got {called}")
     at = [at for at, span in enumerate(spans) if span is not None and span[0] < name.end and name.start < span[1]]
     if not at:
-        raise InputError(f"`{what}`: no token has the characters {name.start}:{name.end}, which are white space")
+        raise InputError(f"`{what}`: no token has the characters {called}, which are white space")
     return text.place(tuple(at))
 
 
@@ -445,7 +475,9 @@ def _unknown(text: _Spelled, name: str, what: str, first: int) -> str:
     words = [word.text for word in words_of(text.tokens) if not word.special] or [one.text for one in text.tokens]
     near = difflib.get_close_matches(name, words, 1)
     some = " ".join(words[:_LISTED]) + (" …" if len(words) > _LISTED else "")
+    more = "; the second of several is named animal#2, a span 2:4" if "#" in name or ":" in name else ""
+    numbers = f"{first + 1} to {first + len(text.tokens)}"
     return (
-        f"`{what}` must be a word of the text ({some}) or a number from {first + 1} to {first + len(text.tokens)}, got "
-        f"{name!r}" + (f": did you mean {near[0]!r}?" if near else "")
+        f"`{what}` must be a word of the text ({some}) or a number from {numbers}{more}, got "
+        f"{name if len(name) <= _ECHOED else name[:_ECHOED] + '…'!r}" + (f": did you mean {near[0]!r}?" if near else "")
     )

@@ -57,8 +57,8 @@ def asked_of(text: str) -> tuple[str, int | None] | None:
 
     >>> asked_of("what does the second it look at?"), asked_of("第二个它看什么"), asked_of("它在看什么？")
     (('it', 2), ('它', 2), ('它', None))
-    >>> asked_of("the old cat") is None
-    True
+    >>> asked_of("the second cat"), asked_of("the old cat")
+    (('cat', 2), None)
 
     Raises:
         InputError: It asks who looks at a word, or something else.
@@ -71,6 +71,9 @@ def asked_of(text: str) -> tuple[str, int | None] | None:
             match = pattern.fullmatch(question)
             if match and (named := _named(match["name"])):
                 return named
+    named = _named(question)
+    if named is not None and named[1] is not None:  # "the second cat"
+        return named
     if not (_IS_ENGLISH.fullmatch(question) or _IS_CHINESE.fullmatch(question) or text.rstrip().endswith(("?", "？"))):
         return None
     way = "ask what one word attends to, as in “what does it look at” or “第二个它看什么”, or give the word itself"

@@ -415,7 +415,9 @@ def _of_sentencepiece(processor: Any) -> TokenizerAdapter:
 def _of_decoder(tokenizer: Any) -> TokenizerAdapter:
     def decode(ids: list[int]) -> str:
         text = tokenizer.decode(ids)
-        return text.decode("utf-8", "replace") if isinstance(text, bytes) else str(text)
+        if not isinstance(text, str | bytes):
+            raise TypeError(f"`decode` must return a text, got {text!r}")
+        return text.decode("utf-8", "replace") if isinstance(text, bytes) else text
 
     def encode(text: str, special: bool) -> TokenizedText:  # noqa: ARG001
         ids = tokenizer.encode(text)

@@ -21,7 +21,7 @@ from regard.record.names import head_name, visible
 from regard.record.places import Name, Place, find_place, words_with
 from regard.record.records import Layer, Record
 from regard.record.tokens import Word, content_words, is_sign, is_word, pronoun_in, words_of
-from regard.record.visible import Visible
+from regard.record.visible import Visible, padding_of
 from regard.record.weights_on import rows_with_weight, weights_on
 
 __all__ = ["REACHES", "Look", "Reach", "WordLooks"]
@@ -165,7 +165,8 @@ class WordLooks:
 
     def is_sharp(self, look: Look) -> bool:
         """Return whether a weight is at least a tenth, and twice the weight under uniform attention."""
-        even = len(self.keys[look.target].pieces) / self.record.layers[look.layer].keys
+        _, padding = padding_of(self.record.layers[look.layer], self.batch_index)
+        even = len(self.keys[look.target].pieces) / max(1, int((~padding).sum()))
         return look.weight >= max(_SHARP, _TIMES_EVEN * even)
 
     def is_known(self, row: int, look: Look) -> bool:

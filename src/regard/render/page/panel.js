@@ -114,7 +114,7 @@ const showWeight = (found, at) => {
   const main = view.sinks || found.without === null ? plain : number(found.without);
   const [query, key] = ["query", "key"].map((side) => mapUnits(side).list[at[side]].start);
   box.replaceChildren(
-    line(...names, strong(main), both, say("at", { query, key })),
+    line(...names, strong(main), both, say("at", { query: query + 1, key: key + 1 })),
     line(inContext(around("query", at.query)), "  →  ", inContext(around("key", at.key))),
   );
   Object.assign(box.dataset, { query, key, weight: found.weight ?? "", without: found.without ?? "" });
@@ -122,7 +122,7 @@ const showWeight = (found, at) => {
 
 const showCell = (at) => {
   const box = byId("readout");
-  const range = (from, to) => (to - from === 1 ? `${from}` : `${from}–${to - 1}`);
+  const range = (from, to) => (to - from === 1 ? `${to}` : `${from + 1}–${to}`);
   const digits = layer().exact ? current.source.digits : current.source.cellDigits;
   const value =
     at.value === null ? "…" : say(poolNow() === "mean" ? "meanOf" : "maxOf", { value: number(at.value, digits) });

@@ -49,21 +49,33 @@ const spell = ({ texts, marks, words }) => {
   return { texts, marks, text, owners, word };
 };
 
-// The text in a normal form, with the index of each character's origin, and of the end.
-const normal = (text, exact) => {
+const ALPHABET = /^[a-z\u00df-\u024f\u0370-\u03ff\u0400-\u04ff\u1e00-\u1fff]/u;
+const between = (text, at) => at > 0 && at < text.length - 1 && LETTER.test(text[at - 1]) && LETTER.test(text[at + 1]);
+
+// The text as it is compared: NFKC, without case, and without spaces beside marks; with the bounds of each character.
+const normal = (text, accents = true) => {
   const made = [];
-  const starts = [];
+  const bounds = [];
   for (let start = 0; start < text.length; ) {
     let end = start + 1;
     while (end < text.length && BELONGS.test(text[end])) end += 1;
-    let part = text.slice(start, end).join("").normalize(exact ? "NFC" : "NFKC");
-    if (!exact) part = part.toLowerCase().toUpperCase().toLowerCase().normalize("NFKC");
+    let part = text.slice(start, end).join("").normalize("NFKC");
+    part = part.toLowerCase().toUpperCase().toLowerCase().normalize("NFKC");
+    if (!accents && ALPHABET.test(part)) part = part.normalize("NFKD").replace(/\p{Mn}/gu, "");
     const letters = [...part];
-    letters.forEach((_, at) => starts.push(letters.length === end - start ? start + at : start));
+    const [first, last] = [start, end];
+    letters.forEach((_, at) =>
+      bounds.push(letters.length === last - first ? [first + at, first + at + 1] : [first, last]),
+    );
     made.push(...letters);
     start = end;
   }
-  return { made, starts: [...starts, text.length] };
+  const kept = made.map((_, at) => at).filter((at) => made[at] !== " " || between(made, at));
+  return {
+    made: kept.map((at) => made[at]),
+    starts: [...kept.map((at) => bounds[at][0]), text.length],
+    ends: kept.map((at) => bounds[at][1]),
+  };
 };
 
 const kinds = {
@@ -79,51 +91,49 @@ const apart = (owners, at, word) => {
   return word ? word[here.at(-1)] !== word[there[0]] : here.at(-1) !== there[0];
 };
 
-const matches = (spelled, name, kind, exact) => {
-  const { made, starts } = normal(spelled.text, exact);
-  const wanted = normal([...name], exact).made;
-  const found = [];
+const found = (spelled, name, kind, accents) => {
+  const { made, starts, ends } = normal(spelled.text, accents);
+  const wanted = normal([...name], accents).made;
+  const places = [];
   let after = 0;
   for (let at = 0; wanted.length && at + wanted.length <= made.length; at += 1) {
     if (!wanted.every((letter, next) => made[at + next] === letter)) continue;
-    const start = starts[at];
-    const end = starts[at + wanted.length];
-    if (at && starts[at - 1] === start && made[at - 1] !== wanted[0]) continue; // it begins within a character
+    const last = at + wanted.length - 1;
+    const [start, end] = [starts[at], ends[last]];
+    if ((at && starts[at - 1] === start) || starts[last + 1] < end) continue; // it begins or ends within a character
     const tokens = [...new Set(spelled.owners.slice(start, end).flat())].sort((one, other) => one - other);
     if (start >= after && tokens.length && kinds[kind](spelled, start) && kinds[kind](spelled, end)) {
-      found.push(tokens);
+      places.push(tokens);
       after = end;
     }
   }
-  return found;
+  return places;
 };
 
 const specials = ({ texts, marks }, name) => {
-  const wanted = normal([...name], false).made.join("");
-  return texts.flatMap((text, at) => (marks[at] & 2 && normal([...text], false).made.join("") === wanted ? [[at]] : []));
+  const wanted = normal([...name]).made.join("");
+  return texts.flatMap((text, at) => (marks[at] & 2 && normal([...text]).made.join("") === wanted ? [[at]] : []));
 };
 
-const best = (spelled, name) => {
-  for (const kind of ["word", "letters", "token"]) {
-    for (const exact of [true, false]) {
-      const found = matches(spelled, name, kind, exact);
-      if (found.length) return found;
-    }
-  }
-  return specials(spelled, name);
+const matches = (spelled, name, kind) => {
+  if (kind === "special") return specials(spelled, name);
+  const places = found(spelled, name, kind, true);
+  return places.length ? places : found(spelled, name, kind, false);
 };
 
-const numbered = (spelled, name, number) => {
-  for (const kind of ["word", "letters", "token", "special", "part"]) {
-    let any = false;
-    for (const exact of [true, false]) {
-      const found = kind === "special" ? specials(spelled, name) : matches(spelled, name, kind, exact);
-      if (number && Math.abs(number) <= found.length) return [found.at(number > 0 ? number - 1 : number)];
-      any ||= found.length > 0;
-    }
-    if (any) return [];
+const first = (spelled, name, among) => {
+  for (const kind of among) {
+    const places = matches(spelled, name, kind);
+    if (places.length) return places;
   }
   return [];
+};
+const WHOLE = ["word", "letters", "token", "special"];
+
+const numbered = (spelled, name, number) => {
+  const places = first(spelled, name, [...WHOLE, "part"]);
+  const place = number ? places.at(number > 0 ? number - 1 : number) : undefined;
+  return place ? [place] : [];
 };
 
 const range = (first, last) => Array.from({ length: last - first + 1 }, (_, at) => first + at);
@@ -134,10 +144,10 @@ export const findPlaces = (stream, typed) => {
   if (!name) return [];
   const spelled = spell(stream);
   const count = stream.texts.length;
-  const found = best(spelled, name);
-  const parts = matches(spelled, name, "part", false);
-  if (found.length) {
-    const every = [...found, ...matches(spelled, name, "word", false), ...parts];
+  const best = first(spelled, name, WHOLE);
+  const parts = matches(spelled, name, "part");
+  if (best.length) {
+    const every = [...best, ...parts];
     return [...new Map(every.map((tokens) => [String(tokens), tokens])).values()];
   }
   const tag = name.match(/^(.*\S)#(-?\d{1,9})$/su);

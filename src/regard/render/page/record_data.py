@@ -22,7 +22,7 @@ from regard.record.missing_attention import missing_lines
 from regard.record.places import are_apart
 from regard.record.records import Layer, Record
 from regard.record.tiles import Matrix, pooled
-from regard.record.tokens import Token
+from regard.record.tokens import Token, Word
 from regard.render.labels import key_labels, prompt_rows, query_labels, shown_words, statistic_means, visible
 
 __all__ = [
@@ -201,13 +201,13 @@ def _key_stream(record: Record, layer: Layer, batch_index: int, prompt: int | No
     return _stream(tokens, prompt if layer.query_tokens == layer.key_tokens else None)
 
 
-def _stream(tokens: Sequence[Token], prompt: int | None) -> dict[str, Any]:
+def _stream(tokens: Sequence[Token], prompt: int | None, words_shown: Sequence[Word] | None = None) -> dict[str, Any]:
     """Return the texts, a digit for each (1: white space before it, 2: special, 4: a word that a space would precede),
     and words of several pieces.
 
     `prompt` is the number of tokens that the model was given, null where it has generated none.
     """
-    words = [word for word, _ in shown_words(tokens)]
+    words = [word for word, _ in shown_words(tokens, words_shown)]
     special = {piece for word in words if word.special for piece in word.pieces}
     return {
         "texts": [token.text for token in tokens],
@@ -239,7 +239,7 @@ def inline_json(record: Record, focus: Focus, packed: Packed) -> dict[str, Any]:
     looks = [(look.layer % len(record), look.head) for look in focus.looks]
     second = looks[1] if len(looks) > 1 else (None, None)
     return found | {
-        "streams": _streams(record, focus.batch_index),
+        "streams": _streams(record, focus),
         "focus": {
             "query": focus.queries[focus.word].pieces[0],
             "key": focus.keys[focus.looks[0].target].pieces[0],
@@ -267,8 +267,12 @@ def _inline_layer(record: Record, layer: Layer, batch_index: int, blob: PackedLa
     }
 
 
-def _streams(record: Record, batch_index: int) -> dict[str, Any]:
-    """Return the tokens of each stream from its longest layer, since a layer may see only a part of it."""
+def _streams(record: Record, focus: Focus) -> dict[str, Any]:
+    """Return the tokens of each stream from its longest layer, since a layer may see only a part of it, in the words of
+    the focus.
+    """
+    batch_index, shown = focus.batch_index, record.layers[focus.looks[0].layer]
+    words = {shown.key_tokens: focus.keys, shown.query_tokens: focus.queries}
     longest: dict[str, tuple[int, Layer, bool]] = {}
     for layer in record:
         for name, count, keys in ((layer.query_tokens, layer.queries, False), (layer.key_tokens, layer.keys, True)):
@@ -276,6 +280,8 @@ def _streams(record: Record, batch_index: int) -> dict[str, Any]:
                 longest[name] = count, layer, keys
     prompts = {layer.query_tokens: prompt_rows(record, layer) for layer in record}
     return {
-        name: _stream((key_labels if keys else query_labels)(record, layer, batch_index), prompts.get(name))
+        name: _stream(
+            (key_labels if keys else query_labels)(record, layer, batch_index), prompts.get(name), words.get(name)
+        )
         for name, (_, layer, keys) in longest.items()
     }

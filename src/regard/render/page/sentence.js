@@ -154,7 +154,7 @@ const listWeights = () => {
   byId("weights-hint").textContent = say(query ? hintOf(rows.a) : "none");
   byId("active-word").hidden = !query;
   if (query)
-    byId("active-word").replaceChildren(...sayWith("looksAt", { token: isolated(query.text), query: query.start }));
+    byId("active-word").replaceChildren(...sayWith("looksAt", { token: isolated(query.text), query: query.start + 1 }));
 };
 
 // Up and down through a list; Tab passes it in one step.
