@@ -493,6 +493,6 @@ def test_a_pronoun_within_a_token_is_marked_as_the_part_that_it_is(run) -> None:
     code, out, err = run("look", "猫追老鼠，因为它饿了", "--token", "它")
     assert code == 0, err
     assert "layer 10 head 1: 它 (in 因为它) → 追" in out
-    assert "  “它” is a part of the token “因为它”: the weights are those of the whole token." in out.splitlines()
+    assert "“它” is a part of the token “因为它”: the weights are those of the whole token." in " ".join(out.split())
     assert out.splitlines()[1].index("┯") == 16  # under 它, which is the third character of its token
     assert max(map(cell_len, out.splitlines())) <= 80

@@ -78,7 +78,8 @@ TOKENS = [Token(word, word=at, space=at > 0) for at, word in enumerate(WORDS)]
 
 def test_a_place_is_found_by_a_question():
     for question, at in [
-        ("what does the second it look at", 7),
+        ("what does the second it look at", 3),
+        ("the last it", 7),
         ("the second it", 7),
         ("它在看什么", 9),
         ("what did tired attend to?", 5),

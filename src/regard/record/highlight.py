@@ -176,5 +176,6 @@ def _nothing(looks: WordLooks, token: str | None) -> str:
     if not words:
         return "the text has no word that could look at another one: write two words or more"
     if token is not None:
-        return f"{token!r} looks at no other word (in a causal model the first word sees none before it): name another word"
+        why = "in a causal model the first word sees none before it"
+        return f"{token!r} looks at no other word ({why}): name another word"
     return "the text has no word that looks at another one: give it a few more words"
