@@ -17,7 +17,7 @@ import regard
 from regard.errors import InputError, ObservationError
 from regard.hub import Loaded
 from regard.record.tokens import Token, words_of
-from regard.record.tokens_from_tokenizer import text_between, tokens_of
+from regard.record.tokens_from_tokenizer import text_between, tokens_of, tokens_of_names
 from sweeps import sweep
 from tokenizer_table import BUNDLED, TEXTS, TOKENIZERS, Made, Tiktoken, trimmed
 
@@ -436,3 +436,89 @@ def test_a_word_of_thai_is_the_token_that_was_named(load) -> None:
         with case as (query, key):
             expected = weights[:, :, names.index(query), names.index(key)].max()
             assert seen.rank_heads(query, key)[0].weight == pytest.approx(expected)
+
+
+COPIED = [
+    "The animal didn't cross the street because it was too tired.",
+    "它很累，因为天气太热了。",
+    "  unbelievable 貓追老鼠 tokenizers!",
+    "Žluťoučký kůň, café naïve",
+    "def f(x):\n    return x + 1\n",
+    "小狗🐶看见了小猫🐱，它很开心😀👨\u200d👩\u200d👧。",
+]
+
+
+@pytest.mark.parametrize("name", ["minilm", "me5", "smollm2"])
+def test_names_copied_from_a_vocabulary_are_read_as_its_tokenizer_reads_the_ids(name: str) -> None:
+    tokenizer = regard.load_model(name).tokenizer
+    for text in [*COPIED, "Hello world"]:
+        ids = tokenizer(text)["input_ids"]
+        names = tokenizer.convert_ids_to_tokens(ids)
+        assert tokens_of_names([names]) == (tokens_of(tokenizer, ids),), text
+    batch = [tokenizer.convert_ids_to_tokens(tokenizer(text)["input_ids"]) for text in ("it", COPIED[0])]
+    padded = tokens_of_names([[*one, *[None] * (len(batch[1]) - len(one))] for one in batch])
+    assert [token.text for token in padded[0] if not token.special] == ["it"]
+    assert [token.text for token in padded[1] if not token.special][-4:] == ["was", "too", "tired", "."]
+
+
+@pytest.mark.parametrize(
+    "names",
+    ["the mark Ġ is", "use Ġcat in text", "the ##ing form", "a▁b ▁c ▁d", "Ã © x", "[CLS] is a token", "▁ is a mark"],
+)
+def test_given_tokens_that_are_a_text_about_marks_are_shown_as_they_are(names: str) -> None:
+    (tokens,) = tokens_of_names([names.split()])
+    assert [token.text for token in tokens] == names.split()
+    assert not any(token.special for token in tokens)
+    assert tokens_of_names([["New York", "Ġcat", "Ġsat"]])[0][1].text == "Ġcat"
+
+
+def test_tokens_copied_from_a_vocabulary_name_a_record_as_its_tokenizer_does() -> None:
+    loaded = regard.load_model("minilm")
+    inputs = loaded.tokenizer("The tokenizers slept because it was tired", return_tensors="pt")
+    names = loaded.tokenizer.convert_ids_to_tokens(inputs["input_ids"][0])
+    changed = ["#" if name == "it" else name for name in names]
+    seen = []
+    for given in (
+        {"tokenizer": loaded.tokenizer},
+        {"tokens": names},
+        {"tokenizer": loaded.tokenizer, "tokens": changed},
+    ):
+        with torch.no_grad(), regard.watch(loaded.model, statistics=["special_tokens"], **given) as one:
+            loaded.model(**inputs)
+        seen.append(one)
+    by_tokenizer, by_names, by_both = seen
+    assert by_names.tokens == by_tokenizer.tokens
+    assert [token.text for token in by_names.stream("text") if token.special] == ["[CLS]", "[SEP]"]
+    assert [token.special for token in by_both.stream("text")] == [name in ("[CLS]", "[SEP]") for name in names]
+    assert [token.text for token in by_both.stream("text")].count("#") == 1
+    for one in seen:
+        weights = one.record.weights(layer=0, head=0)
+        found = one.statistic("special_tokens", layer=0, head=0)
+        np.testing.assert_allclose(found, weights[..., [0, -1]].sum(-1), atol=1e-6)
+
+
+class OfBytes:
+    """A tokenizer that only decodes."""
+
+    def decode(self, ids: list[int]) -> str:
+        return bytes(ids).decode("utf-8", "replace")
+
+
+def test_the_bytes_of_a_character_that_is_cut_off_are_text() -> None:
+    cut = "貓".encode()[:2]
+    for ids in ([97, *cut], [97, *cut, 98], [255, *cut, 98], [97, *"😀".encode()[:3], 98, *cut]):
+        tokens = tokens_of(OfBytes(), list(ids))
+        assert not any(token.special for token in tokens), ids
+        assert "".join(word.text for word in words_of(tokens)) == bytes(ids).decode("utf-8", "replace")
+
+
+def test_the_same_tokens_are_text_with_the_text_and_without_it() -> None:
+    tokenizer = regard.load_model("me5").tokenizer
+    for text in COPIED:
+        ids = tokenizer(text)["input_ids"]
+        with_text, without = (tokens_of(tokenizer, ids, given) for given in (text, None))
+        assert [token.special for token in with_text] == [token.special for token in without]
+        assert [number for number, token in enumerate(without) if token.special][1:] in (
+            [len(ids) - 1],
+            [1, len(ids) - 1],
+        )

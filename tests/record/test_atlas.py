@@ -19,7 +19,7 @@ import regard
 from oracles import entropy, pooled
 from regard.errors import AtlasError, InputError
 from regard.record import atlas
-from regard.record.atlas import VERSION, read_atlas, save_atlas
+from regard.record.atlas import read_atlas, save_atlas
 from regard.record.missing_attention import Missing
 from regard.record.records import Layer, Record
 from regard.record.tokens import Token
@@ -125,9 +125,26 @@ def test_an_atlas_is_a_safetensors_file_with_its_text_in_the_header(path):
     with safetensors.safe_open(path, "np") as file:
         about = json.loads(file.metadata()["regard"])
         np.testing.assert_array_equal(file.get_tensor("0.0.weights"), RECORDS[0].layers[0].weights)
-    assert about["version"] == VERSION
     assert about["records"][0]["tokens"]["text"][0][3]["text"] == "貓¹"
     assert "貓".encode() in path.read_bytes()  # as it is, not as an escape, for those who look into the file
+
+
+def test_a_file_has_the_oldest_version_whose_readers_know_what_is_in_it(path):
+    one = RECORDS[0]
+    padding = np.zeros((one.layers[0].batch, one.layers[0].keys), np.bool_)
+    padding[0, -1] = True
+    padded = dataclasses.replace(one.layers[0], key_padding=padding)
+    spanned = [[dataclasses.replace(token, span=(0, 1)) for token in sequence] for sequence in one.tokens["text"]]
+    cases = [
+        (5, one),
+        (6, dataclasses.replace(one, layers=(padded, *one.layers[1:]))),
+        (6, dataclasses.replace(one, tokens={"text": tuple(map(tuple, spanned))})),
+    ]
+    for version, record in cases:
+        save_atlas((record,), path)
+        with safetensors.safe_open(path, "np") as file:
+            assert json.loads(file.metadata()["regard"])["version"] == version
+        same(read_atlas(path), (record,))
 
 
 def test_a_map_that_is_its_own_maximum_is_stored_once(path):
@@ -347,7 +364,7 @@ def test_other_safetensors_are_not_ours(path):
 
 
 def test_another_version_is_named(path):
-    for case in sweep([0, 4, 6, 5.0, "5", None, True]):
+    for case in sweep([0, 4, 7, 5.0, 6.0, "5", None, True]):
         with case as version:
             write(path, {"__metadata__": {"regard": json.dumps({"version": version, "records": []})}})
             refused(path, f"is an atlas of version {version}, .*: make it anew with `regard look --out`")

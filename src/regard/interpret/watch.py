@@ -24,7 +24,7 @@ from regard.observe.recorder import OnLayerEnd, Recorder
 from regard.observe.requested_statistics import Asked, Keep
 from regard.observe.selection import Heads, Keys, Queries
 from regard.observe.statistics import KeySpanSums, Statistic
-from regard.observe.token_ids import GivenTokens, Heard, Named, Streams
+from regard.observe.token_ids import Called, GivenTokens, Heard, Named, Streams
 from regard.observe.watched_call import WatchedCall
 from regard.parallel.dtensors import read
 from regard.parallel.sequence_parallel import SequenceShards, attend_local, call_over_shards
@@ -32,13 +32,10 @@ from regard.parallel.watched_shards import CallFromShards
 from regard.problem import DEFAULT_MAX_BYTES, Options, Problem, complete
 from regard.record.records import Record
 from regard.record.tokenizer_adapter import adapt
-from regard.record.tokens import Token
+from regard.record.tokens_from_tokenizer import tokens_of_names
 from regard.tensors import without_autocast
 
 __all__ = ["check_tokens", "given_tokens", "read_attention", "watch"]
-
-
-_PADDING = "[PAD]"  # what positions without a name are called
 
 
 def check_tokens(tokens: Any) -> None:
@@ -124,10 +121,29 @@ def given_tokens(tokens: Named, record: Record) -> Streams:
         own = [one for one in record.layers if one.query_tokens == one.key_tokens == stream]
         if own and all(one.queries < one.keys for one in own):
             continue  # its rows are those of the last positions, and would have other names
-        named[stream] = tuple(
-            tuple(Token(text) if text else Token(_PADDING, special=True) for text in sequence) for sequence in sequences
-        )
+        named[stream] = tokens_of_names(sequences)
     return named
+
+
+def _agreed(given: Streams, heard: Mapping[str, Called], tokens: Named) -> Streams:
+    """Return the given tokens, with what a tokenizer knows of those that are what it calls their ids: all of it where
+    every name of a sequence is, else which are special.
+    """
+    agreed = dict(given)
+    streams: Mapping[str, Any] = tokens if isinstance(tokens, Mapping) else dict.fromkeys(given, tokens)
+    for stream in given.keys() & heard.keys():
+        sequences = []
+        for named, own, names in zip(given[stream], _sequences(streams[stream]), heard[stream], strict=True):
+            same = [text == name if text else token.special for text, (name, token) in zip(own, names, strict=True)]
+            known = [token for _, token in names]
+            if not all(same):
+                known = [
+                    token if is_same and token.special else one
+                    for one, is_same, token in zip(named, same, known, strict=True)
+                ]
+            sequences.append(tuple(known))
+        agreed[stream] = tuple(sequences)
+    return agreed
 
 
 _Asked = ParamSpec("_Asked")
@@ -213,8 +229,10 @@ def watch(
             tokenizers, tiktoken or SentencePiece, or any object with `decode(ids)`. If it cannot name an id, the
             record has no names, and says why where they are asked for.
         tokens: The tokens, one for each position; for a batch a list of such lists; for several streams a dictionary
-            of either, `{"source": [...], "target": [...]}`. None or "" is a position of padding. `seen.streams` has
-            the names and lengths of streams.
+            of either, `{"source": [...], "target": [...]}`. None or "" is a position of padding. Names copied from a
+            vocabulary, as by `convert_ids_to_tokens` ("Ġcat", "▁cat", "##s", "[CLS]"), are shown as the text that they
+            spell; with `tokenizer=` beside them it says which are special. `seen.streams` has the names and lengths of
+            streams.
         statistics: Statistics to compute in the same pass, by name ("distance", "confidence", "sink", "self",
             "previous", "next", "first", "special_tokens", "separators", "duplicate_token", "induction", "value_norm",
             "gradient_x_attention", "importance") or as a value of regard.observe.statistics; `seen.statistic(name,
@@ -265,7 +283,7 @@ def watch(
     heard = None
     if tokenizer is not None or (asked.needs("tokens") and tokens is None):
         heard = Heard(model, lambda: recorder.index, names)
-    listener = GivenTokens(_numbered(tokens)) if asked.needs("tokens") and tokens is not None else heard
+    listener = GivenTokens(_numbered(tokens), names) if asked.needs("tokens") and tokens is not None else heard
     recorder = Recorder(model, keep, max_bytes, asked=asked, listener=listener, on_layer_end=on_layer_end)
     observation = Observation()
     with contextlib.closing(recorder):
@@ -303,8 +321,9 @@ def _with_tokens(
         if not record.layers:
             continue  # every pass was discarded
         words = {} if set(record.streams) <= {"text", "target"} else patch_tokens(model, record, image_grids)
-        words |= {} if heard is None else heard.tokens(index, record)
-        words |= {} if tokens is None else given_tokens(tokens, record)
+        called = {} if heard is None else heard.tokens(index, record)
+        words |= {stream: tuple(tuple(token for _, token in one) for one in many) for stream, many in called.items()}
+        words |= {} if tokens is None else _agreed(given_tokens(tokens, record), called, tokens)
         notes = {"keep": keep, **record.notes}
         unnamed = {} if heard is None else heard.unnamed(index)
         if unnamed := {stream: reason for stream, reason in unnamed.items() if stream not in words}:

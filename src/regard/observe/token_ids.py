@@ -16,9 +16,9 @@ from regard.observe.watched_call import Ids, WatchedCall
 from regard.record.records import Record
 from regard.record.tokenizer_adapter import TokenizerAdapter
 from regard.record.tokens import Token
-from regard.record.tokens_from_tokenizer import tokens_of
+from regard.record.tokens_from_tokenizer import tokens_of, tokens_of_names
 
-__all__ = ["GivenTokens", "Heard", "Hearing", "Listener", "Named", "Names", "Streams"]
+__all__ = ["Called", "GivenTokens", "Heard", "Hearing", "Listener", "Named", "Names", "Streams"]
 
 
 class Listener(Protocol):
@@ -104,6 +104,7 @@ class Hearing:
 
 
 Streams = dict[str, tuple[tuple[Token, ...], ...]]
+Called = tuple[tuple[tuple[str, Token], ...], ...]  # the tokens of each sequence, after the vocabulary's name for each
 Names = Sequence[str | None] | Sequence[Sequence[str | None]]  # of one sequence, or of each of a batch
 Named = Names | Mapping[str, Names]  # in the form of `tokens=`
 _Ids = dict[str, list[Tensor]]
@@ -248,8 +249,9 @@ class Heard:
             self._pending = {}
         self._has_attended = False
 
-    def tokens(self, index: int, record: Record) -> Streams:
-        """Return the tokens of one record, where their number equals that of its positions.
+    def tokens(self, index: int, record: Record) -> dict[str, Called]:
+        """Return the tokens of one record, each after the vocabulary's name for it, where their number equals that of
+        its positions.
 
         Raises:
             ObservationError: A statistic has used ids of a call in which the model embeds several texts or other ids.
@@ -257,7 +259,7 @@ class Heard:
         if self._has_attended:
             self._settle()
         others = _streams_of_others(record, self._of_other_input) if index in self._own else set()
-        found: Streams = {}
+        found: dict[str, Called] = {}
         for argument, steps in self._ids.get(index, {}).items():
             if any(len(step) != len(steps[0]) for step in steps):
                 continue
@@ -273,7 +275,10 @@ class Heard:
                 and {one.batch for one in record.layers if stream in (one.query_tokens, one.key_tokens)} == {len(ids)}
             ):
                 try:
-                    found[stream] = tuple(tokens_of(self._tokenizer, sequence) for sequence in ids)
+                    found[stream] = tuple(
+                        tuple(zip(self._tokenizer.name(one), tokens_of(self._tokenizer, one), strict=True))
+                        for one in ids
+                    )
                 except Exception as problem:  # names never cost the record
                     said = str(problem) if isinstance(problem, InputError) else repr(problem)
                     self._unnamed.setdefault(index, {})[stream] = said
@@ -314,19 +319,29 @@ class GivenTokens:
 
     Args:
         names: The names of each sequence of each stream, None for padding.
+        tokenizer: Names further special tokens.
     """
 
     whole = True
 
-    def __init__(self, names: Mapping[str, Sequence[Sequence[str | None]]]) -> None:
+    def __init__(
+        self, names: Mapping[str, Sequence[Sequence[str | None]]], tokenizer: TokenizerAdapter | None = None
+    ) -> None:
         texts = itertools.chain.from_iterable(itertools.chain.from_iterable(names.values()))
         numbers = {text: number for number, text in enumerate(dict.fromkeys(texts))}
         self._ids = {
             stream: torch.tensor([[numbers[text] for text in sequence] for sequence in sequences], device="cpu")
             for stream, sequences in names.items()
         }
-        self._separating = torch.tensor([text is not None and _separates(text) for text in numbers], device="cpu")
-        self._padding = numbers.get(None)
+        read = {
+            text: token
+            for sequences in names.values()
+            for own, tokens in zip(sequences, tokens_of_names(sequences), strict=True)
+            for text, token in zip(own, tokens, strict=True)
+        }
+        self._separating = torch.tensor([_separates(read[text].text) for text in numbers], device="cpu")
+        special = _special_names(tokenizer)
+        self._special = torch.tensor([read[text].special or text in special for text in numbers], device="cpu")
 
     def reorder(self, index: int, rows: Int[Tensor, " batch"]) -> None:
         """Do nothing if there is one sequence.
@@ -353,8 +368,8 @@ class GivenTokens:
         return self._ids
 
     def special(self, ids: Tensor) -> Tensor | None:
-        """Return the mask of padding: given tokens are text."""
-        return torch.zeros_like(ids, dtype=torch.bool) if self._padding is None else ids == self._padding
+        """Return the mask of padding, and of special tokens by their names: other tokens are text."""
+        return self._special[ids]
 
 
 _ARGUMENTS = ("input_ids", "decoder_input_ids")
@@ -371,6 +386,13 @@ def _ids_in(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Tenso
 
 def _are_ids(one: Any) -> bool:
     return isinstance(one, Tensor) and not one.is_floating_point() and not one.is_nested and one.ndim == 2
+
+
+def _special_names(tokenizer: TokenizerAdapter | None) -> Collection[str | None]:
+    try:
+        return () if tokenizer is None else set(tokenizer.name(sorted(tokenizer.special)))
+    except InputError:
+        return ()
 
 
 def _is_separator(tokenizer: TokenizerAdapter, index: int) -> bool:

@@ -181,7 +181,8 @@ def spell_words(data: Sequence[bytes], continues: Sequence[bool], unknown: Seque
 def spell_decoded(decode: Callable[[list[int]], str], ids: Sequence[int]) -> Spelling:
     """Return the text of tokens of which only the text of several is known, by what each adds to those before it.
 
-    A token after which the text ends within a character shares it with those that complete it.
+    A token after which the text ends within a character shares it with those that complete it, or with those of which
+    it is cut off too.
     """
     text = ""
     spans: list[Span] = []
@@ -203,9 +204,10 @@ def spell_decoded(decode: Callable[[list[int]], str], ids: Sequence[int]) -> Spe
         new, start = beginnings[-1], 0
         for beginning in beginnings:
             same = _common(beginning, new)
-            if same == len(new):  # the last, or one of a character that is cut off
-                same = len(new.rstrip(_BROKEN))
-            spans.append((len(text) + start, len(text) + min(len(new), same + (len(beginning) > same))))
+            end = min(len(new), same + (len(beginning) > same))
+            # A further byte of a character that is cut off changes nothing: it shares what stands for the character.
+            shares = start == end > 0 and beginning.endswith(_BROKEN) and new[end - 1] == _BROKEN
+            spans.append((len(text) + start - shares, len(text) + end))
             start = same
         spans[-1] = (spans[-1][0], len(text) + len(new))
         text += new

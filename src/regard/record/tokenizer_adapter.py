@@ -4,6 +4,7 @@ Tokenizers of transformers (fast ones, and those in Python, which have no offset
 `tokenizers.Tokenizer`, an `Encoding` of tiktoken, a `SentencePieceProcessor`, and any object with `decode(ids)`.
 """
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
@@ -11,7 +12,7 @@ from typing import Any, Literal, TypeVar
 from regard.errors import InputError
 from regard.record.subwords import Span, Spelling, spell_bytes, spell_decoded, spell_words
 
-__all__ = ["TokenizedText", "TokenizerAdapter", "adapt"]
+__all__ = ["TokenizedText", "TokenizerAdapter", "adapt", "adapt_names"]
 
 _MARK = "▁"  # a space in SentencePiece
 _BYTES = {f"<0x{byte:02X}>": byte for byte in range(256)}
@@ -317,6 +318,74 @@ def _of_alphabet(name: str) -> bytes:
     if all(mark in _ALPHABET for mark in name):
         return bytes(_ALPHABET[mark] for mark in name)
     return name.encode("utf-8", "replace")
+
+
+# Names that were copied from a vocabulary, without its tokenizer
+
+_SPACE = "Ġ"  # a space in GPT-2's alphabet
+_CONTINUES = "##"
+_UNKNOWN = ("[UNK]", "<unk>")
+_SPECIAL = re.compile(r"\[(CLS|SEP|PAD|MASK|BOS|EOS)\]|</?s>|<(pad|mask|bos|eos|cls|sep)>|<\|[^|\s]+\|>")
+
+
+def adapt_names(names: Sequence[Sequence[str | None]]) -> TokenizerAdapter | None:
+    """Return the interface to the vocabulary from which the names of these sequences (None for padding) were copied, as
+    by `convert_ids_to_tokens`; the id of a name is its rank among the distinct ones. None if they are text.
+
+    A name alone does not tell: ["the", "##ing", "form"] may be a text about marks. No name of a vocabulary has white
+    space in it, and the names of one text show its spelling more than once: two of them or all but the first have the
+    mark (Ġcat, ▁cat, ##s), or one has it and a special token is at an end; in GPT-2's alphabet also two characters
+    beyond Latin-1, whose bytes no other text spells by chance. Special tokens at both ends need no mark.
+
+    >>> adapt_names([["the", "##ing", "form"]]) is None, adapt_names([["[CLS]", "a", "##b", "[SEP]"]]) is None
+    (True, False)
+    """
+    listed = [[name for name in sequence if name] for sequence in names]
+    found = {scheme.kind: scheme for scheme in map(_spelling_of, listed) if scheme is not None}
+    if len(found) > 1:
+        found.pop("words")  # of a sequence of which nothing but its ends is known
+    if len(found) != 1 or any(_has_spaces(sequence) for sequence in listed):
+        return None
+    (scheme,) = found.values()
+    known = list(dict.fromkeys(name or "[PAD]" for sequence in names for name in sequence))
+    unknown = next((number for number, name in enumerate(known) if name in _UNKNOWN), None)
+    return TokenizerAdapter(
+        kind="the given tokens",
+        names=lambda ids: [known[index] for index in ids],
+        spell=lambda ids: scheme.spell(ids, [known[index] for index in ids], {}, unknown),
+        encode=None,
+        special=frozenset(number for number, name in enumerate(known) if _SPECIAL.fullmatch(name)),
+        unknown=unknown,
+        size=len(known),
+        adds_space=scheme.kind == "sentencepiece",
+    )
+
+
+def _has_spaces(names: Sequence[str]) -> bool:
+    return any(mark.isspace() for name in names for mark in name)
+
+
+def _spelling_of(names: Sequence[str]) -> _Scheme | None:
+    """Return how the names of one sequence show that they spell its text, None if they do not."""
+    own = [name for name in names if not _SPECIAL.fullmatch(name)]
+    if not own or _has_spaces(names):
+        return None
+    texts = [name for name in names if name not in ("[PAD]", "<pad>")]
+    ends = [_SPECIAL.fullmatch(texts[end]) is not None for end in (0, -1)]
+
+    def is_marked(mark: str) -> bool:
+        marked = [name for name in own if name.startswith(mark) and name.lstrip(mark)]
+        if any(ends):
+            return bool(marked) or (mark != _CONTINUES and own[0] == mark)
+        return len(marked) > 1 or (len(own) == 2 and marked == own[1:])
+
+    if all(mark in _ALPHABET for name in own if name not in _UNKNOWN for mark in name):
+        text = b"".join(map(_of_alphabet, own)).decode(errors="replace").rstrip("\ufffd")  # its end may be cut off
+        if "\ufffd" not in text and (is_marked(_SPACE) or sum(ord(mark) > 0xFF for mark in text) > 1):
+            return _Scheme("bytes")
+    if is_marked(_MARK) and not any(_MARK in name.lstrip(_MARK) for name in own):
+        return _Scheme("sentencepiece")
+    return _Scheme("words", prefix=_CONTINUES) if is_marked(_CONTINUES) or all(ends) else None
 
 
 # Other libraries

@@ -13,11 +13,12 @@ from typing import Any
 from regard.errors import InputError
 from regard.record.subwords import Piece, Span, Spelling, is_unspaced, pieces_of
 from regard.record.text_alignment import align, spelled_exactly, with_marks
-from regard.record.tokenizer_adapter import TokenizedText, TokenizerAdapter, adapt
+from regard.record.tokenizer_adapter import TokenizedText, TokenizerAdapter, adapt, adapt_names
 from regard.record.tokens import Token
 
-__all__ = ["characters_of", "text_between", "tokens_of", "unknown_share"]
+__all__ = ["characters_of", "text_between", "tokens_of", "tokens_of_names", "unknown_share"]
 
+_PADDING = "[PAD]"  # what positions without a name are called
 _APOSTROPHES = "'’ʼ＇"
 _JOINER = "\u200d"
 _SKIN_TONES = range(0x1F3FB, 0x1F400)
@@ -66,25 +67,43 @@ def tokens_of(tokenizer: Any, ids: Sequence[int], text: str | None = None) -> tu
             after = after if own is None else max(after, own[0][1])
             continue
         spelling = adapter.text_of(numbers[start:end])
+        plain = spelling.without_space() if adapter.adds_space else spelling
         parts = spelling.parts
         if own is not None and text is not None:
             pieces = pieces_of(text, own, parts, after=after)
             after = max(after, *(last for _, last in own))
         else:
-            spelling = spelling.without_space() if adapter.adds_space else spelling
-            parts = spelling.parts
-            pieces = pieces_of(spelling.text, spelling.spans, parts)
+            pieces = pieces_of(plain.text, plain.spans, plain.parts)
         joined = _joined(pieces)
         for index, (piece, joins) in enumerate(zip(pieces, joined, strict=True)):
             covered = None if own is None or text is None else _visible(text, own[index])
-            if covered is None and not (parts[index] if own is None else parts[index].strip()):
-                # As the space that a tokenizer adds before the first word, where it is a token of its own.
-                name = "" if parts[index] else names[start + index].strip("▁ ")
+            # The space that a tokenizer adds before the first word is no text where it is a token of its own. One
+            # within the text is, with the text as without it: as that which stands for the joiner of an emoji.
+            added = not plain.parts[index] or (own is not None and index == 0 and not parts[0].strip())
+            if covered is None and added:
+                name = "" if plain.parts[index] else names[start + index].strip("▁ ")
                 tokens.append(Token(name or piece.shown, special=True))
                 continue
             word += not joins
             tokens.append(Token(piece.shown, word=word - 1, space=piece.space, span=covered))
     return tuple(tokens)
+
+
+def tokens_of_names(names: Sequence[Sequence[str | None]]) -> tuple[tuple[Token, ...], ...]:
+    """Return the tokens that a caller named, for each sequence of a batch; None or "" is padding.
+
+    Names that were copied from a vocabulary (`adapt_names`) are read as what they spell, others are text as they are.
+
+    >>> [token.text for token in tokens_of_names([["The", "Ġcat", "Ġsat"]])[0]]
+    ['The', 'cat', 'sat']
+    """
+    adapter = adapt_names(names)
+    if adapter is None:
+        return tuple(
+            tuple(Token(name) if name else Token(_PADDING, special=True) for name in sequence) for sequence in names
+        )
+    ids = {name: index for index, name in enumerate(adapter.name([*range(adapter.size or 0)]))}
+    return tuple(tokens_of(adapter, [ids[name or _PADDING] for name in sequence]) for sequence in names)
 
 
 def text_between(tokenizer: Any, text: str, first: int, last: int) -> str:
@@ -270,7 +289,7 @@ def _joined(pieces: Sequence[Piece]) -> list[bool]:
         left = pieces[index - 1].bare
         if piece.glued:
             joined[index] = True
-        elif not piece.space and left and piece.bare:
+        elif not piece.space and left and piece.bare.strip():
             joined[index] = _meets(_before(pieces, index), _after(pieces, index)) or _is_flag(pieces, index)
     return _without_sequences(pieces, joined)
 
