@@ -48,12 +48,13 @@ def head_patterns(record: Record, layer: int | str | Layer, *, batch_index: int 
 def _masses(
     seen: Layer, rows: npt.NDArray[np.int_], visible: Visible, batch_index: int
 ) -> dict[str, npt.NDArray[np.float64]]:
+    causal = is_causal(seen, batch_index)
     first = np.array([] if visible.first is None else [visible.first], np.intp)
     sets = {"special_tokens": np.flatnonzero(visible.special), "first": first}
     masses = {name: _column_mass(seen, rows, keys, batch_index) for name, keys in sets.items()}
     for name, step in _STEPS.items():
-        keys = visible.beside(step)
-        inside = rows[keys[rows] >= 0]
+        keys, counted = visible.beside(step), visible.rows(name, causal=causal) & (visible.beside(step) >= 0)
+        inside = rows[counted[rows]]
         masses[name] = _mass(seen, inside, keys[inside], batch_index)
     return masses
 

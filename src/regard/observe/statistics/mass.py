@@ -191,7 +191,9 @@ def _first(extent: Extent, name: str, special: Tensor | None, *, begins: bool) -
         shown = (torch.arange(extent.keys, device=extent.device) >= first[:, None]) & (first >= 0)[:, None]
     if special is not None:
         known = special[:, : extent.keys]
-        shown = functional.pad(shown[:, : known.shape[1]] & ~known, (0, extent.keys - known.shape[1]))
+        shown = shown[:, : known.shape[1]] & ~known
+        if (unknown := extent.keys - known.shape[1]) > 0:
+            shown = functional.pad(shown, (0, unknown))
     return torch.where(shown.any(1), shown.int().argmax(1), -1)
 
 
