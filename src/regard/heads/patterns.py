@@ -10,13 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from regard.record.records import Layer, Record
-from regard.record.visible import SinkKey, Visible, even_counts, find_sinks, is_causal
+from regard.record.visible import MOST, SinkKey, Visible, even_counts, find_sinks, is_causal
 from regard.record.weights_on import rows_with_weight, weights_of_pairs, weights_on
 
-__all__ = ["HEAD_SINK", "MOST", "PATTERNS", "SinkKey", "find_sinks", "head_patterns", "is_causal"]
+__all__ = ["HEAD_SINK", "PATTERNS", "SinkKey", "find_sinks", "head_patterns", "is_causal"]
 
 PATTERNS = ("special_tokens", "first", "previous", "next", "self", "spread", "other")
-MOST = 0.5  # share of a head's weight from which a rule or pattern describes it
 _EVEN = 0.9
 HEAD_SINK = 0.3  # ε of Gu 2024: a head whose mean weight on the first token is above it rests there
 _TOGETHER = 64  # keys

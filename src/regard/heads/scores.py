@@ -7,7 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 from regard.errors import InputError
-from regard.heads.patterns import HEAD_SINK, MOST
+from regard.heads.patterns import HEAD_SINK
+from regard.record.visible import MOST
 
 __all__ = ["MEASURES", "RESTS", "RULES", "HeadScores", "HeadTest", "PerHead", "head_number", "ranked"]
 

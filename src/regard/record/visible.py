@@ -25,10 +25,21 @@ from regard.record.layers import Layer
 from regard.record.tokens import Token
 from regard.record.weights_on import rows_with_weight, weights_on
 
-__all__ = ["SinkKey", "Visible", "even_counts", "find_sinks", "has_common_positions", "is_causal", "padding_of"]
+__all__ = [
+    "ABOVE_EVEN",
+    "MOST",
+    "SinkKey",
+    "Visible",
+    "even_counts",
+    "find_sinks",
+    "has_common_positions",
+    "is_causal",
+    "padding_of",
+]
 
 _LEAST = 0.05  # share of the weight of the queries that can see it, as the mean over the layer's heads
-_ABOVE_EVEN = 4  # multiple of an even share of all weight
+ABOVE_EVEN = 4  # multiple of an even share of all weight
+MOST = 0.5  # share of a head's weight from which a rule or a place describes it
 _ABOVE_BLIND = 2  # multiple of its weight under uniform attention
 _SEEN_BY = 0.25  # share of the queries that must see it, which excludes keys that only the last few queries see
 _STEPS = {"previous": -1, "next": 1}
@@ -143,7 +154,7 @@ def find_sinks(layer: Layer, batch_index: int = 0) -> tuple[SinkKey, ...]:
     heads = list(layer.recorded_heads)
     received = np.asarray(layer.received[batch_index, heads], dtype=np.float64).mean(0)
     share = np.where(padding, 0, received / seen_by)
-    found = (share > _LEAST) & (share > _ABOVE_EVEN / count) & (seen_by >= _SEEN_BY * queries)
+    found = (share > _LEAST) & (share > ABOVE_EVEN / count) & (seen_by >= _SEEN_BY * queries)
     found &= share > _ABOVE_BLIND * blind
     return tuple(SinkKey(int(key), float(share[key])) for key in np.flatnonzero(found))
 
