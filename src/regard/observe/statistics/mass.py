@@ -37,8 +37,8 @@ class Mass(PerQuery):
     The last four need the token ids: those that the model was called with under regard.watch, or `input_ids`
     (positions,) or (batch, positions). In cross-attention "duplicate_token" is any key with the query's token,
     "induction" any key after one, and positions count from the first token of each text. Several of one kind need a
-    `name` each. Which rows the mean that pages and the terminal show is over goes by the name: under "previous" and "next"
-    those with such a key, under any other all rows of the text.
+    `name` each. It decides over which rows pages and the terminal take the mean: under "previous" and "next" those with
+    such a key, under any other all rows of the text.
 
     Raises:
         InputError: Not exactly one set is given, or its name is unknown.
