@@ -1,9 +1,9 @@
 """What each head of a record does, in one word.
 
 The mass on a set S of keys is the mean over rows i of Σ_{j∈S} p_ij (Clark 2019, Voita 2019). The rows and
-the sets are those of `regard.record.visible`. A head follows the rule with the largest mass, if
-that is more than half. Otherwise it is `spread` if its rows are nearly uniform (entropy above 0.9 of ln of the keys
-that a row may see), and else `other`.
+the sets are those of `regard.record.visible`. A head follows the rule with the largest mass, if that is more than half.
+Otherwise it is `spread` if its rows are nearly uniform (entropy above 0.9 of ln of the keys that a row may see), and
+else `other`.
 """
 
 import numpy as np
