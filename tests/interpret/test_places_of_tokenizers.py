@@ -147,5 +147,5 @@ def test_a_place_has_the_tokens_of_its_characters(tokenizer: str) -> None:
             if made.pad is not None:
                 for side in ("left", "right"):
                     check_text(Cut(made, TEXTS[key], is_padded=side), NAMES[key])
-            check_text(Cut(made, TEXTS[key], keeps=6), [])
+            check_text(Cut(made, TEXTS[key], keeps=6), NAMES[key][:3])
     assert checked > 20

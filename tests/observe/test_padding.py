@@ -461,3 +461,51 @@ def test_long_texts_kept_as_maps_or_as_queries_and_keys() -> None:
                     np.testing.assert_allclose(layer.statistics[name][0][:, room:], numbers[0], rtol=1e-3, atol=1e-4)
                 assert head_patterns(seen.record, layer) == head_patterns(alone.record, one)
                 assert [at.key - room for at in find_sinks(layer)] == [at.key for at in find_sinks(one)]
+
+
+def test_a_word_that_is_hidden_between_others_is_no_padding() -> None:
+    """A zero between ones hides a word of the text; zeros that were at an end stay padding when tokens follow them."""
+    model = made("llama", torch.float32)
+    masks = [[1, 1, 0, 1, 1, 1], [0, 1, 0, 1, 1, 0]]
+    expected = [[False] * 6, [True, *[False] * 4, True]]
+    with torch.no_grad(), regard.watch(model) as seen:
+        model(torch.arange(5, 17).reshape(2, 6), attention_mask=torch.tensor(masks))
+    for layer in seen.record:
+        np.testing.assert_array_equal(layer.query_padding, expected)
+        np.testing.assert_array_equal(layer.key_padding, expected)
+    with torch.no_grad(), regard.watch(model) as seen:
+        cache = model(torch.arange(5, 17).reshape(2, 6), attention_mask=torch.tensor(masks)).past_key_values
+        more = torch.cat([torch.tensor(masks), torch.ones(2, 1, dtype=torch.long)], 1)
+        model(torch.tensor([[7], [8]]), attention_mask=more, past_key_values=cache)
+    for layer in seen.record:
+        np.testing.assert_array_equal(layer.key_padding, [[*one, False] for one in expected])
+
+
+def test_special_tokens_of_a_sentencepiece_text_are_those_of_its_record() -> None:
+    """A token of a space alone is text between words, and none where the tokenizer itself adds the first space."""
+    loaded = regard.load_model("me5")
+    words = loaded.tokenizer
+    text = words(["猫 追 老鼠", "The cat slept"], padding=True, return_tensors="pt")
+    names = [words.convert_ids_to_tokens(one) for one in text["input_ids"]]
+    assert names[0].count("▁") > 1
+    special = [[name in ("<s>", "</s>", "<pad>") for name in one] for one in names]
+    special[0][1] = names[0][1] == "▁"
+    set_attention(loaded.model, "eager")
+    with torch.no_grad():
+        weights = loaded.model(**text, output_attentions=True).attentions
+        with regard.watch(loaded.model, tokenizer=words, statistics=["special_tokens", "first", "previous"]) as seen:
+            loaded.model(**text)
+    mask = text["attention_mask"].bool()
+    for layer, w in zip(seen.record, weights, strict=True):
+        for at in range(2):
+            count = int(mask[at].sum())
+            resting = np.array(special[at][:count])
+            own = w[at, :, :count, :count].numpy()
+            found = {name: array[at, :, :count] for name, array in layer.statistics.items()}
+            assert [token.special for token in seen.record.tokens["text"][at]] == special[at]
+            np.testing.assert_allclose(found["special_tokens"], own[..., resting].sum(-1), atol=1e-5)
+            np.testing.assert_allclose(found["first"], own[..., np.flatnonzero(~resting)[0]], atol=1e-5)
+            before = np.zeros(own.shape[:2])
+            for i in range(1, count):
+                before[:, i] = 0 if resting[i - 1] else own[:, i, i - 1]
+            np.testing.assert_allclose(found["previous"], before, atol=1e-5)

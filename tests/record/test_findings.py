@@ -70,7 +70,7 @@ def test_a_word_needs_half_as_much_again_as_the_mean_and_a_place_to_rest_four_ti
 
 
 def test_where_every_head_rests_this_is_said():
-    for token, first in [("they", "There is no finding; l"), (None, "There is no finding; l")]:
+    for token, first in [("they", "“they” has no finding; l"), (None, "There is no finding; l")]:
         focus = choose_focus(resting(), token=token)
         assert seen(focus)[1] == [(0, 0, "Dogs")]
         assert focus.note == f"{first}ayer 0 head 0 {RESTS}."
@@ -103,7 +103,8 @@ def test_a_requested_head_with_a_finding_says_where_more_of_its_weight_is():
     focus = choose_focus(record(layer(weights)), token="it", layer=0, head=0)
     assert seen(focus) == ("it", [(0, 0, "animal")])
     assert focus.note == (
-        "The largest weight is 0.60; layer 0 head 0 gives it to [CLS], a special token: a resting place."
+        "The largest weight from “it” in this head is 0.60; layer 0 head 0 gives it to [CLS], a special token: a "
+        "resting place."
     )
 
 
@@ -119,8 +120,8 @@ def test_a_feeble_look_names_the_large_weight_that_is_none():
     focus = choose_focus(weights, token="they")
     assert seen(focus)[1] == [(0, 1, "strangers")]
     assert focus.note == (
-        "they does not look sharply at a content word that is not beside it: this is its sharpest such look. The "
-        f"largest weight is 0.90; layer 0 head 0 {RESTS}."
+        "No finding of “they” on another content word, not beside it, is sharp: this is the clearest. The largest "
+        f"weight from “they” on such a word is 0.90; layer 0 head 0 {RESTS}."
     )
 
 

@@ -193,10 +193,10 @@ def test_short_texts_are_looked_at_from_their_last_word():
 @pytest.mark.parametrize(
     ("words", "others"),
     [
-        (["[CLS]", "cat", "saw", "dog", "[SEP]"], "a content word that is not beside it"),
+        (["[CLS]", "cat", "saw", "dog", "[SEP]"], "another content word, not beside it,"),
         (["cat", "dog"], "another content word"),
         (["it", "is"], "another word"),
-        (["🐱", "🐭"], "another"),
+        (["🐱", "🐭"], "another sign"),
     ],
 )
 def test_where_no_look_is_sharp_the_sharpest_is_shown_and_says_so(words, others):
@@ -208,17 +208,20 @@ def test_where_no_look_is_sharp_the_sharpest_is_shown_and_says_so(words, others)
     weights[1, first, last] = 1.9 / n  # less than twice what even attention would give
     focus = choose_focus(record(layer(weights), words=words))
     assert (focus.word, focus.looks[0].head, focus.looks[0].target) == (first, 1, last)
-    habit = f" L{neighbour}, not a finding." * is_neighbour
-    assert focus.note == f"No word looks sharply at {others}: this is the sharpest such look there is.{habit}"
+    none = f"; l{neighbour}."
+    said = f"No finding on {others} is sharp: this is the clearest."
+    assert focus.note == (f"There is no finding{none}" if is_neighbour else said)
     named = choose_focus(record(layer(weights), words=words), token=words[first], layer=0)
     assert named.note == (
-        f"{words[first]} does not look sharply at {others} in this layer: this is its sharpest such look.{habit}"
+        f"“{words[first]}” has no finding in this layer{none}"
+        if is_neighbour
+        else f"No finding of “{words[first]}” on {others} is sharp in this layer: this is the clearest."
     )
     weights[1, first, last] = 2.1 / n
     sharp = choose_focus(record(layer(weights), words=words))
     assert sharp.note == f"There is no finding; l{neighbour}." * is_neighbour
     named = choose_focus(record(layer(weights / 3), words=words), layer=0, head=1)  # it was asked for
-    assert named.note == habit[1:]
+    assert named.note == f"L{neighbour}, not a finding." * is_neighbour
 
 
 def test_of_many_words_a_tenth_is_sharp_and_less_is_not():
@@ -226,7 +229,7 @@ def test_of_many_words_a_tenth_is_sharp_and_less_is_not():
     weights = heads(1, n)
     weights[0, 30, 3] = 0.0999
     words = [f"word{i}" for i in range(n)]
-    assert choose_focus(record(layer(weights), words=words)).note.startswith("No word looks sharply")
+    assert choose_focus(record(layer(weights), words=words)).note.startswith("No finding on another content word")
     weights[0, 30, 3] = 0.1001
     assert choose_focus(record(layer(weights), words=words)).note == ""
 

@@ -47,7 +47,7 @@ def test_what_nothing_is_named_by_is_refused_with_the_names_that_there_are() -> 
 
 def test_a_place_says_what_else_was_named_so() -> None:
     assert find_place(spaced(CAT), "mat").note == ""
-    assert find_place(spaced(CAT), "it").note == ("“it” occurs 2 times, and this is the first: “it#2” names another.")
+    assert find_place(spaced(CAT), "it").note == ("“it” occurs 2 times, and this is number 1: “it#2” names another.")
     assert find_place(spaced(CAT), ("it", 1)).note == ""
     assert find_place(spaced(CAT), "it#2").others == (12,)
     said = find_place(given("因為它", "餓"), "它").note

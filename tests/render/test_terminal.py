@@ -211,7 +211,7 @@ def test_arcs_to_one_side_lie_inside_one_another(english) -> None:
             assert "┼" not in printed(english._replace(focus=focus)).split("\n\n")[0]
 
 
-NOTE = "No word looks sharply at another word: this is the sharpest such look there is."
+NOTE = "No finding on another word is sharp: this is the clearest."
 
 
 def test_where_no_look_is_sharp_all_pictures_say_so(english) -> None:

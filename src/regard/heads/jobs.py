@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from regard.errors import InputError
-from regard.heads.patterns import HEAD_SINK, MOST
 from regard.heads.scores import MEASURES, RULES, HeadTest
+from regard.record.visible import HEAD_SINK, MOST
 
 __all__ = ["JOBS", "LOCAL_WINDOW", "HeadJob", "check_job"]
 

@@ -1,7 +1,7 @@
 """What each head of a record does, in one word.
 
-The mass on a set S of keys is the mean over rows i of Σ_{j∈S} p_ij (Clark 2019, Voita 2019). The rows are those of
-visible tokens, and the sets are the ones of `regard.record.visible`. A head follows the rule with the largest mass, if
+The mass on a set S of keys is the mean over rows i of Σ_{j∈S} p_ij (Clark 2019, Voita 2019). The rows and
+the sets are those of `regard.record.visible`. A head follows the rule with the largest mass, if
 that is more than half. Otherwise it is `spread` if its rows are nearly uniform (entropy above 0.9 of ln of the keys
 that a row may see), and else `other`.
 """
@@ -10,15 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from regard.record.records import Layer, Record
-from regard.record.visible import SinkKey, Visible, even_counts, find_sinks, is_causal
+from regard.record.visible import MOST, SinkKey, Visible, even_counts, find_sinks, is_causal
 from regard.record.weights_on import rows_with_weight, weights_of_pairs, weights_on
 
-__all__ = ["HEAD_SINK", "MOST", "PATTERNS", "SinkKey", "find_sinks", "head_patterns", "is_causal"]
+__all__ = ["PATTERNS", "SinkKey", "find_sinks", "head_patterns", "is_causal"]
 
 PATTERNS = ("special_tokens", "first", "previous", "next", "self", "spread", "other")
-MOST = 0.5  # share of a head's weight from which a rule or pattern describes it
 _EVEN = 0.9
-HEAD_SINK = 0.3  # ε of Gu 2024: a head whose mean weight on the first token is above it rests there
 _TOGETHER = 64  # keys
 _STEPS = {"previous": -1, "next": 1, "self": 0}
 
@@ -50,12 +48,13 @@ def head_patterns(record: Record, layer: int | str | Layer, *, batch_index: int 
 def _masses(
     seen: Layer, rows: npt.NDArray[np.int_], visible: Visible, batch_index: int
 ) -> dict[str, npt.NDArray[np.float64]]:
+    causal = is_causal(seen, batch_index)
     first = np.array([] if visible.first is None else [visible.first], np.intp)
     sets = {"special_tokens": np.flatnonzero(visible.special), "first": first}
     masses = {name: _column_mass(seen, rows, keys, batch_index) for name, keys in sets.items()}
     for name, step in _STEPS.items():
-        keys = visible.beside(step)
-        inside = rows[keys[rows] >= 0]
+        keys, counted = visible.beside(step), visible.rows(name, causal=causal) & (visible.beside(step) >= 0)
+        inside = rows[counted[rows]]
         masses[name] = _mass(seen, inside, keys[inside], batch_index)
     return masses
 

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from regard.errors import InputError
-from regard.heads.patterns import HEAD_SINK, MOST
+from regard.record.visible import HEAD_SINK, MOST
 
 __all__ = ["MEASURES", "RESTS", "RULES", "HeadScores", "HeadTest", "PerHead", "head_number", "ranked"]
 

@@ -25,8 +25,8 @@ from regard.observe.statistics import Confidence, Distance, Mass, Sink, of_weigh
 from regard.observe.statistics.base import Statistic
 from regard.record.records import Layer, Record
 from regard.record.tokenizer_adapter import adapt
-from regard.record.visible import Visible, is_causal, padding_of
-from regard.record.weights_on import weights_on
+from regard.record.visible import Visible, first_share, is_causal, padding_of
+from regard.record.weights_on import rows_with_weight, weights_on
 
 __all__ = [
     "CHINESE",
@@ -228,20 +228,17 @@ def text_rows(record: Record) -> dict[str, PerHead]:
         raise InputError("heads are scored by their self-attention, and this record has cross-attention: leave it")
     layers = record.layers
     visible = Visible.of(record.tokens, layers[0])
-    hidden, padding = padding_of(layers[0], 0)
+    hidden, _ = padding_of(layers[0], 0)
     causal = all(map(is_causal, layers))
-    recorded = np.any([(layer.top_weights[0] > 0).any((0, 2)) for layer in layers], 0) & ~hidden
-    alone = np.arange(len(hidden)) == (int((~hidden).argmax()) if causal else -1)  # the row that sees only itself
-    if not (recorded & visible.queries & ~alone).any():
+    recorded = np.any([rows_with_weight(layer, 0) for layer in layers], 0) & ~hidden
+    if not (recorded & visible.rows("self", causal=causal)).any():
         raise InputError("the text has no row to score: write a sentence")
     found: dict[str, PerHead] = {}
     for name in _OF_ROWS:
-        rows = np.flatnonzero(recorded & visible.rows(name) & (~alone | (name == "first")))
+        rows = np.flatnonzero(recorded & visible.rows(name, causal=causal))
         found[name] = _stack([_of_rows(record, layer, name)[:, rows] for layer in layers])
-    count = int(recorded.sum())  # the mean is over all queries, and those that were not recorded have no weight
-    start = slice(int((~padding).argmax()), int((~padding).argmax()) + 1)
-    sink = _stack([_of_layer(layer, "sink")[0, :, start] for layer in layers]) * ((~hidden).sum() / count)
-    found["sink"] = np.repeat(sink, count, -1)
+    sink = _stack([first_share(layer, _of_layer(layer, "sink")[0], 0)[:, None] for layer in layers])
+    found["sink"] = np.repeat(sink, int(recorded.sum()), -1)
     if causal:  # a causal model cannot see the next token
         found["next"] = np.full_like(found["next"], np.nan)
     return {name: by_number(one, record) for name, one in found.items()}

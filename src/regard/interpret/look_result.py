@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from regard.record.headline import headline
+from regard.record.headline import head_lines, headline
 from regard.record.highlight import Focus
 from regard.record.records import Record
 from regard.render.notebook import record_html
@@ -10,7 +10,7 @@ from regard.render.notebook import record_html
 __all__ = ["LookResult"]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class LookResult:
     """The result of look(): the record of a text, the heads and the row that figures show, and notes.
 
@@ -22,6 +22,10 @@ class LookResult:
     highlight: Focus
     model: str
     warning: str | None = None
+
+    def __repr__(self) -> str:
+        """Return the model and the lines of the heads, in one line."""
+        return f"LookResult({self.model!r}: {'; '.join(map(str, head_lines(self.record, self.highlight)))})"
 
     def __str__(self) -> str:
         """Return the lines of the heads, and the remark on the choice."""

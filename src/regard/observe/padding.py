@@ -1,8 +1,10 @@
 """Padding: which rows and columns of a call site are no tokens of a text, on either side of it.
 
-The `attention_mask` of the model's call names it (1 for a token, 0 for padding, as in transformers). Where there is
-none of the site's length, or attention does not heed it, padding is the keys at an end of the sequence that no query
-sees, as with a `key_padding_mask`. Where neither shows it, nothing is taken for padding.
+The `attention_mask` of the model's call names it (1 for a token, 0 for padding, as in transformers): it is the zeros at
+both ends of the sequence, since a zero between tokens hides one of them, which remains text. Zeros that were at an end
+stay padding if tokens follow them in later calls, as in a generation from a text padded right. Where there is no mask
+of the site's length, or attention does not heed it, padding is the keys at an end of the sequence that no query sees,
+as with a `key_padding_mask`. Where neither shows it, nothing is taken for padding.
 """
 
 import inspect
@@ -59,7 +61,8 @@ class HeardMasks:
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
-        self.streams: dict[str, Flags] = {}
+        self.streams: dict[str, Flags] = {}  # True where a mask is 0
+        self.full: set[str] = set()  # streams whose mask is 0 nowhere
         # Padding of the positions of each stack of layers in this run, by batch and length; None if there is none.
         self.of_stack: dict[tuple[Any, ...], Flags | None] = {}
 
@@ -68,10 +71,11 @@ class HeardMasks:
         self.of_stack = {}
         found = next(filter(None, (self._masks_in(*call) for call in calls)), {})
         self.streams = {name: flags for name, one in found.items() if (flags := _flags(one)) is not None}
+        self.full = {name for name, flags in self.streams.items() if not flags.any()}
 
     def end(self) -> None:
         """Forget the masks, since calls outside of a run have other inputs."""
-        self.streams, self.of_stack = {}, {}
+        self.streams, self.full, self.of_stack = {}, set(), {}
 
     def _masks_in(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Tensor]:
         """Return the masks among the arguments of a call, by stream."""
@@ -138,6 +142,10 @@ class SitePadding:
             shift: The number of columns before the call's own.
             cross: Whether the keys are those of another text.
         """
+        if not cross and self._keys is None and self._is_full(call.batch, filled):  # as of most texts, once a layer
+            self._heeds = True if self._heeds is None else self._heeds
+            self._masks.of_stack[self._positions(call.batch, filled)] = None
+            return None
         found = self._of_cross(call) if cross else self._of_self(call, filled, shift)
         self._keys = found if found is not None and found.any() else None
         rows = self._rows_of_cross(call, queries) if cross else self._keys
@@ -163,6 +171,12 @@ class SitePadding:
         mask = next((streams[name] for name in names if name in streams), None)
         return None if mask is None or len(mask) not in (1, batch) else np.broadcast_to(mask, (batch, mask.shape[1]))
 
+    def _is_full(self, batch: int, count: int) -> bool:
+        """Return whether the mask of the model's call has these positions, and hides none."""
+        streams = self._masks.streams
+        name = next((name for name in self._place.own_streams if name in streams), None)
+        return name in self._masks.full and streams[name].shape in ((batch, count), (1, count))
+
     def _of_self(self, call: WatchedCall, filled: int, shift: int) -> Flags | None:
         """Return the padding of the positions up to the newest key."""
         before = filled - call.queries
@@ -179,9 +193,10 @@ class SitePadding:
         if is_first:
             self._heeds = mask is not None and not _contradicts(call, mask[:, before:], mask[:, shift:])
         if mask is not None and self._heeds:
-            return mask
+            known = self._up_to(filled, call.batch)
+            return _at_ends(mask) if known is None else _at_ends(mask) | (mask & known)
         if is_first and before == 0 and shift == 0:
-            known: Flags | None = self._masks.of_stack.get(self._positions(call.batch, filled), _UNKNOWN)
+            known = self._masks.of_stack.get(self._positions(call.batch, filled), _UNKNOWN)
             if known is None or (known is not _UNKNOWN and not _contradicts(call, known, known)):
                 return known  # of another layer of the same positions
             return _unseen(call, own=True)
@@ -194,13 +209,15 @@ class SitePadding:
         names = [name for name in ("source", *self._masks.streams) if name not in ("target", "text")]
         mask = self._mask(names, call.batch)
         self._heeds = mask is not None and mask.shape[1] == call.keys and not _contradicts(call, None, mask)
-        return mask if self._heeds else _unseen(call, own=False)
+        return _at_ends(mask) if mask is not None and self._heeds else _unseen(call, own=False)
 
     def _rows_of_cross(self, call: WatchedCall, queries: int) -> Flags | None:
         """Return the padding of the queries, which attend to each other in other layers of the stack."""
-        mask = self._masks.of_stack.get(self._positions(call.batch, queries), _UNKNOWN)
-        mask = self._mask(("target", "text"), call.batch) if mask is _UNKNOWN else mask
-        return mask if mask is not None and mask.shape == (call.batch, queries) else None
+        found = self._masks.of_stack.get(self._positions(call.batch, queries), _UNKNOWN)
+        if found is _UNKNOWN:
+            mask = self._mask(("target", "text"), call.batch)
+            found = None if mask is None else _at_ends(mask)
+        return found if found is not None and found.shape == (call.batch, queries) else None
 
     def _up_to(self, count: int, batch: int) -> Flags | None:
         """Return what is known of the first positions: later ones than those so far are none."""
@@ -209,6 +226,12 @@ class SitePadding:
         known = np.zeros((batch, count), np.bool_)
         known[:, : self._keys.shape[1]] = self._keys[:, :count]
         return known
+
+
+def _at_ends(flags: Flags) -> Flags:
+    """Return those flags of each sequence that all flags on one side of them share."""
+    found: Flags = np.logical_and.accumulate(flags, 1) | np.logical_and.accumulate(flags[:, ::-1], 1)[:, ::-1]
+    return found
 
 
 def _contradicts(call: WatchedCall, rows: Flags | None, keys: Flags) -> bool:
@@ -243,7 +266,7 @@ def _unseen(call: WatchedCall, *, own: bool) -> Flags | None:
             return None
         rows = slice(top, min(top + step, call.queries))
         unseen = unseen & ~call.visible(rows, slice(0, count)).any(1).any(1).cpu().numpy()
-    at_ends = np.logical_and.accumulate(unseen, 1) | np.logical_and.accumulate(unseen[:, ::-1], 1)[:, ::-1]
+    at_ends = _at_ends(unseen)
     for batch_index, flags in enumerate(at_ends if own and at_ends.any() else ()):
         last = np.flatnonzero(~flags)[-1:]
         if not len(last) or not _row(call, int(last[0]))[batch_index, last].all():

@@ -147,7 +147,10 @@ class Heard:
         self._own: set[int] = set()  # records whose model has embedded its own ids
         self._was_read = False  # whether statistics have used ids
         self._separates: dict[int, bool] = {}
-        self._rests: dict[int, bool] = {}
+        special = () if tokenizer is None else sorted(tokenizer.special)
+        self._special_ids = torch.tensor(special, dtype=torch.long, device="cpu")
+        self._last: tuple[Tensor | None, Tensor | None] = None, None  # ids, and which of them are special tokens
+        self._blank: dict[int, bool] = {}  # whether a token at the beginning of a text has no text of its own
 
     def begin(self, calls: Sequence[ModuleCall]) -> None:
         """Record the ids of a run, of which these calls are running, the outermost first.
@@ -206,12 +209,23 @@ class Heard:
         return self._streams
 
     def special(self, ids: Tensor) -> Tensor | None:
-        """Return the mask of tokens that are no text, as the record names them."""
+        """Return the mask of tokens that are no text, as the record names them: those that are special by their id, and
+        where a text begins a token that is only the space that the tokenizer adds.
+        """
         if self._tokenizer is None:
             return None
-        for one in set(ids.unique().tolist()) - self._rests.keys():
-            self._rests[one] = _is_special(self._tokenizer, one)
-        return torch.isin(ids, torch.tensor([one for one, rests in self._rests.items() if rests], dtype=torch.long))
+        known, found = self._last
+        if known is not None and torch.equal(known, ids):  # as in every layer of a run
+            return found
+        special = torch.isin(ids, self._special_ids)
+        begins = ~special
+        begins[:, 1:] &= special[:, :-1]
+        first = ids[begins].tolist()
+        for index in set(first) - self._blank.keys():
+            self._blank[index] = _is_blank(self._tokenizer, index)
+        special[begins] = torch.tensor([self._blank[index] for index in first], dtype=torch.bool, device=ids.device)
+        self._last = ids, special
+        return special
 
     def separators(self, ids: Tensor) -> Tensor | None:
         """Return the mask of end-of-sequence tokens and of tokens that consist only of a mark between sentences or
@@ -402,7 +416,8 @@ def _is_separator(tokenizer: TokenizerAdapter, index: int) -> bool:
         return False
 
 
-def _is_special(tokenizer: TokenizerAdapter, index: int) -> bool:
+def _is_blank(tokenizer: TokenizerAdapter, index: int) -> bool:
+    """Return whether a token without any before it is marked as special, though its id is none."""
     try:
         return tokens_of(tokenizer, [index])[0].special
     except InputError:

@@ -22,14 +22,12 @@ import numpy.typing as npt
 
 from regard.record.layers import Layer
 from regard.record.tokens import Word
-from regard.record.visible import Visible, find_sinks, is_causal, padding_of
+from regard.record.visible import ABOVE_EVEN, Visible, find_sinks, is_causal, padding_of
 from regard.record.weights_on import rows_with_weight, weights_of_pairs, weights_on
 
-__all__ = ["MOST", "Habits"]
+__all__ = ["Habits"]
 
-MOST = 0.5  # mean weight from the other words from which a head rests on a word, as in `regard.heads.patterns`
 CLEARLY = 1.5  # multiple of the mean weight from other words
-ABOVE_SINK = 4.0  # the same for a sink; `find_sinks` takes as many times an even share
 
 Array = npt.NDArray[np.float64]
 
@@ -99,7 +97,7 @@ class Habits:
 
     @cached_property
     def _times(self) -> Array:
-        return np.where(self.rests, ABOVE_SINK, CLEARLY)
+        return np.where(self.rests, ABOVE_EVEN, CLEARLY)
 
     @cached_property
     def least(self) -> Array:

@@ -77,24 +77,23 @@ def choose_focus(
     if token is not None:
         looks, named, place = looks.find(token)
     name = None if place is None else place.text
-    pairs, reach, are_findings = _pairs(looks, named, sources, pinned)
+    pairs, sharp, reach, are_findings = _pairs(looks, named, sources, pinned)
     if not pairs:
         raise InputError(_nothing(looks, name))
-    sharp = {row: pair for row, pair in pairs.items() if any(map(looks.is_sharp, pair))}
-    row = _chosen(looks, pairs, sharp)
+    row = _chosen(looks, pairs, sharp, layer is not None)
     part = (looks.pronoun(row) or "") if place is None else place.text if place.within else ""
     part = "" if part == looks.queries[row].text else part
-    where = " in this layer" if layer is not None else ""
     first = pairs[row][0]
     shown = pairs[row] if are_findings else looks.pair(row, first)
-    feeble = head is None and not (sharp if layer is None else looks.is_sharp(first))
-    notes = [_feeble(name, reach, where)] if feeble else []
-    if (habit := looks.habit(row, first)) is not None:
-        said = f"{habit[:1].upper()}{habit[1:]}, not a finding."
-        notes.append(said if feeble or head is not None else f"There is no finding{where}; {habit}.")
+    saying = _Saying(looks, row, first, pinned, name or part or looks.queries[row].text)
+    asked = saying.asked(name, len(pairs))
+    if head is not None:
+        notes = saying.requested()
+    elif not are_findings:
+        notes = saying.no_finding(asked)
     else:
-        notes += _stronger(looks, row, first, pinned) if feeble or head is not None else []
-        notes += [] if looks.is_compared(row, first) else [_not_compared(looks, first)]
+        notes = [] if sharp else saying.none_sharp(asked, reach)
+    notes += saying.not_compared()
     notes += [_within(part, looks.queries[row])] if part and place is None else []
     notes += [place.note] if place is not None and place.note else []
     notes += [] if all(looks.is_known(row, one) for one in shown) else [_AT_LEAST]
@@ -103,10 +102,10 @@ def choose_focus(
 
 def _pairs(
     looks: WordLooks, row: int | None, sources: frozenset[int] | None, pinned: tuple[int, int | None] | None
-) -> tuple[dict[int, tuple[Look, ...]], Reach, bool]:
-    """Return the looks of each word that may be shown, which pairs of words they are among, and whether they are
-    findings; if there are none, the largest weights. A requested head is shown with its sharp findings, or its largest
-    weight on any word.
+) -> tuple[dict[int, tuple[Look, ...]], set[int], Reach, bool]:
+    """Return the looks of each word that may be shown, the words with a sharp finding, which pairs of words they are
+    among, and whether they are findings; if there are none, the largest weights. A requested head is shown with its
+    sharp findings, or its largest weight on any word.
     """
     one_head = pinned is not None and pinned[1] is not None
     for findings in (True, False):
@@ -114,53 +113,103 @@ def _pairs(
             readable = looks.readable(reach) if row is None else [row]
             rows = [one for one in readable if row is not None or sources is None or one in sources]
             kept: dict[int, tuple[Look, ...]] = {}
+            sharp: set[int] = set()
             if one_head and not findings:
                 kept = {one: (looks.strongest(one, pinned),) for one in rows}
             elif rows:
                 pairs = zip(rows, looks.pairs(rows, pinned, reach, findings=findings), strict=True)
-                kept = {one: pair for one, pair in pairs if pair and (not one_head or looks.is_sharp(pair[0]))}
+                for one, (pair, is_sharp) in pairs:
+                    if pair and (not one_head or looks.is_sharp(pair[0])):
+                        kept[one] = pair
+                        sharp |= {one} if is_sharp else set()
             if kept:
-                return kept, reach, findings
-    return {}, REACHES[-1], False
+                return kept, sharp, reach, findings
+    return {}, set(), REACHES[-1], False
 
 
-def _stronger(looks: WordLooks, row: int, first: Look, pinned: tuple[int, int | None] | None) -> list[str]:
-    """Return what the largest weight of all is, if another is shown because that one is no finding."""
-    strongest = looks.strongest(row, pinned)
-    if strongest.weight <= first.weight or (habit := looks.habit(row, strongest)) is None:
-        return []
-    return [f"The largest weight is {strongest.weight:.2f}; {habit}."]
-
-
-def _chosen(looks: WordLooks, pairs: dict[int, tuple[Look, ...]], sharp: dict[int, tuple[Look, ...]]) -> int:
-    """Return the index of a pronoun if one has a large weight, else of the word with the largest weights."""
+def _chosen(looks: WordLooks, pairs: dict[int, tuple[Look, ...]], sharp: set[int], in_layer: bool) -> int:
+    """Return the index of a pronoun if one has a large weight, else of the word with the largest weights; of a
+    requested layer, only the first of them counts, because the second may be of another.
+    """
     if not sharp:
-        return max(pairs, key=lambda row: max(look.weight for look in pairs[row]))
+        return max(pairs, key=lambda row: pairs[row][0].weight)
     pronouns = [row for row in sharp if looks.pronoun(row) is not None]
-    return max(pronouns or sharp, key=lambda row: sum(look.weight for look in sharp[row]))
+    count = 1 if in_layer else 2
+    return max(pronouns or sharp, key=lambda row: sum(look.weight for look in pairs[row][:count]))
 
 
 _AT_LEAST = 'The weights are at least these, from the strongest keys of each token: keep="qk" keeps all of them.'
 
 _OTHERS: dict[Reach, str] = {
-    "apart": "a content word that is not beside it",
+    "apart": "another content word, not beside it,",
     "beside": "another content word",
     "words": "another word",
-    "signs": "another",
+    "signs": "another sign",
 }
 
 
-def _not_compared(looks: WordLooks, look: Look) -> str:
-    """Return the note if it is not known whether a head gives a word its weight from every word."""
-    name = visible(looks.keys[look.target].text)
-    return f"No other word was recorded that can see {name}: its weight may be the same from every word."
+@dataclass(frozen=True)
+class _Saying:
+    """What is said of the weight that is shown; `name` is the word that looks."""
 
+    looks: WordLooks
+    row: int
+    first: Look
+    pinned: tuple[int, int | None] | None
+    name: str
 
-def _feeble(token: str | None, reach: Reach, where: str) -> str:
-    """Return the note if no weight is large."""
-    if token is None:
-        return f"No word looks sharply at {_OTHERS[reach]}{where}: this is the sharpest such look there is."
-    return f"{token} does not look sharply at {_OTHERS[reach]}{where}: this is its sharpest such look."
+    @property
+    def where(self) -> str:
+        """The layer or head that was requested."""
+        if self.pinned is None:
+            return ""
+        return " in this layer" if self.pinned[1] is None else " in this head"
+
+    def asked(self, name: str | None, count: int) -> str:
+        """Return which words were asked: one by name, all (empty), or those that were compared in a long text."""
+        if name is not None:
+            return f"“{name}”"
+        return f"the {count} words compared" if self.looks.is_long else ""
+
+    def requested(self) -> list[str]:
+        """Return what the weight of a requested head is, if it is no finding or not its largest."""
+        habit = self.looks.habit(self.row, self.first)
+        return self.larger() if habit is None else [f"{habit[:1].upper()}{habit[1:]}, not a finding."]
+
+    def no_finding(self, asked: str) -> list[str]:
+        """Return what the weight is if there is no finding."""
+        none = f"{asked} has no finding" if asked.startswith("“") else "There is no finding"
+        none += f" of {asked}" if asked and not asked.startswith("“") else ""
+        none += self.where
+        habit = self.looks.habit(self.row, self.first)
+        return [none + ("." if habit is None else f"; {habit}."), *self.larger()]
+
+    def none_sharp(self, asked: str, reach: Reach) -> list[str]:
+        """Return that no finding is sharp, and the largest weight that is none."""
+        of = f" of {asked}" if asked else ""
+        said = f"No finding{of} on {_OTHERS[reach]} is sharp{self.where}: this is the clearest."
+        such, _ = self.looks.pairs([self.row], self.pinned, reach)[0]
+        return [said, *(self.larger(such[0], " on such a word") if such and self.is_larger(such[0]) else self.larger())]
+
+    def not_compared(self) -> list[str]:
+        """Return that it is not known whether a head gives the word its weight from every word, if it is not."""
+        looks, first = self.looks, self.first
+        if looks.habit(self.row, first) is not None or looks.is_compared(self.row, first):
+            return []
+        seen = visible(looks.keys[first.target].text)
+        return [f"No other word was recorded that can see {seen}: its weight may be the same from every word."]
+
+    def is_larger(self, look: Look) -> bool:
+        """Return whether a weight is larger than the one that is shown, as both are written."""
+        return round(look.weight, 2) > round(self.first.weight, 2)
+
+    def larger(self, look: Look | None = None, on: str = "") -> list[str]:
+        """Return the largest weight, or this one, and what it is, if it is larger than the one that is shown."""
+        look = look or self.looks.strongest(self.row, self.pinned)
+        if not self.is_larger(look):
+            return []
+        what = self.looks.habit(self.row, look) or self.looks.unshown(self.row, look)
+        return [f"The largest weight from “{self.name}”{self.where}{on} is {look.weight:.2f}; {what}."]
 
 
 def _within(part: str, word: Word) -> str:

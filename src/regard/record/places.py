@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from regard.errors import InputError
 from regard.record.questions import asked_of
-from regard.record.subwords import is_cjk
+from regard.record.subwords import is_cjk, is_unspaced
 from regard.record.tokens import Token, Word, own_texts, spell_word, words_of
 
 __all__ = ["Characters", "Name", "Place", "are_apart", "find_place", "find_places", "spell", "words_with"]
@@ -70,7 +70,8 @@ class Place:
         notes = []
         if self.count > 1 and not self.is_numbered:
             notes.append(
-                f"“{self.text}” occurs {self.count} times, and this is the first: “{self.text}#2” names another."
+                f"“{self.text}” occurs {self.count} times, and this is number {self.number}: "
+                f"“{self.text}#{2 if self.number == 1 else 1}” names another."
             )
         if self.within:
             unit = "token" if len(self.positions) == 1 else "tokens"
@@ -251,6 +252,14 @@ class _Spelled:
             return _counted([self.place((at,), match="special") for at in same])
         return _counted(self._found(name, kind, accents=True) or self._found(name, kind, accents=False))
 
+    def named(self, name: str, kinds: Sequence[Match]) -> list[Place]:
+        """Return all occurrences of the first kind that there are; in scripts without spaces, where no one sees where
+        tokens end, those of any kind.
+        """
+        if any(map(is_unspaced, name)):
+            kinds = ("part", "special")
+        return next(filter(None, (self.matches(name, kind) for kind in kinds)), [])
+
     def _found(self, name: str, kind: Match, *, accents: bool) -> list[Place]:
         normal = self.folded if accents else self.unaccented
         wanted = _Normal.of(" ".join(name.split()), accents=accents).text
@@ -278,16 +287,26 @@ class _Spelled:
 
     def place(self, positions: tuple[int, ...], text: str = "", match: Match = "position") -> Place:
         """Return tokens as a place."""
+        if match == "position" and len(positions) == 1:
+            return Place(positions, self.tokens[positions[0]].text, match)
         whole = self._text_of(positions)
         text = text.strip() or whole
         return Place(positions, text, match, within="" if len(text) == len(whole) else whole)
 
+    @cached_property
+    def _bounds(self) -> dict[int, list[int]]:
+        """The first and the last character that each token has a part of, by its position."""
+        found: dict[int, list[int]] = {}
+        for at, owners in enumerate(self.owners):
+            for position in owners:
+                found.setdefault(position, [at, at])[1] = at
+        return found
+
     def _text_of(self, positions: tuple[int, ...]) -> str:
         if all(self.tokens[at].special for at in positions):
             return " ".join(self.tokens[at].text for at in positions)
-        some = set(positions)
-        at = [at for at, owners in enumerate(self.owners) if some & set(owners)]
-        shown = self.text[at[0] : at[-1] + 1].replace(_EDGE, "").strip() if at else ""
+        at = [bound for position in positions for bound in self._bounds.get(position, ())]
+        shown = self.text[min(at) : max(at) + 1].replace(_EDGE, "").strip() if at else ""
         return shown or "".join(self.tokens[one].text for one in positions)
 
 
@@ -393,16 +412,18 @@ def _is_index(value: Any) -> bool:
 
 def _called(text: _Spelled, name: str, what: str, first: int) -> Place:
     """Return what a text names: itself, an occurrence, a number or a span, a part of a token, or what it asks."""
-    for kind in (*_WHOLE, "special"):
-        if found := text.matches(name, kind):
-            return found[0]
-    if tagged := _TAG.fullmatch(name.strip()):
+    if found := text.named(name, (*_WHOLE, "special")):
+        # Of characters that are whole tokens here and parts of tokens there, the first whole one is meant.
+        whole = {place.positions for place in text.matches(name, "word")}
+        return next((place for place in found if place.positions in whole), found[0])
+    typed = unicodedata.normalize("NFKC", name).strip()
+    if tagged := _TAG.fullmatch(typed):
         return _numbered(text, tagged[1], int(tagged[2]), what)
-    if (place := _typed(text, name.strip(), first, what)) is not None:
+    if (place := _typed(text, typed, first, what)) is not None:
         return place
     if found := text.matches(name, "part"):
         return found[0]
-    if (asked := asked_of(name)) is not None:
+    if (asked := asked_of(name, what)) is not None and asked[0] != name:
         word, number = asked
         return _called(text, word, what, first) if number is None else _numbered(text, word, number, what)
     raise InputError(_unknown(text, name, what, first))
@@ -426,7 +447,7 @@ def _typed(text: _Spelled, name: str, first: int, what: str) -> Place | None:
 
 def _numbered(text: _Spelled, name: str, number: int, what: str) -> Place:
     """Return one occurrence of what is named."""
-    found = next(filter(None, (text.matches(name, kind) for kind in (*_WHOLE, "special", "part"))), [])
+    found = text.named(name, (*_WHOLE, "special", "part"))
     if not found:
         raise InputError(_unknown(text, name, what, 0))
     if not number or not -len(found) <= number <= len(found):
@@ -467,8 +488,13 @@ def _of_characters(text: _Spelled, name: Characters, what: str, called: str = ""
 
 def _at(text: _Spelled, positions: tuple[int, ...], name: Place, what: str) -> Place:
     if all(0 <= at < len(text.tokens) for at in positions):
-        return name
-    raise InputError(f"`{what}` must be a place of this text of {len(text.tokens)} tokens, got {name}")
+        here = text.place(positions, match="position")
+        if {here.text, here.within} & {name.text, name.within} - {""}:
+            return name
+    raise InputError(
+        f"`{what}` is a place of another text, as {name.text!r} is not at the positions {list(positions)} of this one: "
+        "name it again"
+    )
 
 
 def _unknown(text: _Spelled, name: str, what: str, first: int) -> str:

@@ -41,7 +41,10 @@ _CHINESE = tuple(
         rf"{_WHAT}是(?P<name>.+?)(?:所)?{_VERB}的",
     )
 )
-_NTH = re.compile(r"(?:第([一二三四五六七八九十]|\d{1,3})[个個]|(最后|最後)(?:一|的)?[个個]?|(首)[个個])(.+)")
+_POLITE = re.compile("^(?:请问|請問|那么|那麼)[，, ]*|到底|究竟")
+_NTH = re.compile(
+    r"(?:第([一二三四五六七八九十]|\d{1,3})[个個只隻位名条條头頭匹]|(最后|最後)(?:一|的)?[个個]?|(首)[个個])(.+)"
+)
 _IS_ENGLISH = re.compile(r"(?:what|who|whom|whose|which|where|why|when|how) .+", re.IGNORECASE)
 _IS_CHINESE = re.compile(f".+(?:{_WHAT}|怎么|怎麼|多少|吗$|嗎$).*|(?:{_WHAT}|怎么|怎麼|多少).+")
 _REVERSED = re.compile(
@@ -51,7 +54,7 @@ _REVERSED = re.compile(
 )
 
 
-def asked_of(text: str) -> tuple[str, int | None] | None:
+def asked_of(text: str, what: str = "token") -> tuple[str, int | None] | None:
     """Return the word that a question asks about and its occurrence, counted from 1 (−1 is the last), or None for a
     text that is no question.
 
@@ -63,7 +66,7 @@ def asked_of(text: str) -> tuple[str, int | None] | None:
     Raises:
         InputError: It asks who looks at a word, or something else.
     """
-    question = " ".join(text.split()).rstrip("?？.。!！呢 ")
+    question = _POLITE.sub("", " ".join(text.split())).rstrip("?？.。!！呢 ")
     if not question:
         return None
     if not _REVERSED.fullmatch(question):
@@ -74,15 +77,18 @@ def asked_of(text: str) -> tuple[str, int | None] | None:
     named = _named(question)
     if named is not None and named[1] is not None:  # "the second cat"
         return named
-    if not (_IS_ENGLISH.fullmatch(question) or _IS_CHINESE.fullmatch(question) or text.rstrip().endswith(("?", "？"))):
-        return None
+    if not (_IS_ENGLISH.fullmatch(question) or _IS_CHINESE.fullmatch(question)):
+        bare = question.strip(_QUOTES + " ")  # “cat”, cat?
+        return (bare, None) if bare and bare != text else None
     way = "ask what one word attends to, as in “what does it look at” or “第二个它看什么”, or give the word itself"
     if _REVERSED.fullmatch(question):
         raise InputError(
-            f"`token` is the word that looks, and {text!r} asks which words look at one: {way}; "
+            f"`{what}` is the word that looks, and {text!r} asks which words look at one: {way}; "
             "seen.rank_heads(word, other) and a column of the page show who looks at a word"
         )
-    raise InputError(f"`token` cannot be {text!r}, which asks for something else than what attention shows: {way}")
+    raise InputError(
+        f"`{what}` cannot be {text!r}: {way}; seen.rank_heads(word, other) has the weights from one word to another"
+    )
 
 
 def _named(name: str) -> tuple[str, int | None] | None:

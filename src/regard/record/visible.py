@@ -8,8 +8,11 @@ of a visible token, where j are the keys:
   count these apart too.
 - previous, next, self: i − 1, i + 1 and i. Where i ± 1 is padding, a special token or outside, row i has none, and does
   not count for it.
+- The first row of a causal text sees only itself: it has its whole weight on it whatever the head does, and counts for
+  no mean over rows but that of first.
 - even: the weight 1 / n_i on each of the n_i keys that row i may see, special tokens among them, padding not.
-- sink: see `find_sinks`; Gu et al. 2024 (https://arxiv.org/abs/2410.10781).
+- sink: of a head, the mean weight on the first position, special or not, over all rows of the text and of special
+  tokens (`first_share`); of a layer, see `find_sinks`; Gu et al. 2024 (https://arxiv.org/abs/2410.10781).
 
 Padding is what the `attention_mask` of the model's call names, else the keys that no query sees
 (`regard.observe.padding`).
@@ -25,10 +28,24 @@ from regard.record.layers import Layer
 from regard.record.tokens import Token
 from regard.record.weights_on import rows_with_weight, weights_on
 
-__all__ = ["SinkKey", "Visible", "even_counts", "find_sinks", "has_common_positions", "is_causal", "padding_of"]
+__all__ = [
+    "ABOVE_EVEN",
+    "HEAD_SINK",
+    "MOST",
+    "SinkKey",
+    "Visible",
+    "even_counts",
+    "find_sinks",
+    "first_share",
+    "has_common_positions",
+    "is_causal",
+    "padding_of",
+]
 
+MOST = 0.5  # share of a head's weight from which a rule, a pattern or a place to rest describes it: more than all else
+HEAD_SINK = 0.3  # ε of Gu 2024: a head whose mean weight on the first token is above it rests there
+ABOVE_EVEN = 4  # multiple of an even share of all weight from which a key may be a sink, see `find_sinks`
 _LEAST = 0.05  # share of the weight of the queries that can see it, as the mean over the layer's heads
-_ABOVE_EVEN = 4  # multiple of an even share of all weight
 _ABOVE_BLIND = 2  # multiple of its weight under uniform attention
 _SEEN_BY = 0.25  # share of the queries that must see it, which excludes keys that only the last few queries see
 _STEPS = {"previous": -1, "next": 1}
@@ -76,12 +93,16 @@ class Visible:
         """The first visible key, or None if there is none."""
         return int(self.keys.argmax()) if self.keys.any() else None
 
-    def rows(self, statistic: str) -> Flags:
-        """Return which queries count for the mean of a statistic: those of the text; for "previous" and "next" those
-        with a visible key there.
+    def rows(self, statistic: str, *, causal: bool) -> Flags:
+        """Return which queries count for the mean of a statistic, by its name: those of the text; for "previous" and
+        "next" those with a visible key there; of a causal text not the one that sees only itself, but for "first".
+        A statistic under a name of its own has all rows of the text, whatever it measures.
         """
         step = _STEPS.get(statistic)
-        return self.queries if step is None or self.ahead is None else self.queries & (self.beside(step) >= 0)
+        found = self.queries if step is None or self.ahead is None else self.queries & (self.beside(step) >= 0)
+        if not causal or self.ahead is None or statistic == "first":
+            return found
+        return found & ((~self.padding).cumsum()[self.ahead :] > 1)
 
     def beside(self, step: int) -> npt.NDArray[np.int_]:
         """Return for each query the visible key `step` positions after it, −1 where there is none, of shape (queries,);
@@ -98,6 +119,19 @@ def _special(tokens: Tokens, stream: str, count: int, batch_index: int) -> Flags
     known = sequences[batch_index] if batch_index < len(sequences) else ()
     special = [token.special for token in known] if len(known) == count else [False] * count
     return np.array(special, dtype=np.bool_)
+
+
+def first_share(layer: Layer, sink: npt.NDArray[np.floating], batch_index: int) -> npt.NDArray[np.float64]:
+    """Return of each head the mean weight of the recorded queries on the first position (heads,).
+
+    Args:
+        layer: The layer.
+        sink: Its statistic "sink" (heads, keys), of which queries that were not recorded count as rows without weight.
+        batch_index: The sequence.
+    """
+    hidden, padding = padding_of(layer, batch_index)
+    recorded = rows_with_weight(layer, batch_index) & ~hidden
+    return np.asarray(sink[:, (~padding).argmax()] * (max((~hidden).sum(), 1) / max(recorded.sum(), 1)), np.float64)
 
 
 def even_counts(layer: Layer, batch_index: int = 0) -> npt.NDArray[np.int_]:
@@ -143,7 +177,7 @@ def find_sinks(layer: Layer, batch_index: int = 0) -> tuple[SinkKey, ...]:
     heads = list(layer.recorded_heads)
     received = np.asarray(layer.received[batch_index, heads], dtype=np.float64).mean(0)
     share = np.where(padding, 0, received / seen_by)
-    found = (share > _LEAST) & (share > _ABOVE_EVEN / count) & (seen_by >= _SEEN_BY * queries)
+    found = (share > _LEAST) & (share > ABOVE_EVEN / count) & (seen_by >= _SEEN_BY * queries)
     found &= share > _ABOVE_BLIND * blind
     return tuple(SinkKey(int(key), float(share[key])) for key in np.flatnonzero(found))
 

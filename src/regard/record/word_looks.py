@@ -15,13 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from regard.errors import ObservationError
-from regard.record.findings import MOST, Habits
+from regard.record.findings import Habits
 from regard.record.layers import Stream, at_index, in_stream, stream_of, with_words
 from regard.record.names import head_name, visible
 from regard.record.places import Name, Place, find_place, words_with
 from regard.record.records import Layer, Record
 from regard.record.tokens import Word, content_words, is_sign, is_word, pronoun_in, words_of
-from regard.record.visible import Visible, padding_of
+from regard.record.visible import MOST, Visible, padding_of
 from regard.record.weights_on import rows_with_weight, weights_on
 
 __all__ = ["REACHES", "Look", "Reach", "WordLooks"]
@@ -47,11 +47,14 @@ class Look:
 
 @dataclass(frozen=True, eq=False)
 class _Strongest:
-    """The largest weight of each head (heads of all layers) in each row; `weights` are −1 if there is none."""
+    """The largest weight of each head (heads of all layers) in each row; `weights` are −1 if there is none, and `sharp`
+    says whether a finding of the head is sharp, the largest or another.
+    """
 
     places: tuple[tuple[int, int], ...]  # layer and head
     targets: npt.NDArray[np.intp]
     weights: npt.NDArray[np.float64]
+    sharp: npt.NDArray[np.bool_]
 
     def look(self, place: int, row: int) -> Look:
         """Return one of them as a Look."""
@@ -147,6 +150,26 @@ class WordLooks:
             return f"{head} gives it to {name} with no other word to compare: where such heads rest"
         return f"{head} gives {name} {mean:.2f} from the other words too: a habit"
 
+    def unshown(self, row: int, look: Look) -> str:
+        """Return a clause that says on which word a weight is that is no habit, and yet is not shown."""
+        key, query = self.keys[look.target].text, self.queries[row].text
+        if not is_sign(key):
+            what = "punctuation"
+        elif self.one_text and key.casefold() == query.casefold():
+            what = "the same word elsewhere"
+        elif self.one_text and look.target == row + 1:
+            what = "the word after it"
+        elif not self._content[look.target]:
+            what = "not a content word"
+        else:
+            what = f"not sharp for its {len(self.keys[look.target].pieces)} tokens"
+        return f"{head_name(self.record, look.layer, look.head)} gives it to {visible(key)}: {what}"
+
+    @property
+    def is_long(self) -> bool:
+        """Whether only a few words are compared, as the text has very many."""
+        return sum(not word.special and is_word(word.text) for word in self.queries) > _LONG
+
     def is_compared(self, row: int, look: Look) -> bool:
         """Return whether another word can see the word that is looked at, so that its weight tells a head's habit."""
         return not np.isnan(self._elsewhere(row, look)[0])
@@ -165,9 +188,13 @@ class WordLooks:
 
     def is_sharp(self, look: Look) -> bool:
         """Return whether a weight is at least a tenth, and twice the weight under uniform attention."""
-        _, padding = padding_of(self.record.layers[look.layer], self.batch_index)
-        even = len(self.keys[look.target].pieces) / max(1, int((~padding).sum()))
-        return look.weight >= max(_SHARP, _TIMES_EVEN * even)
+        return look.weight >= float(self._least_sharp(look.layer)[look.target])
+
+    def _least_sharp(self, layer: int) -> npt.NDArray[np.float64]:
+        """Return the weight from which a look at each word is sharp, (words,)."""
+        _, padding = padding_of(self.record.layers[layer], self.batch_index)
+        pieces = np.array([len(word.pieces) for word in self.keys])
+        return np.asarray(np.maximum(_SHARP, _TIMES_EVEN * pieces / max(1, int((~padding).sum()))))
 
     def is_known(self, row: int, look: Look) -> bool:
         """Return whether a word's weight is known: a pooled map has the strongest keys of each query only."""
@@ -226,21 +253,23 @@ class WordLooks:
         reach: Reach = "apart",
         *,
         findings: bool = False,
-    ) -> list[tuple[Look, ...]]:
+    ) -> list[tuple[tuple[Look, ...], bool]]:
         """Return for each word its largest weight that is a finding, and the largest finding of another head on another
-        word; without `findings` its largest weight alone.
+        word; without `findings` its largest weight alone. The second value is whether one of its findings is sharp.
         """
         looks = self._looks(rows, reach, findings=findings)
         firsts = [pinned is None or (layer == pinned[0] and pinned[1] in (None, head)) for layer, head in looks.places]
         candidates = np.where(np.array(firsts)[:, None], looks.weights, -1)
-        found: list[tuple[Look, ...]] = []
+        found: list[tuple[tuple[Look, ...], bool]] = []
         for number, row in enumerate(rows):
-            place = self._first(row, looks.targets[:, number], candidates[:, number])
+            is_sharp = bool(looks.sharp[firsts, number].any())
+            place = int(candidates[:, number].argmax())
+            place = self._first(row, looks.targets[:, number], candidates[:, number]) if is_sharp else place
             if candidates[place, number] <= 0:
-                found.append(())
+                found.append(((), False))
                 continue
             first = looks.look(place, number)
-            found.append(self._with_second(first, looks, number) if findings else (first,))
+            found.append((self._with_second(first, looks, number) if findings else (first,), is_sharp))
         return found
 
     def pair(self, row: int, first: Look) -> tuple[Look, ...]:
@@ -280,6 +309,7 @@ class WordLooks:
         layers = [self.record.layers[index] for index in self.layers]
         places = tuple((index, head) for index in self.layers for head in self._heads(index))
         targets, weights = np.zeros((len(places), len(rows)), np.intp), np.full((len(places), len(rows)), -1.0)
+        are_sharp = np.zeros(weights.shape, np.bool_)
         step = max(1, _CELLS // (max(seen.heads for seen in layers) * len(self.keys)))
         for start in range(0, len(rows), step):
             some, top = rows[start : start + step], 0
@@ -295,10 +325,11 @@ class WordLooks:
                     shown = worth & self.habits(index).are_findings(weights_of_all, words, uncompared=uncompared)
                 found = np.where(shown, weights_of_all, -1)[list(heads)]
                 targets[here] = at = found.argmax(-1)
+                are_sharp[here] = (found >= self._least_sharp(index)).any(-1) & findings
                 best = np.take_along_axis(found, at[..., None], -1)[..., 0]
                 weights[here] = np.where(best > 0, best, -1)
                 top += len(heads)
-        return _Strongest(places, targets, weights)
+        return _Strongest(places, targets, weights, are_sharp)
 
     def _worth_showing(self, rows: Sequence[int], reach: Reach, *, findings: bool) -> npt.NDArray[np.bool_]:
         """Return which words may be shown as the target of which words, of shape (rows, words)."""

@@ -28,7 +28,7 @@ from regard.render.labels import (
     says_written,
     visible,
 )
-from regard.render.mpl_figure import colour_bar, note, place, sheet, title, write_figure
+from regard.render.mpl_figure import colour_bar, note, note_lines, place, sheet, title, write_figure
 from regard.render.pair_text import CAUTION, change_sentence, flip_sentence, flip_text, head_sentence
 from regard.render.sentence_figure import Brush, draw_sketch, plan_sketch
 
@@ -90,7 +90,8 @@ def focus_figure(record: Record, focus: Focus) -> "Figure":
         wide, high = _grid_size(record, _SIDE)
         right, full = left + _SIDE + 1.75, left + _SIDE + 1.75 + max(wide, 3.5) + 0.8
         sketch = plan_sketch(brush, record, focus, full - 0.8)
-        foot = 0.5 if high < _SIDE - 0.7 else 0.95  # the sentence on the heads' rules is under the grid
+        under = 0.35 + _LINE * len(note_lines(brush, says, max(wide, 3.5), 10))  # the sentences are under the grid
+        foot = max(0.5, under - (_SIDE - high))
         below = foot + top + _SIDE + 0.45
         brush.figure.set_size_inches(full, below + sketch.height)
         draw_sketch(brush, place(brush, (0.4, below, full - 0.8, sketch.height)), sketch, focus)

@@ -19,7 +19,7 @@ from regard.record.names import BLANK, head_name, layer_name, visible
 from regard.record.records import Layer, Record
 from regard.record.statistic_axes import PER_KEY
 from regard.record.tokens import Token, Word, spell_word, words_of
-from regard.record.visible import Visible, padding_of
+from regard.record.visible import Visible, first_share, is_causal, padding_of
 
 __all__ = [
     "all_heads",
@@ -199,19 +199,22 @@ def _many(count: int, noun: str) -> str:
 
 def statistic_means(record: Record, layer: Layer, head: int, batch_index: int) -> dict[str, float]:
     """Return the mean of each requested statistic of a head that has one number for each of its rows or columns: over
-    the rows of visible tokens with a weight, unlike those of queries that were not chosen, and over all columns but
-    padding.
+    the rows of visible tokens with a weight, unlike those of queries that were not chosen (`Visible.rows`), and over
+    all columns but padding; "sink" is that of the first position (`first_share`), as in `regard heads`.
     """
     found = {}
     weighed = layer.top_weights[batch_index, head].any(-1)
     tokens = Visible.of(record.tokens, layer, batch_index)
+    causal = is_causal(layer, batch_index) if layer.statistics else False
     for name, values in layer.statistics.items():
         if values.ndim == 3 and values.shape[2] in (layer.queries, layer.keys) and values.dtype.kind in "fiu":
             of_head = values[batch_index, head if values.shape[1] > 1 else 0]
             per_key = name in PER_KEY or layer.axes.get(name) == (("keys", None),)
             if len(of_head) == layer.queries and not per_key:
-                rows = weighed & tokens.rows(name)
+                rows = weighed & tokens.rows(name, causal=causal)
                 of_head = of_head[rows if rows.any() else weighed]
+            elif name == "sink":
+                of_head = first_share(layer, of_head[None], batch_index)
             elif len(of_head) == layer.keys:
                 of_head = of_head[~tokens.padding]
             if np.isfinite(of_head).any():

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
 
-__all__ = ["DPI", "colour_bar", "note", "place", "sheet", "title", "write_figure"]
+__all__ = ["DPI", "colour_bar", "note", "note_lines", "place", "sheet", "title", "write_figure"]
 
 
 DPI = 150
@@ -105,14 +105,19 @@ def title(brush: Brush, axes: "Axes", text: str, above: float) -> None:
     )  # fmt: skip
 
 
-def note(brush: Brush, axes: "Axes", text: str, *, room: float, below: float = 0.1, size: float = 9.5) -> None:
-    """Write a sentence under axes, in lines of at most `room` inches."""
+def note_lines(brush: Brush, text: str, room: float, size: float) -> list[str]:
+    """Return a sentence in lines of at most `room` inches."""
     lines = [""]
     for word in text.split(" "):
         longer = f"{lines[-1]} {word}".strip()
         lines = [*lines[:-1], longer] if brush.width(longer, size) <= room else [*lines, word]
+    return [line for line in lines if line]
+
+
+def note(brush: Brush, axes: "Axes", text: str, *, room: float, below: float = 0.1, size: float = 9.5) -> None:
+    """Write a sentence under axes, in lines of at most `room` inches."""
     axes.annotate(
-        brush.fonts.spell("\n".join(line for line in lines if line)), (0, 0), xytext=(0, -below * _POINTS),
+        brush.fonts.spell("\n".join(note_lines(brush, text, room, size))), (0, 0), xytext=(0, -below * _POINTS),
         xycoords="axes fraction", textcoords="offset points", va="top", ha="left", annotation_clip=False,
         color="#555555", **brush.font(size),
     )  # fmt: skip

@@ -37,7 +37,8 @@ class Mass(PerQuery):
     The last four need the token ids: those that the model was called with under regard.watch, or `input_ids`
     (positions,) or (batch, positions). In cross-attention "duplicate_token" is any key with the query's token,
     "induction" any key after one, and positions count from the first token of each text. Several of one kind need a
-    `name` each.
+    `name` each. Which rows the mean that pages and the terminal show is over goes by the name: under "previous" and
+    "next" those with such a key, under any other all rows of the text.
 
     Raises:
         InputError: Not exactly one set is given, or its name is unknown.
@@ -191,7 +192,9 @@ def _first(extent: Extent, name: str, special: Tensor | None, *, begins: bool) -
         shown = (torch.arange(extent.keys, device=extent.device) >= first[:, None]) & (first >= 0)[:, None]
     if special is not None:
         known = special[:, : extent.keys]
-        shown = functional.pad(shown[:, : known.shape[1]] & ~known, (0, extent.keys - known.shape[1]))
+        shown = shown[:, : known.shape[1]] & ~known
+        if (unknown := extent.keys - known.shape[1]) > 0:
+            shown = functional.pad(shown, (0, unknown))
     return torch.where(shown.any(1), shown.int().argmax(1), -1)
 
 

@@ -60,7 +60,7 @@ const normal = (text, accents = true) => {
     let end = start + 1;
     while (end < text.length && BELONGS.test(text[end])) end += 1;
     let part = text.slice(start, end).join("").normalize("NFKC");
-    part = part.toLowerCase().toUpperCase().toLowerCase().normalize("NFKC");
+    part = part === "ı" ? part : part.toLowerCase().toUpperCase().toLowerCase().normalize("NFKC");
     if (!accents && ALPHABET.test(part)) part = part.normalize("NFKD").replace(/\p{Mn}/gu, "");
     const letters = [...part];
     const [first, last] = [start, end];
@@ -130,8 +130,12 @@ const first = (spelled, name, among) => {
 };
 const WHOLE = ["word", "letters", "token", "special"];
 
+// Of scripts without spaces, where no one sees where tokens end, all occurrences count.
+const UNSPACED = /[\p{scx=Han}\p{scx=Hira}\p{scx=Kana}\p{scx=Bopo}\p{sc=Thai}\p{sc=Lao}\p{sc=Khmer}\p{sc=Mymr}\p{sc=Tibt}]/u;
+const named = (spelled, name, among) => first(spelled, name, UNSPACED.test(name) ? ["part", "special"] : among);
+
 const numbered = (spelled, name, number) => {
-  const places = first(spelled, name, [...WHOLE, "part"]);
+  const places = named(spelled, name, [...WHOLE, "part"]);
   const place = number ? places.at(number > 0 ? number - 1 : number) : undefined;
   return place ? [place] : [];
 };
@@ -144,19 +148,22 @@ export const findPlaces = (stream, typed) => {
   if (!name) return [];
   const spelled = spell(stream);
   const count = stream.texts.length;
-  const best = first(spelled, name, WHOLE);
+  const all = named(spelled, name, WHOLE);
+  const whole = matches(spelled, name, "word").map(String);
+  const best = [...all.filter((one) => whole.includes(String(one))).slice(0, 1), ...all];
   const parts = matches(spelled, name, "part");
   if (best.length) {
     const every = [...best, ...parts];
     return [...new Map(every.map((tokens) => [String(tokens), tokens])).values()];
   }
-  const tag = name.match(/^(.*\S)#(-?\d{1,9})$/su);
+  const plain = name.normalize("NFKC");
+  const tag = plain.match(/^(.*\S)#(-?\d{1,9})$/su);
   if (tag) return numbered(spelled, tag[1], Number(tag[2]));
-  if (/^-?\d{1,9}$/u.test(name)) {
-    const at = Number(name) > 0 ? Number(name) - 1 : count + Number(name);
-    if (Number(name) && at >= 0 && at < count) return [[at]];
+  if (/^-?\d{1,9}$/u.test(plain)) {
+    const at = Number(plain) > 0 ? Number(plain) - 1 : count + Number(plain);
+    if (Number(plain) && at >= 0 && at < count) return [[at]];
   }
-  const span = name.match(/^(\d{1,9}):(\d{1,9})$/u)?.slice(1).map(Number);
+  const span = plain.match(/^(\d{1,9}):(\d{1,9})$/u)?.slice(1).map(Number);
   if (span && span[0] >= 1 && span[0] <= span[1] && span[1] <= count) return [range(span[0] - 1, span[1] - 1)];
   return parts;
 };
