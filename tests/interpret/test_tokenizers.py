@@ -469,14 +469,15 @@ def test_given_tokens_that_are_a_text_about_marks_are_shown_as_they_are(names: s
     (tokens,) = tokens_of_names([names.split()])
     assert [token.text for token in tokens] == names.split()
     assert not any(token.special for token in tokens)
-    assert tokens_of_names([["New York", "Ġcat", "Ġsat"]])[0][1].text == "Ġcat"
+    for mark in ("Ġ", "▁", "##"):
+        assert tokens_of_names([["New York", f"{mark}cat", f"{mark}sat"]])[0][1].text == f"{mark}cat"
 
 
 def test_tokens_copied_from_a_vocabulary_name_a_record_as_its_tokenizer_does() -> None:
     loaded = regard.load_model("minilm")
     inputs = loaded.tokenizer("The tokenizers slept because it was tired", return_tensors="pt")
     names = loaded.tokenizer.convert_ids_to_tokens(inputs["input_ids"][0])
-    changed = ["#" if name == "it" else name for name in names]
+    changed = ["New York" if name == "it" else name for name in names]  # not of a vocabulary
     seen = []
     for given in (
         {"tokenizer": loaded.tokenizer},
@@ -490,11 +491,22 @@ def test_tokens_copied_from_a_vocabulary_name_a_record_as_its_tokenizer_does() -
     assert by_names.tokens == by_tokenizer.tokens
     assert [token.text for token in by_names.stream("text") if token.special] == ["[CLS]", "[SEP]"]
     assert [token.special for token in by_both.stream("text")] == [name in ("[CLS]", "[SEP]") for name in names]
-    assert [token.text for token in by_both.stream("text")].count("#") == 1
+    assert [token.text for token in by_both.stream("text")].count("New York") == 1
     for one in seen:
         weights = one.record.weights(layer=0, head=0)
         found = one.statistic("special_tokens", layer=0, head=0)
         np.testing.assert_allclose(found, weights[..., [0, -1]].sum(-1), atol=1e-6)
+
+
+def test_a_tokenizer_says_what_given_tokens_are_that_it_calls_so() -> None:
+    loaded = regard.load_model("minilm")
+    inputs = loaded.tokenizer("the tokenizer slept", add_special_tokens=False, return_tensors="pt")
+    names = loaded.tokenizer.convert_ids_to_tokens(inputs["input_ids"][0])
+    assert sum(name.startswith("##") for name in names) == 1  # too little to tell a vocabulary by
+    for given, texts in ((names, ["the", "token", "izer", "slept"]), (["a", *names[1:]], ["a", *names[1:]])):
+        with torch.no_grad(), regard.watch(loaded.model, tokenizer=loaded.tokenizer, tokens=given) as seen:
+            loaded.model(**inputs)
+        assert [token.text for token in seen.stream("text")] == texts
 
 
 class OfBytes:

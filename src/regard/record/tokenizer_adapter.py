@@ -344,7 +344,7 @@ def adapt_names(names: Sequence[Sequence[str | None]]) -> TokenizerAdapter | Non
     found = {scheme.kind: scheme for scheme in map(_spelling_of, listed) if scheme is not None}
     if len(found) > 1:
         found.pop("words")  # of a sequence of which nothing but its ends is known
-    if len(found) != 1 or any(_has_spaces(sequence) for sequence in listed):
+    if len(found) != 1 or any(mark.isspace() for sequence in listed for name in sequence for mark in name):
         return None
     (scheme,) = found.values()
     known = list(dict.fromkeys(name or "[PAD]" for sequence in names for name in sequence))
@@ -361,14 +361,10 @@ def adapt_names(names: Sequence[Sequence[str | None]]) -> TokenizerAdapter | Non
     )
 
 
-def _has_spaces(names: Sequence[str]) -> bool:
-    return any(mark.isspace() for name in names for mark in name)
-
-
 def _spelling_of(names: Sequence[str]) -> _Scheme | None:
     """Return how the names of one sequence show that they spell its text, None if they do not."""
     own = [name for name in names if not _SPECIAL.fullmatch(name)]
-    if not own or _has_spaces(names):
+    if not own:
         return None
     texts = [name for name in names if name not in ("[PAD]", "<pad>")]
     ends = [_SPECIAL.fullmatch(texts[end]) is not None for end in (0, -1)]
