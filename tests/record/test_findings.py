@@ -179,3 +179,17 @@ def test_a_long_text_is_chosen_from_findings_too():
     weights[1, 650, 20] = 0.4
     focus = choose_focus(record(layer(weights, exact=False), words=words))
     assert seen(focus) == ("word650", [(0, 1, "word20")])
+
+
+def test_the_note_of_a_long_text_speaks_of_the_words_that_were_compared():
+    n = 700
+    weights = np.zeros((1, n, n), np.float32)
+    weights[0, :, 0] = 0.9
+    weights[0, [300, 400, 650], [10, 20, 30]] = 0.03, 0.04, 0.05
+    words = [f"word{i}" for i in range(n)]
+    focus = choose_focus(record(layer(weights, exact=False), words=words))
+    assert seen(focus) == ("word650", [(0, 0, "word30")])
+    assert focus.note.startswith(
+        "No finding of the 3 words compared on another content word, not beside it, is sharp: this is the clearest. "
+        "The largest weight from “word650” on such a word is 0.90; layer 0 head 0 gives its weight to word0"
+    )
