@@ -103,7 +103,7 @@ def choose_focus(
 def _pairs(
     looks: WordLooks, row: int | None, sources: frozenset[int] | None, pinned: tuple[int, int | None] | None
 ) -> tuple[dict[int, tuple[Look, ...]], set[int], Reach, bool]:
-    """Return the looks of each word that may be shown, the words with a sharp finding, which pairs of words they are
+    """Return the looks of each word that may be shown, the words with a sharp one, which pairs of words they are
     among, and whether they are findings; if there are none, the largest weights. A requested head is shown with its
     sharp findings, or its largest weight on any word.
     """
@@ -123,6 +123,7 @@ def _pairs(
                         kept[one] = pair
                         sharp |= {one} if is_sharp else set()
             if kept:
+                sharp = sharp if findings else {one for one, pair in kept.items() if looks.is_sharp(pair[0])}
                 return kept, sharp, reach, findings
     return {}, set(), REACHES[-1], False
 
