@@ -12,6 +12,7 @@ import torch
 
 import regard
 from headline_texts import cases, eager_weights, judge
+from regard.record.headline import head_lines
 from regard.record.names import visible
 from regard.render.figure import focus_figure
 from regard.render.page import page
@@ -146,3 +147,21 @@ def test_seen_looks_from_what_is_asked(load, tmp_path: Path):
     seen.save(tmp_path / "it.atlas")
     again = regard.load_atlas(tmp_path / "it.atlas").look(token="animal", layer=3)
     assert str(again) == str(asked)
+
+
+@pytest.mark.models
+def test_a_line_names_a_word_that_stands_twice_by_the_name_that_finds_it(load) -> None:
+    text = "The cat saw the dog, and the dog saw the cat because it was there."
+    loaded = load("minilm")
+    ids = loaded.tokenizer(text, return_tensors="pt")
+    with torch.no_grad(), regard.watch(loaded.model, tokenizer=loaded.tokenizer) as seen:
+        loaded.model(**ids)
+    names = set()
+    for token in ("it", "dog", "dog#2", "there", "saw"):
+        focus = seen.look(token).highlight
+        for line, look in zip(head_lines(seen.record, focus), focus.looks, strict=True):
+            query, key = (seen.place(name).positions for name in (line.query, line.key))
+            weights = seen.weights(layer=look.layer, head=look.head)[0]
+            assert line.weight == f"{weights[list(query)][:, list(key)].sum(-1).mean():.2f}"
+            names |= {line.query, line.key}
+    assert {"dog#1", "dog#2", "saw#1"} <= names

@@ -4,7 +4,9 @@ from dataclasses import dataclass
 
 from regard.record.highlight import Focus
 from regard.record.names import head_name, visible
+from regard.record.places import numbered_name
 from regard.record.records import Record
+from regard.record.tokens import Word
 
 __all__ = ["HeadLine", "head_lines", "headline", "source_name"]
 
@@ -25,15 +27,24 @@ class HeadLine:
 
 def head_lines(record: Record, focus: Focus) -> tuple[HeadLine, ...]:
     """Return a line for each head of a focus, with the weight and the two words that figures connect."""
+    layer = record.layers[focus.looks[0].layer]
+    query = source_name(focus) if focus.part else _name(record, layer.query_tokens, focus, focus.queries[focus.word])
     return tuple(
         HeadLine(
             head_name(record, look.layer, look.head),
-            source_name(focus),
-            visible(focus.keys[look.target].text),
+            query,
+            _name(record, layer.key_tokens, focus, focus.keys[look.target]),
             f"{look.weight:.2f}",
         )
         for look in focus.looks
     )
+
+
+def _name(record: Record, stream: str, focus: Focus, word: Word) -> str:
+    """Return a word as it can be named, with its number where the text has several such words."""
+    texts = record.tokens.get(stream, ())
+    known = texts[focus.batch_index] if focus.batch_index < len(texts) else ()
+    return visible(numbered_name(known, word) if word.pieces[-1] < len(known) else word.text)
 
 
 def headline(record: Record, focus: Focus) -> str:

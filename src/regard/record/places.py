@@ -20,7 +20,17 @@ from regard.record.questions import asked_of
 from regard.record.subwords import is_cjk, is_unspaced
 from regard.record.tokens import Token, Word, own_texts, spell_word, words_of
 
-__all__ = ["Characters", "Name", "Place", "are_apart", "find_place", "find_places", "spell", "words_with"]
+__all__ = [
+    "Characters",
+    "Name",
+    "Place",
+    "are_apart",
+    "find_place",
+    "find_places",
+    "numbered_name",
+    "spell",
+    "words_with",
+]
 
 Match = Literal["word", "letters", "token", "special", "part", "position"]
 
@@ -146,6 +156,18 @@ def find_places(tokens: Sequence[Token], name: str) -> list[Place]:
     [(2,)]
     """
     return _Spelled.of(tokens).matches(name, "part" if is_cjk(name.strip()[:1]) else "word")
+
+
+def numbered_name(tokens: Sequence[Token], word: Word) -> str:
+    """Return the text of a word, with the number that names it where the text has several: "cat#2".
+
+    >>> tokens = [Token("cat", word=0), Token("Cat", word=1, space=True), Token("purrs", word=2, space=True)]
+    >>> [numbered_name(tokens, word) for word in words_of(tokens)]
+    ['cat#1', 'Cat#2', 'purrs']
+    """
+    named = [] if word.special else _Spelled.of(tokens).named(word.text, _WHOLE)
+    place = next((one for one in named if one.positions == word.pieces), None)
+    return f"{word.text}#{place.number}" if place is not None and place.count > 1 else word.text
 
 
 def words_with(tokens: Sequence[Token], words: Sequence[Word], place: Place) -> tuple[Word, ...]:
