@@ -1,5 +1,8 @@
 """Heads ranked by the weight between two words, of texts too long for a map to hold every weight."""
 
+import copy
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -81,3 +84,27 @@ def test_a_word_that_stands_twice_is_named_by_its_number_and_said_to_stand_twice
         assert seen.place(name).positions == (key,)
     assert "“cat” occurs 2 times" in seen.rank_heads("slept", "cat").note
     assert seen.rank_heads("slept", "mat").note == ""
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_a_name_is_looked_for_in_its_own_sequence_of_a_batch(load, side: str) -> None:
+    loaded = load("smollm2")
+    texts = ["The dog slept because it was tired", "It rained, so the cat and the other cat stayed with it all day"]
+    tokenizer = copy.deepcopy(loaded.tokenizer)
+    tokenizer.padding_side = side
+    ids = tokenizer(texts, padding=True, return_tensors="pt")
+    with torch.no_grad(), regard.watch(loaded.model, tokenizer=tokenizer) as seen:
+        loaded.model(**ids)
+    for index, (text, names) in enumerate(
+        zip(texts, (["dog", "it", "was tired"], ["cat#2", "it", "it#2"]), strict=True)
+    ):
+        before = int(ids["attention_mask"][index].argmax())
+        spans = tokenizer(text, return_offsets_mapping=True)["offset_mapping"]
+        for name in names:
+            word, _, number = name.partition("#")
+            places = [match.span() for match in re.finditer(rf"\b{word}\b", text, re.IGNORECASE)]
+            start, end = places[int(number or 1) - 1]
+            right = tuple(at + before for at, (first, last) in enumerate(spans) if first < end and start < last)
+            assert seen.place(name, batch_index=index).positions == right
+    with pytest.raises(regard.InputError, match="word of the text"):
+        seen.place("cat", batch_index=0)
