@@ -183,11 +183,19 @@ def entropy(weights: Array) -> Array:
     return -(weights * np.log(np.where(weights > 0, weights, 1))).sum(-1)
 
 
+def padding(layer: Layer, b: int) -> tuple[Array, Array]:
+    """Which queries and which keys of a sequence the record has as padding (tests/observe/test_padding.py)."""
+    sides = (layer.query_padding, layer.queries), (layer.key_padding, layer.keys)
+    queries, keys = (np.zeros(count, bool) if one is None else np.asarray(one[b], bool) for one, count in sides)
+    return queries, keys
+
+
 def sinks_of(held: Held, b: int) -> tuple[dict[int, float], bool]:
     """The sinks of a layer with their shares, as docs/atlas.md has them, and whether no key is at the edge of it."""
     layer = held.layer
-    weights = held.weights[b, list(layer.recorded_heads)]
-    rows = np.flatnonzero((weights != 0).any((0, 2)))
+    hidden, padded = padding(layer, b)
+    weights = held.weights[b, list(layer.recorded_heads)] * ~hidden[:, None]
+    rows, count = np.flatnonzero((weights != 0).any((0, 2))), max(int((~padded).sum()), 1)
     ahead = layer.keys - layer.queries
     is_text = layer.kind == "self" and ahead >= 0
     later = np.arange(layer.keys)[None] > (np.arange(layer.queries) + ahead)[:, None]
@@ -195,11 +203,11 @@ def sinks_of(held: Held, b: int) -> tuple[dict[int, float], bool]:
     queries = max(len(rows), 1)
     sees = np.ones((len(rows), layer.keys), bool)
     if causal:
-        sees = np.arange(layer.keys)[None] <= (rows + ahead)[:, None]
+        sees = (np.arange(layer.keys)[None] <= (rows + ahead)[:, None]) & ~padded
     by = np.maximum(sees.sum(0), 1) if causal else np.full(layer.keys, queries)
-    even = (sees / np.maximum(sees.sum(1), 1)[:, None]).sum(0) / by if causal else np.full(layer.keys, 1 / layer.keys)
-    share = weights.sum(1).mean(0) / by
-    least = np.maximum.reduce([np.full(layer.keys, 0.05), np.full(layer.keys, 4 / layer.keys), 2 * even])
+    even = (sees / np.maximum(sees.sum(1), 1)[:, None]).sum(0) / by if causal else np.full(layer.keys, 1 / count)
+    share = np.where(padded, 0, weights.sum(1).mean(0) / by)
+    least = np.maximum.reduce([np.full(layer.keys, 0.05), np.full(layer.keys, 4 / count), 2 * even])
     wide = by >= 0.25 * queries
     found = {int(key): float(share[key]) for key in np.flatnonzero((share > least) & wide)}
     return found, not (np.abs(share - least)[wide] < 1e-4).any()
@@ -299,7 +307,7 @@ def ask_maps(watched: Watched, ledger: Ledger, door: str = "maps") -> None:
                 door, f"the entropy of {name}", answer, expected, 4 * room * (1 + expected)
             )  # of scores, their sum and lse
         with ledger.asks(door, f"what {name} gives to each key"):
-            expected = weights.sum(0)
+            expected = (weights * ~padding(layer, b)[0][:, None]).sum(0)
             answer = watched.seen.received(**where, head=h)[b]
             ledger.number(door, f"what {name} gives to each key", answer, expected, 2 * most * (1 + expected))
         query, _ = watched.pair(held, b, h)
@@ -483,22 +491,25 @@ def _patterns(held: Held, b: int, record: Any) -> dict[int, tuple[str, ...]]:
         return [at for at, token in enumerate(known) if token.special] if len(known) == count else []
 
     weights = held.weights[b]
-    recorded = weights[list(layer.recorded_heads)]
-    weighed = np.flatnonzero((recorded != 0).any((0, 2)))
-    apart = special(layer.query_tokens, layer.queries)
+    hidden, padded = padding(layer, b)
+    recorded = weights[list(layer.recorded_heads)] * ~hidden[:, None]
+    weighed = np.flatnonzero((weights[list(layer.recorded_heads)] != 0).any((0, 2)))
+    apart = {*special(layer.query_tokens, layer.queries), *np.flatnonzero(hidden)}
     rows = np.array([row for row in weighed if row not in apart] or [*weighed] or range(layer.queries))
     ahead = layer.keys - layer.queries
     is_text = layer.kind == "self" and ahead >= 0
     later = np.arange(layer.keys)[None] > (np.arange(layer.queries) + ahead)[:, None]
     causal = is_text and not recorded[:, later].any()
-    visible = np.arange(layer.queries) + ahead + 1 if causal else np.full(layer.queries, layer.keys)
+    visible = (~padded).cumsum()[ahead:] if causal else np.full(layer.queries, (~padded).sum())
+    to = [at for at in special(layer.key_tokens, layer.keys) if not padded[at]]
+    text = [at for at in range(layer.keys) if at not in to and not padded[at]]
     found = {}
     for head in layer.recorded_heads:
         own = weights[head]
-        to = special(layer.key_tokens, layer.keys)
-        masses = {"special_tokens": own[rows][:, to].sum(-1).mean()} if to else {"first": own[rows, 0].mean()}
+        masses = {"special_tokens": own[rows][:, to].sum(-1).mean()}
+        masses["first"] = own[rows, text[0]].mean() if text else 0.0
         for name, step in (("previous", ahead - 1), ("next", ahead + 1), ("self", ahead)) if is_text else ():
-            inside = rows[(rows + step >= 0) & (rows + step < layer.keys)]
+            inside = rows[np.isin(rows + step, text) & ((visible[rows] > 1) if causal else True)]
             masses[name] = own[inside, inside + step].mean() if len(inside) else 0.0
         ceiling = np.log(np.maximum(visible, 1))
         share = np.where(ceiling > 0, entropy(own) / np.where(ceiling > 0, ceiling, 1), 0)[rows]

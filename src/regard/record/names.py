@@ -24,7 +24,7 @@ def visible(text: str) -> str:
     """
     if not text.strip(" "):
         return BLANK
-    if text[0] in _JOINERS and not text.strip(_JOINERS + _NUMBERS):
+    if text[0] in _JOINERS and text[1:] and not text.strip(_JOINERS + _NUMBERS):
         return "".join(map(_escaped, text))
     if unicodedata.category(text[0])[0] == "M":
         text = f"◌{text}"

@@ -4,6 +4,7 @@ Unknown tokens are named by position. Rows that the model has generated are told
 """
 
 import html
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -228,5 +229,9 @@ def lede(record: Record, focus: Focus) -> str:
         f"{html.escape(line.head)}: {apart(line.query)} → {apart(line.key)} {line.weight}"
         for line in head_lines(record, focus)
     ]
-    note = f" {apart(visible(focus.note))}" if focus.note else ""
-    return f"{'; '.join(said)}.{note}"
+    # Its words of scripts from right to left are isolated, so that they do not reorder the sentence.
+    note = _RIGHT_TO_LEFT.sub(lambda run: apart(run[0]), html.escape(visible(focus.note))) if focus.note else ""
+    return f"{'; '.join(said)}. {note}".rstrip()
+
+
+_RIGHT_TO_LEFT = re.compile("[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]+")
