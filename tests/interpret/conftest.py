@@ -50,12 +50,14 @@ def load() -> Callable[[str], Any]:
 
 @contextlib.contextmanager
 def _kernel_calls() -> Iterator[list[np.ndarray]]:
-    """The weights of each call of the fused kernel, from the q, k and mask that it was given."""
-    kernel, weights = functional.scaled_dot_product_attention, []
+    """The weights of each call of the fused kernel, from the q, k and mask that it was given; computed at the end, as a
+    softmax inside would be heard by a watch.
+    """
+    kernel, calls, weights = functional.scaled_dot_product_attention, [], []
 
     def spy(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, **given: Any) -> Any:
-        causal = given.get("is_causal", False)
-        weights.append(dense_weights(query, key, attn_mask, causal=causal, scale=given.get("scale")))
+        mask = None if attn_mask is None else attn_mask.clone()
+        calls.append((query.clone(), key.clone(), mask, given.get("is_causal", False), given.get("scale")))
         return kernel(query, key, value, attn_mask, **given)
 
     functional.scaled_dot_product_attention = spy
@@ -63,6 +65,7 @@ def _kernel_calls() -> Iterator[list[np.ndarray]]:
         yield weights
     finally:
         functional.scaled_dot_product_attention = kernel
+        weights += [dense_weights(q, k, mask, causal=causal, scale=scale) for q, k, mask, causal, scale in calls]
 
 
 @pytest.fixture
