@@ -103,7 +103,7 @@ def find_place(tokens: Sequence[Token], name: Name, *, what: str = "token", firs
 
             - a text: a word or several, a token, or a part of one; the first of several, "animal#2" for the second
               and "animal#-1" for the last. What the text does not have itself may be the number of a token, counted
-              from 1 as in figures ("7", "-1" for the last), a span of tokens ("3:5", both included), or of characters
+              from 1 as on pages ("7", "-1" for the last), a span of tokens ("3:5", both included), or of characters
               ("characters 10:15", counted from 1, both included), or a question: "what does the second it look at";
             - ("animal", 2), the second occurrence, and ("animal", -1), the last;
             - an index from 0 on, or from the end (-1); a `range` or `slice` of indices;
