@@ -256,8 +256,8 @@ class CheckpointSettings(ModelSettings):
         if config.kind != needed:
             article = "an" if needed.startswith("e") else "a"
             raise InputError(
-                f"`model.model_name_or_path` must name {article} {needed} for this task, and the model {name!r} is of the "
-                f"kind {config.kind}: name another model, or set another `task.type`"
+                f"`model.model_name_or_path` must name {article} {needed} for this task, and {name!r} is of the kind "
+                f"{config.kind}: name another model, or set another `task.type`"
             )
         if len(sides) == 2:
             self._check_start()
