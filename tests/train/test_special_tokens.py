@@ -3,12 +3,14 @@
 The oracle is transformers: AutoTokenizer on the checkpoint's own files, its collators, and its models' own loss.
 """
 
+import hashlib
 import json
 import shutil
 from dataclasses import replace
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from regard.data import Tokenizer
 from regard.errors import InputError
@@ -500,3 +502,36 @@ def test_a_fine_tuned_language_model_of_0_2_reads_as_0_2_trained_it(tmp_path, ch
     letters = theirs_of(folder)("a g", add_special_tokens=False)["input_ids"]
     found = load_saved(str(tmp_path / "run" / "model")).tokenizer("a g")["input_ids"]
     assert found == [*around[0], *letters, *around[1]]  # the begin token, if it is not the end token
+
+
+@pytest.mark.parametrize("kind", ["translation", "clm", "classification"])
+def test_a_run_that_0_2_began_from_scratch_goes_on_with_its_tokenizers(tmp_path, config, kind):
+    """0.2 saved no template and no tokenizer_config.json."""
+    small = {"model_type": "char", "vocab_size": 60}
+    task = {"src_tokenizer": small, "tgt_tokenizer": small} if kind == "translation" else {"tokenizer": small}
+    steps = {"training__max_steps": 4, "training__save_steps": 2, "training__lr_scheduler_type": "constant"}
+    steps |= {"training__warmup_steps": 0}
+
+    def of(run, max_steps):
+        options = config("none", kind, run, task=task, **steps)
+        options = replace(options, model=tiny(tmp_path / run).model)
+        return replace(options, training=replace(options.training, max_steps=max_steps))
+
+    train(of("whole", 4))
+    train(of("run", 2))
+    shutil.rmtree(tmp_path / "run" / "model")
+    beside = tmp_path / "run" / "checkpoints"
+    record = json.loads((tmp_path / "run" / "run.json").read_text("utf-8"))
+    (beside / "tokenizer_config.json").unlink(missing_ok=True)
+    (beside / "config.json").unlink()
+    names = [name for name in record["data"] if name in ("source.json", "target.json", "tokenizer.json")]
+    for name in names:
+        content = json.loads((beside / name).read_text("utf-8")) | {"post_processor": None}
+        (beside / name).write_text(json.dumps(content, ensure_ascii=False, indent=2), "utf-8")
+        record["data"][name] = hashlib.sha256((beside / name).read_bytes()).hexdigest()
+    (tmp_path / "run" / "run.json").write_text(json.dumps(record), "utf-8")
+    for max_steps in (3, 4):  # it is resumed twice
+        train(of("run", max_steps))
+    found, expected = (load_file(tmp_path / run / "model" / "model.safetensors") for run in ("run", "whole"))
+    assert all(torch.equal(found[name], one) for name, one in expected.items())
+    assert len(names) == (2 if kind == "translation" else 1)
