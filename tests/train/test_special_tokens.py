@@ -307,6 +307,32 @@ def test_a_trained_language_model_opens_with_the_tokenizer_of_its_checkpoint(tmp
     assert load_saved(str(step)).tokenizer.special_tokens_map == before.special_tokens_map
 
 
+@pytest.mark.parametrize("is_split", [False, True])
+def test_special_tokens_in_a_text_are_what_the_tokenizer_of_the_checkpoint_makes_of_them(
+    tmp_path, checkpoint, config, is_split
+):
+    """A conversation written by a chat template has them."""
+    folder = without(checkpoint(CAUSAL, "a chat model"), tmp_path, tokenizer_config={"split_special_tokens": is_split})
+    tokenizer, options = theirs_of(folder), config(folder, "clm", task={"block_size": 64, "validation_size": 1})
+    line = tokenizer.apply_chat_template([{"role": "user", "content": "a g"}], tokenize=False)
+    assert line == "<|im_start|>a g<|im_end|>"
+    (tmp_path / "texts.txt").write_text(f"{line}\n{line} b\n{line} c\n", "utf-8")
+    expected = {tuple(tokenizer(text)["input_ids"]) for text in (line, f"{line} b", f"{line} c")}
+    assert ((1, *tokenizer("a g")["input_ids"], 2) in expected) != is_split
+    train(options)
+    made = task_of(options, tmp_path / "words")
+    (row,) = made.held
+    text = (*row[0], row[1][-1])
+    assert (text if text in expected else text[:-1]) in expected
+    assert load_saved(str(tmp_path / "run")).tokenizer(line)["input_ids"] == tokenizer(line)["input_ids"]
+    pairs = config(checkpoint(PAIRED, "bart"), "translation", "pairs")
+    train(pairs)
+    assert (
+        Translator.load(tmp_path / "pairs").encode("a</s>")
+        == theirs_of(checkpoint(PAIRED, "bart"))("a</s>")["input_ids"]
+    )
+
+
 @pytest.mark.parametrize("name", MASKED)
 def test_masked_texts_are_what_the_tokenizer_makes_of_them(tmp_path, checkpoint, config, name):
     folder = checkpoint(MASKED, name)

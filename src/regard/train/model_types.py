@@ -297,13 +297,13 @@ class CheckpointSettings(ModelSettings):
             kind = TransformerModel.pretrained_config(self.model_name_or_path).kind
             if files.is_saved_by_regard:
                 return one, Tokenizer.load_saved(path, bos=kind != "encoder-decoder", eos=kind != "decoder")
-            found = Tokenizer.load(path)
+            found = Tokenizer.load(path).as_configured(path)
             if kind == "encoder-decoder" and found.template == ((), ()) and found.eos_token_id is not None:
                 found = found.with_template(eos=True)  # without a template, sources end as targets must
             return one, found
         raise InputError(
-            f"the checkpoint {self.model_name_or_path!r} has no {name}: "
-            "only models with a fast tokenizer can be fine-tuned"
+            f"the checkpoint {self.model_name_or_path!r} has no tokenizer.json, the file of a fast tokenizer, which "
+            "fine-tuning needs: save one there by `save_pretrained` of a fast tokenizer of transformers"
         )
 
     def tokenizer_files(self) -> dict[str, bytes]:
