@@ -135,7 +135,7 @@ class Tokenizer:
         read, parsed = open_tokenizer(path, cls)
         given = {"pad": pad_token, "bos": bos_token, "eos": eos_token, "unk": unk_token, "mask": mask_token}
         ids = find_special_tokens(read.backend_tokenizer, parsed, given, path)
-        return cls(read.json, *(ids[role] for role in ROLES))
+        return cls(read.json, ids["pad"], ids["bos"], ids["eos"], ids["unk"], ids["mask"])
 
     def with_template(self, *, bos: bool = False, eos: bool = False) -> "Tokenizer":
         """Return the tokenizer with another template: with the begin token before and the end token after each text.
