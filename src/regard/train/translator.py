@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from regard.data import Tokenizer, to_script
+from regard.data import Tokenizer, find_language, to_script
 from regard.errors import InputError, MissingExtraError
 from regard.files import read_text
 from regard.hub.model_files import ModelFiles
@@ -21,9 +21,6 @@ from regard.record.tokens_from_tokenizer import tokens_of
 from regard.strict_json import is_version
 
 __all__ = ["TranslationScore", "Translator", "bleu_tokenizer", "translation_scores"]
-
-# What sacreBLEU calls them. 13a cuts at spaces, and Chinese has none: a whole sentence is one word, and BLEU is 0.
-_TOKENIZERS = {"zh": "zh", "ja": "char", "ko": "char", "th": "char"}
 
 
 @dataclass(frozen=True)
@@ -37,14 +34,24 @@ class TranslationScore:
 
 
 def bleu_tokenizer(language: str) -> str:
-    """Return the name of sacreBLEU's tokenizer for a language (ISO 639-1).
+    """Return the name of sacreBLEU's tokenizer for a language, by any of its codes.
 
-    Japanese and Korean are counted in characters, which needs no dictionary (ja-mecab and ko-mecab do).
+    Raises:
+        InputError: It is no code of a language.
 
-    >>> bleu_tokenizer("zh"), bleu_tokenizer("de"), bleu_tokenizer("zh-Hant")
+    >>> bleu_tokenizer("zh"), bleu_tokenizer("de"), bleu_tokenizer("zho_Hant")
     ('zh', '13a', 'zh')
     """
-    return _TOKENIZERS.get(language.lower().replace("_", "-").partition("-")[0], "13a")
+    return find_language(language).bleu_tokenizer
+
+
+def _code(language: str) -> str:
+    """The code of a language in a file of 0.2, which took any text for one."""
+    try:
+        find_language(language)
+    except InputError:
+        return "und"
+    return language
 
 
 def translation_scores(
@@ -124,7 +131,7 @@ class Translator:
             raise InputError(f"cannot read {found}: {problem}") from problem
         model = saved_model(files.chosen)  # first: it checks the checksums of the other files too
         reads, writes = (Tokenizer.load(found.with_name(f"{side}.json")) for side in ("source", "target"))
-        return cls(model, reads, writes, source, target, script)
+        return cls(model, reads, writes, _code(source), _code(target), script)
 
     def save(self, folder: Path) -> None:
         """Save the tokenizers and languages in a folder, for `load` with the model."""
@@ -136,7 +143,7 @@ class Translator:
 
     def encode(self, text: str) -> list[int]:
         """Return the token ids of a source, with the end token."""
-        script = self.script if self.source_lang == "zh" else None
+        script = self.script if find_language(self.source_lang).is_chinese else None
         return self.src_tokenizer.encode([to_script(text, script) if script else text], eos=True)[0]
 
     def decode(self, token_ids: Sequence[int]) -> str:
