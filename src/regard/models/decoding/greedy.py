@@ -64,7 +64,13 @@ def _steps(
             going = _going(over)
             kept = torch.tensor(going, device=tokens.device)
             text.reorder(kept)
-            tokens, new, live, rules, over = tokens[kept], new[kept], live[kept], rules.select(going), [False] * len(kept)
+            tokens, new, live, rules, over = (
+                tokens[kept],
+                new[kept],
+                live[kept],
+                rules.select(going),
+                [False] * len(kept),
+            )
         # What stays must not take more positions than the model has.
         ended = stay and any(over) and len(set(rules.max_new_tokens)) > 1
         logits = text.step(tokens[:, None], ~torch.tensor(over, device=tokens.device)[:, None] if ended else None)
