@@ -16,11 +16,12 @@ from regard.models.standard_names import CONFIG
 from regard.nn.value_module import ComputedBuffers
 from regard.strict_json import parse_json
 
-__all__ = ["PADDING", "Checkpoint", "change", "fill", "read_tensors"]
+__all__ = ["GENERATION", "PADDING", "Checkpoint", "change", "fill", "read_tensors"]
 
 _CONFIG, _GENERATION = "config.json", "generation_config.json"
 PADDING = "regard.padding"  # config.json's own pad_token_id, from which RoBERTa counts positions
-# The keys of generation_config.json that are used; the others are decoding options, which the caller specifies.
+GENERATION = "regard.generation"  # generation_config.json or, as in transformers, an old config.json in its place
+# The keys of generation_config.json that are special tokens of a model, whose config.json may have them too.
 _TOKENS = (
     *("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id", "bad_words_ids"),
     *("forced_bos_token_id", "forced_eos_token_id", "suppress_tokens"),
@@ -38,14 +39,14 @@ class Checkpoint(ModelFiles):
     """
 
     def config(self) -> dict[str, Any]:
-        """Return config.json, with the used keys of generation_config.json added."""
+        """Return config.json, with the tokens of generation_config.json and, under GENERATION, all of it."""
         raw = self._json(_CONFIG)
         if raw is None:
             where = self.name if self.folder is None else str(self.folder)
             raise InputError(f"the checkpoint {where!r} has no {_CONFIG}: name a folder or an id with a model in it")
-        said = self._json(_GENERATION) or {}
-        written = {key: said[key] for key in _TOKENS if said.get(key) is not None}
-        return raw | written | {PADDING: raw.get("pad_token_id")}
+        said = self._json(_GENERATION)
+        written = {key: said[key] for key in _TOKENS if said.get(key) is not None} if said else {}
+        return raw | written | {PADDING: raw.get("pad_token_id"), GENERATION: raw if said is None else said}
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Yield all tensors, one at a time, from one file or from the shards of an index."""

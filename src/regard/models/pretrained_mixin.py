@@ -19,6 +19,7 @@ _OURS = "regard"  # the key of config.json that marks a folder of ours
 _FORMAT, _VERSION = "format_version", 2  # 1 had no such key, and the names of before transformers' were taken
 _SUMS = "crc"  # the key of its checksums; a folder without them is loaded unchecked
 _WEIGHTS = "model.safetensors"
+_LATER = {"generation_config"}  # what configurations of regard 0.2 lack
 # Files that training saves beside a model, and without which its numbers mean other words.
 _BESIDE = ("source.json", "target.json", "tokenizer.json", "translation.json")
 
@@ -241,7 +242,7 @@ def from_json(found: Any, kinds: Sequence[type[Any]]) -> Any:
     known = {field.name for field in fields(kind)}
     if unknown := sorted(set(found) - known - {"kind"}):
         raise InputError(f"the configuration's {kind.__name__} has {unknown[0]!r}, which this version does not know")
-    lacking = sorted(known - set(found)) if kind is kinds[0] else []
+    lacking = sorted(known - set(found) - _LATER) if kind is kinds[0] else []
     if lacking:  # `to_json` gives all; a default would be another model
         raise InputError(f"the configuration's {kind.__name__} has no {lacking[0]!r}, which every saved one has")
     try:

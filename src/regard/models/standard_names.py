@@ -82,16 +82,45 @@ FORWARD: dict[str, str] = {
     "head_mask": "regard.ablate_heads(model, heads) around the call",
 }
 
+_ONE_RULE = "a decoding of one's own that has such a rule, as search_strategy=,"
+
 GENERATE: dict[str, str] = {
     **dict.fromkeys(("prompts", "inputs"), "input_ids"),
-    **dict.fromkeys(("max_length", "max_tokens"), "max_new_tokens"),
-    "min_length": "min_new_tokens",
-    **dict.fromkeys(("stop_strings", "stopping_criteria", "stop_token"), "eos_token_id"),
+    "inputs_embeds": "input_ids, on which alone a model runs",
+    "max_tokens": "max_new_tokens",
+    "stop_token": "eos_token_id",
+    "stop_strings": "eos_token_id, or a break out of `for token in model.stream(input_ids)`,",
+    **dict.fromkeys(("stopping_criteria", "max_time"), "a break out of `for token in model.stream(input_ids)`"),
     "seed": "generator=torch.Generator().manual_seed(seed)",
     "streamer": "model.stream(input_ids)",
     "generation_config": "each of its values as an argument",
-    **dict.fromkeys(("bad_words_ids", "suppress_tokens"), "SpecialTokens(suppress_tokens=...) of the configuration"),
-    **{name: _TOKENS.format(name) + " of the configuration" for name in ("forced_bos_token_id", "forced_eos_token_id")},
-    **dict.fromkeys(("repetition_penalty", "no_repeat_ngram_size"), "a decoding of one's own that has such a rule"),
+    "pad_token": "pad_token_id",
+    "eos_token": "eos_token_id",
+    "bos_token_id": "input_ids that begin with it, or decoder_start_token_id of an encoder–decoder,",
+    "return_tensors": "a tensor, which generate always returns,",
+    **dict.fromkeys(("past_key_values", "cache_implementation"), "use_cache"),
+    **dict.fromkeys(("tokenizer", "skip_special_tokens"), "tokenizer.decode of what generate returns"),
+    "decoder_input_ids": "decoder_start_token_id, or forced_bos_token_id for the token after it,",
+    "encoder_outputs": "input_ids, the source,",
+    "token_type_ids": "input_ids, as models that generate have no token types,",
     "output_scores": "return_dict_in_generate=True, which has the scores of beams,",
+    **dict.fromkeys(("output_logits", "logits"), "model(sequences).logits of what generate returns"),
+    **dict.fromkeys(("output_attentions",), "regard.watch(model, keep='weights') around the call"),
+    "output_hidden_states": "model(sequences, output_hidden_states=True) with what generate returns",
+    **dict.fromkeys(
+        ("num_beam_groups", "diversity_penalty"), "num_beams, or do_sample=True for texts that differ more,"
+    ),
+    **dict.fromkeys(
+        ("penalty_alpha", "dola_layers", "custom_generate"), "search_strategy= with a decoding of one's own"
+    ),
+    **dict.fromkeys(("typical_p", "epsilon_cutoff", "eta_cutoff", "top_h"), "top_k, top_p or min_p"),
+    **dict.fromkeys(("logits_processor", "prefix_allowed_tokens_fn", "sequence_bias", "guidance_scale"), _ONE_RULE),
+    **dict.fromkeys(("encoder_repetition_penalty", "encoder_no_repeat_ngram_size"), _ONE_RULE),
+    **dict.fromkeys(("exponential_decay_length_penalty", "watermarking_config", "token_healing"), _ONE_RULE),
+    **dict.fromkeys(("constraints", "force_words_ids", "renormalize_logits", "remove_invalid_values"), _ONE_RULE),
+    **dict.fromkeys(
+        ("assistant_model", "prompt_lookup_num_tokens"), "generate without it: the same tokens, each alone,"
+    ),
+    "trust_remote_code": "nothing, as code of others is never run: leave it out; the model's own `generate`",
+    "synced_gpus": "generate on one process: leave it out; what others have",
 }

@@ -102,6 +102,7 @@ def _settings_of(config: type[Any], *given: str) -> Callable[[type[Any]], Any]:
     TransformerConfig,
     *("vocab_size", "decoder_vocab_size", "encoder_layers", "decoder_layers"),
     *("position_bias", "type_vocab_size", "output_head", "special_tokens"),
+    "generation_config",
 )
 class TransformerSettings(ModelSettings):
     """A Transformer trained from scratch; its keys are those of `models.TransformerConfig`, and these.

@@ -14,7 +14,7 @@ from regard.errors import InputError, MissingExtraError
 from regard.files import read_text
 from regard.hub.model_files import ModelFiles
 from regard.interpret.watch import watch
-from regard.models.decoding import BeamSearch, Decoding
+from regard.models.decoding import BeamSearch, Decoding, Greedy
 from regard.models.loading import saved_model
 from regard.record.records import Record
 from regard.record.tokens_from_tokenizer import tokens_of
@@ -178,7 +178,7 @@ class Translator:
                 raise InputError(
                     f"text {place + 1} has {len(source)} tokens, and this model has positions for {limit}: shorten it"
                 )
-        search: Decoding | None = BeamSearch(num_beams, length_penalty) if num_beams > 1 else None
+        search: Decoding = BeamSearch(num_beams, length_penalty) if num_beams > 1 else Greedy()
         order = sorted(sources, key=lambda place: len(sources[place]))
         found = [""] * len(texts)
         for first in range(0, len(order), batch_size):
@@ -207,7 +207,7 @@ class Translator:
             raise InputError("the text is empty: there is nothing to align")
         model: Any = self.model
         source = self.encode(text)
-        search: Decoding | None = BeamSearch(num_beams, length_penalty) if num_beams > 1 else None
+        search: Decoding = BeamSearch(num_beams, length_penalty) if num_beams > 1 else Greedy()
         with torch.inference_mode():
             asked = {"search_strategy": search, "max_new_tokens": 2 * len(source) + 10, "return_dict_in_generate": True}
             target = model.generate([source], **asked).sequences[0].tolist()  # the model's own start token first
