@@ -255,9 +255,10 @@ class CheckpointSettings(ModelSettings):
             return own
         needed = "encoder-decoder" if len(sides) == 2 else "decoder"
         if config.kind != needed:
+            article = "an" if needed.startswith("e") else "a"
             raise InputError(
-                f"`model.model_name_or_path` must name a model that is a {needed} for this task, and {name!r} is "
-                f"a {config.kind}: name another model, or set another `task.type`"
+                f"`model.model_name_or_path` must name {article} {needed} for this task, and {name!r} is of the kind "
+                f"{config.kind}: name another model, or set another `task.type`"
             )
         if len(sides) == 2:
             self._check_start()
@@ -294,10 +295,13 @@ class CheckpointSettings(ModelSettings):
         for one in dict.fromkeys((name, "tokenizer.json")):
             if (path := files.file(one)) is None:
                 continue
-            if not files.is_saved_by_regard:
-                return one, Tokenizer.load(path)
             kind = TransformerModel.pretrained_config(self.model_name_or_path).kind
-            return one, Tokenizer.load_saved(path, bos=kind != "encoder-decoder", eos=kind != "decoder")
+            if files.is_saved_by_regard:
+                return one, Tokenizer.load_saved(path, bos=kind != "encoder-decoder", eos=kind != "decoder")
+            found = Tokenizer.load(path)
+            if kind == "encoder-decoder" and found.template == ((), ()) and found.eos_token_id is not None:
+                found = found.with_template(eos=True)  # without a template, sources end as targets must
+            return one, found
         raise InputError(
             f"the checkpoint {self.model_name_or_path!r} has no {name}: "
             "only models with a fast tokenizer can be fine-tuned"
