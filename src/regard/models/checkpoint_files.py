@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from regard.errors import InputError, MissingExtraError
+from regard.hub.file_faults import check_model, fault_of, missing_shards
 from regard.hub.model_files import ModelFiles
 from regard.models.output_heads import OutputHead
 from regard.models.standard_names import CONFIG
@@ -40,6 +41,8 @@ class Checkpoint(ModelFiles):
 
     def config(self) -> dict[str, Any]:
         """Return config.json, with the tokens of generation_config.json and, under GENERATION, all of it."""
+        if self.folder is not None and self.step_folder is None:
+            check_model(self.folder)
         raw = self._json(_CONFIG)
         if raw is None:
             where = self.name if self.folder is None else str(self.folder)
@@ -50,13 +53,17 @@ class Checkpoint(ModelFiles):
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Yield all tensors, one at a time, from one file or from the shards of an index."""
-        for name in self._weight_files():
-            path = self.file(name)
-            if path is None:
-                raise InputError(
-                    f"the checkpoint {self.name!r} has no {name}: regard reads safetensors alone, never pickles; "
-                    "transformers converts with save_pretrained"
-                )
+        names = self._weight_files()
+        paths = {name: self.file(name) for name in names}
+        if lacking := [name for name, path in paths.items() if path is None]:
+            if names != [_WEIGHTS]:
+                raise InputError(f"the checkpoint {self.name!r} {missing_shards(lacking, len(names))}")
+            raise InputError(
+                f"the checkpoint {self.name!r} has no {_WEIGHTS}: regard reads safetensors alone, never pickles; "
+                "transformers converts with save_pretrained"
+            )
+        for path in paths.values():
+            assert path is not None
             yield from read_tensors(path)
 
     def _weight_files(self) -> list[str]:
@@ -84,7 +91,8 @@ class Checkpoint(ModelFiles):
         try:
             found = parse_json(path.read_text("utf-8"))
         except (OSError, ValueError, RecursionError) as problem:
-            raise InputError(f"cannot read {path}: {' '.join(str(problem).split())}") from problem
+            reason = fault_of(path) or " ".join(str(problem).split())
+            raise InputError(f"cannot read {path}: {reason}") from problem
         if not isinstance(found, dict):
             raise InputError(f"cannot read {path}: it must be a JSON object, got a {type(found).__name__}")
         return found
@@ -106,7 +114,8 @@ def read_tensors(path: Path) -> Iterator[tuple[str, Tensor]]:
             for name in file.keys():  # noqa: SIM118 - it is no dict
                 yield name, file.get_tensor(name)
     except (OSError, SafetensorError) as problem:
-        raise InputError(f"cannot read {path}: {' '.join(str(problem).split())}") from problem
+        reason = fault_of(path) or " ".join(str(problem).split())
+        raise InputError(f"cannot read {path}: {reason}") from problem
 
 
 class _NothingDrawn(TorchFunctionMode):
