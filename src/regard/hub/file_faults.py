@@ -139,8 +139,9 @@ def missing_shards(lacking: list[str], count: int) -> str:
     if not lacking:
         return ""
     first = lacking[0] if len(lacking) == 1 else f"{lacking[0]} first"
-    again = "it" if len(lacking) == 1 else "them"
-    return f"lacks {len(lacking)} of its {count} files of weights, {first}: the download is incomplete, fetch {again} again"
+    them = "it" if len(lacking) == 1 else "them"
+    what = f"lacks {len(lacking)} of its {count} files of weights, {first}"
+    return f"{what}: the download is incomplete, fetch {them} again"
 
 
 def _files(folder: Path) -> list[Path]:

@@ -23,10 +23,8 @@ _CONFIG, _GENERATION = "config.json", "generation_config.json"
 PADDING = "regard.padding"  # config.json's own pad_token_id, from which RoBERTa counts positions
 GENERATION = "regard.generation"  # generation_config.json or, as in transformers, an old config.json in its place
 # The keys of generation_config.json that are special tokens of a model, whose config.json may have them too.
-_TOKENS = (
-    *("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id", "bad_words_ids"),
-    *("forced_bos_token_id", "forced_eos_token_id", "suppress_tokens"),
-)
+_TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
+_RULES = ("forced_bos_token_id", "forced_eos_token_id", "suppress_tokens")  # only from it, if it is there
 _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _PLACE = "place.json"  # of a checkpoint of a run: where training was, and the checksums of the files
 
@@ -48,7 +46,10 @@ class Checkpoint(ModelFiles):
             where = self.name if self.folder is None else str(self.folder)
             raise InputError(f"the checkpoint {where!r} has no {_CONFIG}: name a folder or an id with a model in it")
         said = self._json(_GENERATION)
-        written = {key: said[key] for key in _TOKENS if said.get(key) is not None} if said else {}
+        written = {}
+        if said is not None:
+            written = {key: said[key] for key in _TOKENS if said.get(key) is not None}
+            written |= {key: said.get(key) for key in _RULES}
         return raw | written | {PADDING: raw.get("pad_token_id"), GENERATION: raw if said is None else said}
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
