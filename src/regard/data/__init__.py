@@ -3,6 +3,7 @@
 from regard.data.batching import batches, chunk_tokens, pad, shard_batch
 from regard.data.chinese import FetchError, Script, fetch_hsk, to_script
 from regard.data.corpus import Corpus, read_corpus
+from regard.data.languages import Language, find_language
 from regard.data.masking import mask_tokens
 from regard.data.packing import collate_packed, pack_sequences
 from regard.data.splitting import references, split, without_sources
@@ -14,6 +15,7 @@ __all__ = [
     "Copy",
     "Corpus",
     "FetchError",
+    "Language",
     "Reverse",
     "Script",
     "Sort",
@@ -24,6 +26,7 @@ __all__ = [
     "chunk_tokens",
     "collate_packed",
     "fetch_hsk",
+    "find_language",
     "mask_tokens",
     "pack_sequences",
     "pad",

@@ -52,6 +52,15 @@ class Checkpoint(ModelFiles):
             written |= {key: said.get(key) for key in _RULES}
         return raw | written | {PADDING: raw.get("pad_token_id"), GENERATION: raw if said is None else said}
 
+    @property
+    def is_saved_by_regard(self) -> bool:
+        """Whether config.json is of a model that regard saved."""
+        return "regard" in (self._json(_CONFIG) or {})
+
+    def settings(self, name: str) -> dict[str, Any]:
+        """Return an optional file of settings; nothing where the model has none."""
+        return self._json(name) or {}
+
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Yield all tensors, one at a time, from one file or from the shards of an index."""
         names = self._weight_files()

@@ -2,8 +2,9 @@
 
 run.json         format version, configuration, package versions, git revision, hashes of the data
 log.jsonl        one event a line
-checkpoints/     step-00000100/ …: weights, optimizer, place; beside them the model's config.json and tokenizers
-model/           the final model, with its tokenizers
+checkpoints/     step-00000100/ …: weights, optimizer, place; beside them the model's config.json and tokenizers, with
+                 the tokenizer_config.json, chat template and generation_config.json of a checkpoint
+model/           the final model, with the same files
 """
 
 import contextlib
@@ -21,6 +22,7 @@ from typing import Any
 
 import torch
 
+from regard.data.open_tokenizer import TOKENIZER_FILES
 from regard.errors import InputError
 from regard.files import read_text, replace_files, write_atomically, write_folder
 from regard.models.pretrained_mixin import PretrainedMixin, write_config
@@ -52,7 +54,7 @@ _FREE = {"task.train_file", "task.num_completions_to_print", "task.max_predict_s
     )
 }
 _TOKENIZERS = ("source.json", "target.json", "tokenizer.json")
-_BESIDE_CHECKPOINTS = ("config.json", "labels.txt", "translation.json", *_TOKENIZERS)
+_BESIDE_CHECKPOINTS = ("config.json", "labels.txt", "translation.json", *_TOKENIZERS, *TOKENIZER_FILES)
 _WAY = "move it, or name another folder as `output_dir`"
 _PACKAGES = ("torch", "numpy", "accelerate", "tokenizers", "safetensors", "transformers", "sacrebleu")
 
@@ -137,6 +139,13 @@ class Folder:
                         f"{str(now)[:12]}… now): bring the old file back, or name another folder as `output_dir`; the "
                         "checkpoints are as they were"
                     )
+            if tokens := [
+                name for name in task.data if "(special tokens)" in name and name not in self._before["data"]
+            ]:
+                raise InputError(
+                    f"the run in {self.path} was started by regard 0.2, which did not put the special tokens of a "
+                    f"checkpoint's tokenizer around texts ({tokens[0]}): name another folder as `output_dir`"
+                )
             self.notes = _notes(self._before.get("sessions", []), attends_by)
         if not self._writes:
             return

@@ -9,21 +9,18 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from regard.data import Tokenizer, to_script
+from regard.data import Tokenizer, find_language, to_script
 from regard.errors import InputError, MissingExtraError
 from regard.files import read_text
 from regard.hub.model_files import ModelFiles
 from regard.interpret.watch import watch
 from regard.models.decoding import BeamSearch, Decoding, Greedy
-from regard.models.loading import saved_model
+from regard.models.loading import pair_tokenizers, saved_model
 from regard.record.records import Record
 from regard.record.tokens_from_tokenizer import tokens_of
 from regard.strict_json import is_version
 
 __all__ = ["TranslationScore", "Translator", "bleu_tokenizer", "translation_scores"]
-
-# What sacreBLEU calls them. 13a cuts at spaces, and Chinese has none: a whole sentence is one word, and BLEU is 0.
-_TOKENIZERS = {"zh": "zh", "ja": "char", "ko": "char", "th": "char"}
 
 
 @dataclass(frozen=True)
@@ -37,14 +34,24 @@ class TranslationScore:
 
 
 def bleu_tokenizer(language: str) -> str:
-    """Return the name of sacreBLEU's tokenizer for a language (ISO 639-1).
+    """Return the name of sacreBLEU's tokenizer for a language, by any of its codes.
 
-    Japanese and Korean are counted in characters, which needs no dictionary (ja-mecab and ko-mecab do).
+    Raises:
+        InputError: It is no code of a language.
 
-    >>> bleu_tokenizer("zh"), bleu_tokenizer("de"), bleu_tokenizer("zh-Hant")
+    >>> bleu_tokenizer("zh"), bleu_tokenizer("de"), bleu_tokenizer("zho_Hant")
     ('zh', '13a', 'zh')
     """
-    return _TOKENIZERS.get(language.lower().replace("_", "-").partition("-")[0], "13a")
+    return find_language(language).bleu_tokenizer
+
+
+def _code(language: str) -> str:
+    """The code of a language in a file of 0.2, which took any text for one."""
+    try:
+        find_language(language)
+    except InputError:
+        return "und"
+    return language
 
 
 def translation_scores(
@@ -78,13 +85,19 @@ def translation_scores(
 _ABOUT, _VERSION = "translation.json", 2
 
 
+def save_languages(folder: Path, source_lang: str, target_lang: str, script: str | None) -> None:
+    """Save the languages of a translation in the folder of its model, for `Translator.load`."""
+    about = {"version": _VERSION, "source_lang": source_lang, "target_lang": target_lang, "script": script}
+    (folder / _ABOUT).write_text(json.dumps(about, indent=2) + "\n", "utf-8")
+
+
 @dataclass(frozen=True, eq=False)
 class Translator:
     """A model with the tokenizers of both sides.
 
     Args:
         model: A Transformer or RecurrentSeq2Seq in eval mode.
-        src_tokenizer, tgt_tokenizer: The tokenizers.
+        src_tokenizer, tgt_tokenizer: The tokenizers, with the template that the model was trained with.
         source_lang, target_lang: The languages, ISO 639-1.
         script: Script that Chinese sources are converted to, "hans" or "hant"; None for no conversion.
     """
@@ -123,21 +136,19 @@ class Translator:
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
             raise InputError(f"cannot read {found}: {problem}") from problem
         model = saved_model(files.chosen)  # first: it checks the checksums of the other files too
-        reads, writes = (Tokenizer.load(found.with_name(f"{side}.json")) for side in ("source", "target"))
-        return cls(model, reads, writes, source, target, script)
+        return cls(model, *pair_tokenizers(files), _code(source), _code(target), script)
 
     def save(self, folder: Path) -> None:
         """Save the tokenizers and languages in a folder, for `load` with the model."""
         self.src_tokenizer.save(folder / "source.json")
         self.tgt_tokenizer.save(folder / "target.json")
-        about = {name: getattr(self, name) for name in ("source_lang", "target_lang", "script")}
-        about = {"version": _VERSION} | about
-        (folder / _ABOUT).write_text(json.dumps(about, indent=2) + "\n", "utf-8")
+        save_languages(folder, self.source_lang, self.target_lang, self.script)
 
     def encode(self, text: str) -> list[int]:
-        """Return the token ids of a source, with the end token."""
-        script = self.script if self.source_lang == "zh" else None
-        return self.src_tokenizer.encode([to_script(text, script) if script else text], eos=True)[0]
+        """Return the token ids of a source, with the special tokens of the tokenizer's template around them."""
+        script = self.script if find_language(self.source_lang).is_chinese else None
+        ids: list[int] = self.src_tokenizer(to_script(text, script) if script else text)["input_ids"]
+        return ids
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Return token ids of the target as text."""

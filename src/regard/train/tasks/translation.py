@@ -14,9 +14,9 @@ from regard.train.callbacks import Sample
 from regard.train.model_types import ModelSettings
 from regard.train.optional_parts import optional_part
 from regard.train.settings import Length, Rows, TokenizerConfig, nested, settings
-from regard.train.tasks.base import PairsTask, TaskSettings, special_tokens
+from regard.train.tasks.base import PairsTask, TaskSettings
 from regard.train.training import Training
-from regard.train.translator import Translator, translation_scores
+from regard.train.translator import Translator, save_languages, translation_scores
 
 __all__ = ["TranslationSettings", "TranslationTask"]
 
@@ -80,15 +80,15 @@ class TranslationTask(PairsTask):
         if more is not None:
             trained = without_sources(_joined(trained, more), held)
         self.held_texts, self.references = held, references(corpus, held)
-        self.source = self.train_tokenizer("source.json", task.src_tokenizer, trained["source"])
-        self.target = self.train_tokenizer("target.json", task.target_tokenizer, trained["target"])
+        self.source = self.train_tokenizer("source.json", task.src_tokenizer, trained["source"], eos=True)
+        self.target = self.train_tokenizer("target.json", task.target_tokenizer, trained["target"], eos=True)
         self.sizes = len(self.source), len(self.target)
-        self.tokens = model.generation_tokens(special_tokens(self.target))
-        prefix, ends = self.tokens.decoder_prefix, self.tokens.eos_token_ids
-        if None in (self.tokens.pad_token_id, self.source.eos_token_id) or not prefix or not ends:
-            raise InputError("the checkpoint lacks a padding, start or end token: take another one")
+        self.tokens = model.generation_tokens(self.target, self.options.sides)
+        if self.tokens.pad_token_id is None:
+            self.needed_token(self.target, "pad")
         rows = self._rows(trained)
-        kept = [pair for pair in rows if max(map(len, pair)) < task.max_length]
+        # An end token that follows a target is not counted.
+        kept = [row for row in rows if row[0] and max(len(row[0]), len(row[1]) - 1) < task.max_length]
         left = (
             f"; {len(rows) - len(kept):,} pairs are longer than {task.max_length} tokens"
             if len(kept) < len(rows)
@@ -154,7 +154,8 @@ class TranslationTask(PairsTask):
 
     def save(self, folder: Path) -> None:
         """Save tokenizers, languages and script."""
-        self.translator(nn.Module()).save(folder)
+        super().save(folder)
+        save_languages(folder, self.options.source_lang, self.options.target_lang, self.options.script)
 
     def _scores(self, model: nn.Module, rows: list[int], num_beams: int) -> Any:
         texts = [self.held_texts["source"][row] for row in rows]
@@ -171,8 +172,9 @@ class TranslationTask(PairsTask):
         return corpus
 
     def _rows(self, corpus: Corpus) -> list[tuple[list[int], list[int]]]:
-        sources, targets = self.source.encode(corpus["source"], eos=True), self.target.encode(corpus["target"])
-        return list(zip(sources, targets, strict=True))
+        before, after = self.tokens.around_target(self.target.template, self.target.eos_token_id)
+        labels = [[*before, *ids, *after] for ids in self.target.encode(corpus["target"])]
+        return list(zip(self.source(corpus["source"])["input_ids"], labels, strict=True))
 
 
 def _joined(one: Corpus, other: Corpus) -> Corpus:
