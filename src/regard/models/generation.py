@@ -87,9 +87,9 @@ class GenerationMixin:
     ) -> Any:
         """Continue texts, or translate sources; the arguments and what is returned are those of transformers' models.
 
-        What is not given is what the model's `config.generation_config` and `config.special_tokens` say (of a checkpoint
-        its generation_config.json), then transformers' default. Limits and rules hold for each text by itself, without
-        its padding.
+        What is not given is what the model's `config.generation_config` and `config.special_tokens` say (of a
+        checkpoint its generation_config.json), then transformers' default. Limits and rules hold for each text by
+        itself, without its padding.
 
         Args:
             input_ids: Tokens of each text, as a tensor or as lists that may differ in length; of an encoder–decoder, of
@@ -191,7 +191,8 @@ class GenerationMixin:
         """Continue one text and yield each token as soon as it is known; the arguments are those of `generate`.
 
         Raises:
-            InputError: As `generate`; or the model's generation_config asks for beams, and no `search_strategy` is given.
+            InputError: As `generate`; or the model's generation_config asks for beams, and no `search_strategy` is
+                given.
         """
         given = {
             "max_new_tokens": max_new_tokens, "max_length": max_length, "min_new_tokens": min_new_tokens,

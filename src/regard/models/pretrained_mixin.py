@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from regard.errors import InputError, MissingExtraError
 from regard.files import checksum_of_file, checksum_of_json, replace_files
 from regard.models.checkpoint_files import Checkpoint, change, fill
+from regard.models.standard_names import FROM_PRETRAINED, SAVE_PRETRAINED
+from regard.nn.checks import refuse_unknown
 
 __all__ = ["PretrainedMixin", "from_json", "to_json", "write_config"]
 
@@ -30,6 +32,7 @@ class PretrainedMixin(nn.Module):
     config: Any
     config_kinds: ClassVar[tuple[type[Any], ...]]  # what its configuration is, and what may stand in it
 
+    @refuse_unknown("save_pretrained", SAVE_PRETRAINED)
     def save_pretrained(self, save_directory: str | Path, **asked: Any) -> str | None:
         """Write config.json and model.safetensors to a folder: all files or, if something fails, none.
 
@@ -79,6 +82,7 @@ class PretrainedMixin(nn.Module):
         return sent
 
     @classmethod
+    @refuse_unknown("from_pretrained", FROM_PRETRAINED)
     def from_pretrained(
         cls,
         name: str | Path,

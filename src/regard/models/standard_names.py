@@ -1,6 +1,14 @@
 """Names that people bring from transformers and PyTorch, and what a model here has in their place."""
 
-__all__ = ["CONFIG", "FORWARD", "GENERATE", "RECURRENT_CONFIG"]
+__all__ = [
+    "CONFIG",
+    "FORWARD",
+    "FROM_PRETRAINED",
+    "GENERATE",
+    "LOAD_MODEL",
+    "RECURRENT_CONFIG",
+    "SAVE_PRETRAINED",
+]
 
 
 _SIZES = dict.fromkeys(("d_model", "n_embd", "dim", "width", "embed_dim"), "hidden_size")
@@ -78,10 +86,13 @@ FORWARD: dict[str, str] = {
     **dict.fromkeys(("inputs_embeds", "decoder_inputs_embeds"), "input_ids, on which alone a model runs"),
     "encoder_outputs": "model.decode(decoder_input_ids, encoder_last_hidden_state)",
     **dict.fromkeys(("output_attentions", "need_weights"), "regard.watch(model, keep='weights') around the call"),
-    "return_dict": "an output that is always both, by field and by position: leave it out;",
+    "return_dict": "outputs are always both, by field and by position: leave it out.",
     "head_mask": "regard.ablate_heads(model, heads) around the call",
 }
 
+_NO_CODE = "code that comes with a model is never run: leave it out."
+_CONVERTED = "transformers converts it with save_pretrained, and what that saves is read."
+_LOADED_BEFORE = "a model that transformers has loaded with it, in place of a name,"
 _ONE_RULE = "a decoding of one's own that has such a rule, as search_strategy=,"
 
 GENERATE: dict[str, str] = {
@@ -121,6 +132,45 @@ GENERATE: dict[str, str] = {
     **dict.fromkeys(
         ("assistant_model", "prompt_lookup_num_tokens"), "generate without it: the same tokens, each alone,"
     ),
-    "trust_remote_code": "nothing, as code of others is never run: leave it out; the model's own `generate`",
-    "synced_gpus": "generate on one process: leave it out; what others have",
+    "trust_remote_code": _NO_CODE,
+    "synced_gpus": "each process generates by itself: leave it out.",
+}
+
+_NOT_QUANTIZED = "weights are read as they are: leave it out, and give dtype=torch.bfloat16 for half of the memory."
+_ALWAYS = "it is always so: leave it out."
+FROM_PRETRAINED: dict[str, str] = {
+    "torch_dtype": "dtype, such as torch.bfloat16,",
+    **dict.fromkeys(("device_map", "device", "max_memory", "tp_plan"), ".to(device) of what it returns"),
+    **dict.fromkeys(("offload_folder", "offload_state_dict"), "the model is loaded into memory whole: leave it out."),
+    "trust_remote_code": _NO_CODE,
+    **dict.fromkeys(("load_in_8bit", "load_in_4bit", "quantization_config"), _NOT_QUANTIZED),
+    "attn_implementation": "regard.attention chooses its backend for each call: leave it out.",
+    **dict.fromkeys(("low_cpu_mem_usage", "use_safetensors", "weights_only", "local_dir_use_symlinks"), _ALWAYS),
+    "subfolder": "the folder itself as the name, such as 'checkpoint/subfolder',",
+    "use_auth_token": "token",
+    "resume_download": "a download is resumed always: leave it out.",
+    "output_loading_info": "missing and spare weights are refused with their names: leave it out.",
+    "ignore_mismatched_sizes": "output_head=output_heads.SequenceClassification(num_labels), or another head,",
+    **dict.fromkeys(("num_labels", "id2label"), "output_head=output_heads.SequenceClassification(num_labels)"),
+    "config": "each changed value as an argument, such as dropout=0.0,",
+    "state_dict": "model.load_state_dict",
+    **dict.fromkeys(("from_tf", "from_flax", "gguf_file", "variant"), _CONVERTED),
+    **dict.fromkeys(("proxies", "mirror"), "the environment (HTTPS_PROXY, HF_ENDPOINT)"),
+}
+# Of regard.load_model, which opens models of transformers.
+LOAD_MODEL: dict[str, str] = {
+    **dict.fromkeys(("torch_dtype", "dtype"), ".to(dtype) of the model that it returns"),
+    **{name: hint for name, hint in FROM_PRETRAINED.items() if name not in ("torch_dtype", "attn_implementation")},
+    **dict.fromkeys(("device_map", "device", "max_memory", "tp_plan"), ".to(device) of the model that it returns"),
+    **dict.fromkeys(("load_in_8bit", "load_in_4bit", "quantization_config"), _LOADED_BEFORE),
+    **dict.fromkeys(("revision", "token", "cache_dir", "subfolder", "use_auth_token", "config"), _LOADED_BEFORE),
+    **dict.fromkeys(("num_labels", "id2label", "ignore_mismatched_sizes", "gguf_file", "variant"), _LOADED_BEFORE),
+    **dict.fromkeys(("local_files_only", "force_download", "state_dict", "from_tf", "from_flax"), _LOADED_BEFORE),
+}
+SAVE_PRETRAINED: dict[str, str] = {
+    "safe_serialization": "models are saved as safetensors always: leave it out.",
+    "max_shard_size": "the weights are one file: leave it out.",
+    "state_dict": "model.load_state_dict before",
+    "is_main_process": "a call on the main process alone",
+    **dict.fromkeys(("save_peft_format", "variant"), "nothing of that kind is saved: leave it out."),
 }

@@ -104,7 +104,7 @@ class GenerationLimits:
         rules: What else changes scores, such as a RepetitionPenalty, in this order.
 
     Raises:
-        InputError: A number is out of its range, or a token is both suppressed and the end of a text.
+        InputError: A number is out of its range, or a token is suppressed that is forced or the end of a text.
 
     >>> GenerationLimits(max_new_tokens=20, eos_token_id=(2,)).min_new_tokens
     0
@@ -121,6 +121,24 @@ class GenerationLimits:
     rules: tuple[TokenRule, ...] = ()
 
     def __post_init__(self) -> None:
+        self._check_counts()
+        for name in ("eos_token_id", "suppress_tokens", "begin_suppress_tokens"):
+            check_tokens(name, getattr(self, name))
+        for name in ("forced_bos_token_id", "forced_eos_token_id"):
+            if getattr(self, name) is not None:
+                check_count(name, getattr(self, name), 0, "is a token", None)
+            if getattr(self, name) in self.suppress_tokens:
+                raise InputError(
+                    f"`{name}` and `suppress_tokens` exclude one another, got {getattr(self, name)} in both: take it "
+                    "out of `suppress_tokens`"
+                )
+        if both := sorted(set(self.eos_token_id) & set(self.suppress_tokens)):
+            raise InputError(
+                f"`suppress_tokens` and `eos_token_id` exclude one another, got {both} in both: take {both[0]} out of "
+                "`eos_token_id` if texts must not end with it, out of `suppress_tokens` if they may"
+            )
+
+    def _check_counts(self) -> None:
         counts = [value for value in (self.max_new_tokens, self.min_new_tokens) if isinstance(value, tuple)]
         rows = len(counts[0]) if counts else 1
         most, least = of_rows(self.max_new_tokens, rows), of_rows(self.min_new_tokens, rows)
@@ -139,16 +157,6 @@ class GenerationLimits:
                     f"`min_new_tokens` ({low}) cannot be above `max_new_tokens` ({high}): "
                     "raise `max_new_tokens`, or lower `min_new_tokens`"
                 )
-        for name in ("eos_token_id", "suppress_tokens", "begin_suppress_tokens"):
-            check_tokens(name, getattr(self, name))
-        for name in ("forced_bos_token_id", "forced_eos_token_id"):
-            if getattr(self, name) is not None:
-                check_count(name, getattr(self, name), 0, "is a token", None)
-        if both := sorted(set(self.eos_token_id) & set(self.suppress_tokens)):
-            raise InputError(
-                f"`suppress_tokens` and `eos_token_id` exclude one another, got {both} in both: take {both[0]} out of "
-                "`eos_token_id` if texts must not end with it, out of `suppress_tokens` if they may"
-            )
 
 
 def of_rows(value: int | tuple[int, ...], rows: int) -> list[int]:
@@ -317,7 +325,7 @@ def _without_padding(prompt: Int[Tensor, "rows n"], attention_mask: Tensor | Non
     """The prompts with −1 in place of padding, which comes before the tokens."""
     if attention_mask is None:
         return prompt
-    order = attention_mask.int().argsort(1, stable=True)
+    order = attention_mask.int().argsort(dim=1, stable=True)
     return prompt.masked_fill(~attention_mask, -1).gather(1, order)
 
 
