@@ -51,8 +51,11 @@ def corpus_notes(corpus: Corpus, languages: Sequence[str] = ()) -> tuple[str, ..
             [f"{_percent(same, corpus)} of the targets are equal to their source"] if _is_much(same, corpus) else []
         )
     if "label" in corpus.columns:
-        single = [label for label, count in Counter(corpus["label"]).items() if count == 1]
-        notes += [f"{len(single):,} labels have one row each, such as {single[0]!r}"] if single else []
+        counts = Counter(corpus["label"])
+        single = [label for label, count in counts.items() if count == 1]
+        notes += (
+            [f"{len(single):,} of {len(counts):,} labels are on one row only, such as {single[0]!r}"] if single else []
+        )
     for name in texts:
         longest = max(corpus[name], key=len)
         notes += [f"the longest {name} has {len(longest):,} characters"] if len(longest) > _LONG else []
@@ -163,8 +166,9 @@ def _letters(corpus: Corpus, languages: Sequence[str]) -> list[str]:
             sides[name] = language, letters[0], re.compile(f"[{letters[1]}]")
     found = {}
     for name, (language, what, pattern) in sides.items():
-        share = sum(bool(pattern.search(text)) for text in corpus[name]) / len(corpus)
-        if share < _SHARE:
+        lettered = [text for text in corpus[name] if any(map(str.isalpha, text))]
+        share = sum(bool(pattern.search(text)) for text in lettered) / max(1, len(lettered))
+        if lettered and share < _SHARE:
             found[name] = f"{100 * share:.0f} % of the rows of {name} have {what}, and its language is {language}"
     if len(found) == 2:
         crossed = [
