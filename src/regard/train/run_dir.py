@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +34,12 @@ from regard.train.key_names import FORMAT
 from regard.train.optional_parts import optional_part
 from regard.train.settings import changed_keys
 from regard.train.tasks.base import Task
+from regard.train.tasks.data_files import read_otherwise, recorded_by_0_2
 
 __all__ = ["Folder", "hold_folder"]
 
 # What may change when a run resumes: nothing of it changes a step that was taken.
-_FREE = {"task.train_file", "task.num_completions_to_print", "task.max_predict_samples"} | {
+_FREE = {"task.train_file", "task.test_file", "task.num_completions_to_print", "task.max_predict_samples"} | {
     f"training.{name}"
     for name in (
         "output_dir",
@@ -99,6 +101,8 @@ class Folder:
                     file.unlink()
         if self._before is None and begun and writes:
             raise InputError(f"{path} has checkpoints and no run.json: name another folder as `output_dir`")
+        before = None if self._before is None else Config.from_dict(self._before["config"]).task
+        self.config = config = replace(config, task=config.task.settled(before))
         if self._before is not None:
             self._compare(self._before["config"], config.to_dict())
             if (were := self._before.get("processes", 1)) != processes:
@@ -131,6 +135,11 @@ class Folder:
             attends_by: What computes attention in this session; another than in the session before becomes a note.
         """
         if self._before is not None:
+            if (name := read_otherwise(task.data, self._before["data"])) is not None:
+                raise InputError(
+                    f"the run in {self.path} was started by a release that read other rows from {name}: resume it by "
+                    "that release, or name another folder as `output_dir`; the checkpoints are as they were"
+                )
             for name, was in self._before["data"].items():
                 now = task.data.get(name)
                 if now != was:
@@ -233,7 +242,8 @@ class Folder:
         try:
             found = json.loads(read_text(self._record))
             _check_record(found)
-            found["config"] = Config.from_dict(found["config"]).to_dict()  # with the keys of this release
+            task = recorded_by_0_2(found["config"]["task"], found["data"])
+            found["config"] = Config.from_dict(found["config"] | {"task": task}).to_dict()  # with today's keys
         except FileNotFoundError:
             return None
         except (OSError, ValueError, RecursionError) as problem:
