@@ -1,7 +1,7 @@
 """Language models: causal ones, which predict the next token of running text, and masked ones, which fill gaps."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -10,12 +10,10 @@ from regard.data import Corpus, chunk_tokens, collate_packed, mask_tokens, pack_
 from regard.errors import InputError
 from regard.models.output_heads import LanguageModel, MaskedLanguageModel
 from regard.train.loss_and_optimizer import IGNORED
-from regard.train.settings import Length, Probability, Rows, TokenizerConfig, nested, settings
+from regard.train.settings import FilePath, Length, Probability, Rows, TokenizerConfig, settings
 from regard.train.tasks.base import Batch, TaskSettings, TextTask
 
 __all__ = ["CausalLMSettings", "CausalTask", "MaskedLMSettings", "MaskedTask"]
-
-Tokens = Annotated[TokenizerConfig, nested(TokenizerConfig, "model_type")]
 
 
 @settings
@@ -33,9 +31,9 @@ class CausalLMSettings(TaskSettings):
 
     type: ClassVar[str] = "clm"
     sides: ClassVar[tuple[str, ...]] = ("decoder",)
-    train_file: str
+    train_file: FilePath
     validation_size: Rows = 200
-    tokenizer: Tokens = TokenizerConfig()
+    tokenizer: TokenizerConfig = TokenizerConfig()
     block_size: Length = 128
     packing: bool = False
 
@@ -98,9 +96,9 @@ class MaskedLMSettings(TaskSettings):
     """
 
     type: ClassVar[str] = "mlm"
-    train_file: str
+    train_file: FilePath
     validation_size: Rows = 200
-    tokenizer: Tokens = TokenizerConfig()
+    tokenizer: TokenizerConfig = TokenizerConfig()
     block_size: Length = 128
     mlm_probability: Probability = 0.15
 

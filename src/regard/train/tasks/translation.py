@@ -13,14 +13,13 @@ from regard.errors import InputError
 from regard.train.callbacks import Sample
 from regard.train.model_types import ModelSettings
 from regard.train.optional_parts import optional_part
-from regard.train.settings import Length, Rows, TokenizerConfig, nested, settings
+from regard.train.settings import FilePath, Length, Rows, TokenizerConfig, settings
 from regard.train.tasks.base import PairsTask, TaskSettings, special_tokens
 from regard.train.training import Training
 from regard.train.translator import Translator, translation_scores
 
 __all__ = ["TranslationSettings", "TranslationTask"]
 
-Tokens = Annotated[TokenizerConfig, nested(TokenizerConfig, "model_type")]
 Printed = Annotated[int, Field(ge=0, le=10**9)]
 
 
@@ -42,14 +41,14 @@ class TranslationSettings(TaskSettings):
 
     type: ClassVar[str] = "translation"
     sides: ClassVar[tuple[str, ...]] = ("encoder", "decoder")
-    train_file: str
-    extra_train_file: str | None = None
+    train_file: FilePath
+    extra_train_file: FilePath | None = None
     validation_size: Rows = 1000
     source_lang: str = "en"
     target_lang: str = "zh"
     script: Literal["hans", "hant"] | None = None
-    src_tokenizer: Tokens = TokenizerConfig()
-    tgt_tokenizer: Annotated[TokenizerConfig | None, nested(TokenizerConfig, "model_type")] = None
+    src_tokenizer: TokenizerConfig = TokenizerConfig()
+    tgt_tokenizer: TokenizerConfig | None = None
     max_length: Length = 128
     num_completions_to_print: Printed = 3
     max_predict_samples: Printed = 200
