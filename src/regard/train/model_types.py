@@ -22,7 +22,7 @@ from regard.models.output_heads import OutputHead
 from regard.models.pretrained_mixin import PretrainedMixin
 from regard.models.recurrent.config import AttentionKind
 from regard.positions import RoPE
-from regard.train.settings import Fraction, Width, settings
+from regard.train.settings import FilePath, Fraction, Width, settings
 
 __all__ = [
     "MODEL_TYPES",
@@ -229,7 +229,7 @@ class CheckpointSettings(ModelSettings):
     """A model to fine-tune: a folder, an id of the hub, or a bundled model (minilm, smollm2, me5)."""
 
     type: ClassVar[str] = "checkpoint"
-    model_name_or_path: str
+    model_name_or_path: FilePath
     dropout: Fraction | None = None
 
     def build(self, request: ModelRequest) -> PretrainedMixin:

@@ -30,7 +30,6 @@ from regard.models.pretrained_mixin import PretrainedMixin, write_config
 from regard.strict_json import is_version
 from regard.train.checkpoints import Checkpoints, TrainerState, mean_of
 from regard.train.config import Config
-from regard.train.key_names import FORMAT
 from regard.train.optional_parts import optional_part
 from regard.train.settings import changed_keys
 from regard.train.tasks.base import Task
@@ -55,6 +54,7 @@ _FREE = {"task.train_file", "task.test_file", "task.num_completions_to_print", "
         "context_parallel_size",
     )
 }
+_FORMAT = 2  # of run.json
 _TOKENIZERS = ("source.json", "target.json", "tokenizer.json")
 _BESIDE_CHECKPOINTS = ("config.json", "labels.txt", "translation.json", *_TOKENIZERS, *TOKENIZER_FILES)
 _WAY = "move it, or name another folder as `output_dir`"
@@ -160,7 +160,7 @@ class Folder:
             return
         known = self._before or {"started": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
         known |= {
-            "version": FORMAT,
+            "version": _FORMAT,
             "config": self.config.to_dict(),
             "data": dict(task.data),
             "processes": self._processes,
@@ -272,11 +272,8 @@ def _check_record(found: Any) -> None:
     """
     if not isinstance(found, dict) or not isinstance(found.get("config"), dict):
         raise ValueError("it has no configuration")
-    if not is_version(version := found.get("version", 1), FORMAT):
-        raise ValueError(
-            f"it is of format {version}, and this release reads format {FORMAT}: a run of format {version} is resumed "
-            "by the release that started it"
-        )
+    if not is_version(version := found.get("version"), _FORMAT):
+        raise ValueError(f"it is of format {version}, and this release reads format {_FORMAT}")
     data, sessions, processes = found.get("data"), found.get("sessions", []), found.get("processes", 1)
     if not isinstance(data, dict) or not all(isinstance(one, str) for one in data.values()):
         raise ValueError(f'"data" must be the hashes of files, got {data!r}')

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -11,7 +11,7 @@ from regard.data import Corpus, pad
 from regard.errors import InputError
 from regard.models.output_heads import SequenceClassification
 from regard.train.model_types import CheckpointSettings, ModelRequest, ModelSettings
-from regard.train.settings import Length, Rows, TokenizerConfig, nested, settings
+from regard.train.settings import FilePath, Length, Rows, TokenizerConfig, settings
 from regard.train.tasks.base import Batch, TaskSettings, TextTask
 from regard.train.training import Training
 
@@ -32,11 +32,11 @@ class ClassificationSettings(TaskSettings):
     """
 
     type: ClassVar[str] = "classification"
-    train_file: str
-    validation_file: str | None = None
-    test_file: str | None = None
+    train_file: FilePath
+    validation_file: FilePath | None = None
+    test_file: FilePath | None = None
     validation_size: Rows = 200
-    tokenizer: Annotated[TokenizerConfig, nested(TokenizerConfig, "model_type")] = TokenizerConfig()
+    tokenizer: TokenizerConfig = TokenizerConfig()
     max_length: Length = 128
 
 

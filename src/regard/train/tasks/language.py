@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -12,12 +12,10 @@ from regard.data.running_text import encode_running_text
 from regard.errors import InputError
 from regard.models.output_heads import LanguageModel, MaskedLanguageModel
 from regard.train.loss_and_optimizer import IGNORED
-from regard.train.settings import Length, Probability, Rows, TokenizerConfig, nested, settings
+from regard.train.settings import FilePath, Length, Probability, Rows, TokenizerConfig, settings
 from regard.train.tasks.base import Batch, TaskSettings, TextTask
 
 __all__ = ["CausalLMSettings", "CausalTask", "MaskedLMSettings", "MaskedTask"]
-
-Tokens = Annotated[TokenizerConfig, nested(TokenizerConfig, "model_type")]
 
 
 @settings
@@ -39,12 +37,12 @@ class CausalLMSettings(TaskSettings):
 
     type: ClassVar[str] = "clm"
     sides: ClassVar[tuple[str, ...]] = ("decoder",)
-    train_file: str
-    validation_file: str | None = None
-    test_file: str | None = None
+    train_file: FilePath
+    validation_file: FilePath | None = None
+    test_file: FilePath | None = None
     validation_size: Rows = 200
     keep_linebreaks: bool | None = None
-    tokenizer: Tokens = TokenizerConfig()
+    tokenizer: TokenizerConfig = TokenizerConfig()
     block_size: Length = 128
     packing: bool = False
 
@@ -124,11 +122,11 @@ class MaskedLMSettings(TaskSettings):
     """
 
     type: ClassVar[str] = "mlm"
-    train_file: str
-    validation_file: str | None = None
-    test_file: str | None = None
+    train_file: FilePath
+    validation_file: FilePath | None = None
+    test_file: FilePath | None = None
     validation_size: Rows = 200
-    tokenizer: Tokens = TokenizerConfig()
+    tokenizer: TokenizerConfig = TokenizerConfig()
     block_size: Length = 128
     mlm_probability: Probability = 0.15
 

@@ -13,7 +13,7 @@ from regard.errors import InputError
 from regard.train.callbacks import Sample
 from regard.train.model_types import ModelSettings
 from regard.train.optional_parts import optional_part
-from regard.train.settings import Length, Rows, TokenizerConfig, nested, settings
+from regard.train.settings import FilePath, Length, Rows, TokenizerConfig, settings
 from regard.train.tasks.base import PairsTask, TaskSettings
 from regard.train.tasks.data_files import read_files
 from regard.train.training import Training
@@ -21,7 +21,6 @@ from regard.train.translator import Translator, save_languages, translation_scor
 
 __all__ = ["TranslationSettings", "TranslationTask"]
 
-Tokens = Annotated[TokenizerConfig, nested(TokenizerConfig, "model_type")]
 Printed = Annotated[int, Field(ge=0, le=10**9)]
 
 
@@ -46,16 +45,16 @@ class TranslationSettings(TaskSettings):
 
     type: ClassVar[str] = "translation"
     sides: ClassVar[tuple[str, ...]] = ("encoder", "decoder")
-    train_file: str
-    extra_train_file: str | None = None
-    validation_file: str | None = None
-    test_file: str | None = None
+    train_file: FilePath
+    extra_train_file: FilePath | None = None
+    validation_file: FilePath | None = None
+    test_file: FilePath | None = None
     validation_size: Rows = 1000
     source_lang: str = "en"
     target_lang: str = "zh"
     script: Literal["hans", "hant"] | None = None
-    src_tokenizer: Tokens = TokenizerConfig()
-    tgt_tokenizer: Annotated[TokenizerConfig | None, nested(TokenizerConfig, "model_type")] = None
+    src_tokenizer: TokenizerConfig = TokenizerConfig()
+    tgt_tokenizer: TokenizerConfig | None = None
     max_length: Length = 128
     num_completions_to_print: Printed = 3
     max_predict_samples: Printed = 200
