@@ -10,13 +10,14 @@ from torch import nn
 
 from regard.data import Corpus, read_corpus, references, split, to_script, without_sources
 from regard.errors import InputError
+from regard.metrics import translation_scores
 from regard.train.callbacks import Sample
 from regard.train.model_types import ModelSettings
 from regard.train.optional_parts import optional_part
 from regard.train.settings import Length, Rows, TokenizerConfig, nested, settings
 from regard.train.tasks.base import PairsTask, TaskSettings, special_tokens
 from regard.train.training import Training
-from regard.train.translator import Translator, translation_scores
+from regard.train.translator import Translator
 
 __all__ = ["TranslationSettings", "TranslationTask"]
 
