@@ -6,6 +6,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import IO, Self
 
 from regard.cli.arguments import named_file
@@ -38,15 +39,17 @@ class LineStream(Iterator[str]):
         self._rest, self._count, self._is_first, self._ended = b"", 0, True, False
 
     @classmethod
-    def open(cls, text: str) -> Self:
+    def open(cls, text: str, *, is_file: bool = False) -> Self:
         """Open a file by its name, standard input by "-", or take the text itself.
+
+        If it `is_file`, it is the name of a file, or of a pipe such as the shell's <(…), and never a text.
 
         Raises:
             InputError: The file cannot be read, or it names a folder, a device or a pipe.
         """
         if text == "-":
             return cls("standard input", *_in_background(sys.stdin.buffer))
-        if (path := named_file(text)) is None:
+        if (path := Path(os.path.expanduser(text)) if is_file else named_file(text)) is None:
             parts = iter([text.encode("utf-8")])
             return cls("the text", lambda: next(parts, b""))
         try:

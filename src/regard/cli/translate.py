@@ -43,7 +43,10 @@ def translate(
         typer.Option(help="Write so many translations of each line, as `line ||| translation ||| score`."),
     ] = None,
     replace_unk: Annotated[
-        bool, typer.Option("--replace-unk", help="Replace unknown characters by the source word attended to most.")
+        bool,
+        typer.Option(
+            "--replace-unk", metavar="", help="Replace unknown characters by the source word attended to most."
+        ),
     ] = False,
     batch_size: Annotated[int, typer.Option(help="Lines translated at a time; it changes no translation.")] = 64,
     align: Annotated[

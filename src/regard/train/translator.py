@@ -192,16 +192,13 @@ class Translator:
                 `texts` raises comes after the translations of the texts before.
         """
         check_size("batch_size", batch_size, "counts the texts of a batch")
-        if n_best > 1:
-            search: Decoding = BeamSearch(num_beams, length_penalty, num_return_sequences=n_best)
-        else:
-            search = BeamSearch(num_beams, length_penalty) if num_beams > 1 else Greedy()
+        search = _Search.of(num_beams, length_penalty, n_best)
         if replace_unk and getattr(getattr(self.model, "config", None), "attention", "") is None:
             raise InputError("`replace_unk` needs the attention of the model, and this one has none: leave it out")
         return self._stream(iter(texts), search, replace_unk, batch_size, ready)
 
     def _stream(
-        self, texts: Iterator[str], search: Decoding, replace_unk: bool, batch_size: int, ready: Callable[[], bool]
+        self, texts: Iterator[str], search: "_Search", replace_unk: bool, batch_size: int, ready: Callable[[], bool]
     ) -> Iterator[Translation]:
         waiting: dict[int, tuple[str, list[int]]] = {}  # texts and tokens by number, in order
         done: dict[int, Translation] = {}
@@ -243,7 +240,7 @@ class Translator:
         return None
 
     def _translations(
-        self, batch: list[tuple[str, list[int]]], search: Decoding, replace_unk: bool
+        self, batch: list[tuple[str, list[int]]], search: "_Search", replace_unk: bool
     ) -> Iterator[Translation]:
         for (text, source), found in zip(batch, self._generate([ids for _, ids in batch], search), strict=True):
             start, sequences = found
@@ -254,11 +251,11 @@ class Translator:
                 self._with_source_words(text, source, start, one.tokens) if replace_unk else self.decode(one.tokens)
                 for one in sequences
             ]
-            yield Translation(tuple(texts), tuple(one.score for one in sequences))
+            yield Translation(tuple(texts), tuple(map(search.score, sequences)))
 
-    def _generate(self, sources: list[list[int]], search: Decoding) -> list[tuple[list[int], list[GeneratedSequence]]]:
+    def _generate(self, sources: list[list[int]], search: "_Search") -> list[tuple[list[int], list[GeneratedSequence]]]:
         """Return for each source the tokens that the decoder starts with, and the sequences that follow."""
-        limited, model = _OwnLimits(search, [2 * len(source) + 10 for source in sources]), self.model
+        limited, model = _OwnLimits(search.decoding, [2 * len(source) + 10 for source in sources]), self.model
         generate: Any = model.generate
         with torch.inference_mode():
             generate(sources, search_strategy=limited, max_new_tokens=max(limited.limits))
@@ -305,8 +302,7 @@ class Translator:
         if not text.strip():
             raise InputError("the text is empty: there is nothing to align")
         source = self.encode(text)
-        search: Decoding = BeamSearch(num_beams, length_penalty) if num_beams > 1 else Greedy()
-        start, (best, *_) = self._generate([source], search)[0]
+        start, (best, *_) = self._generate([source], _Search.of(num_beams, length_penalty))[0]
         target = [*start, *best.tokens]
         words = {"source": (tokens_of(self.src_tokenizer, source),), "target": (tokens_of(self.tgt_tokenizer, target),)}
         return replace(self._attention(source, target), tokens=words)
@@ -322,6 +318,23 @@ class Translator:
         """Return a source in the script that the model was trained on."""
         script = self.script if find_language(self.source_lang).is_chinese else None
         return to_script(text, script) if script else text
+
+
+@dataclass(frozen=True)
+class _Search:
+    """How translations are searched, and the exponent of the length by which a score is still to be divided."""
+
+    decoding: Decoding
+    length_penalty: float
+
+    @classmethod
+    def of(cls, num_beams: int, length_penalty: float, n_best: int = 1) -> "_Search":
+        if num_beams == n_best == 1:
+            return cls(Greedy(), length_penalty)
+        return cls(BeamSearch(num_beams, length_penalty, num_return_sequences=n_best), 0.0)
+
+    def score(self, sequence: GeneratedSequence) -> float:
+        return sequence.score / len(sequence.tokens) ** self.length_penalty
 
 
 class _OwnLimits:
@@ -344,8 +357,9 @@ class _OwnLimits:
         own = tuple(map(min, most, self.limits))
         found = self._search.search(text, prompt, replace(limits, max_new_tokens=own), attention_mask)
         each = len(found) // len(prompt)
-        sequences = [found[first : first + each] for first in range(0, len(found), each)]
-        self.results = list(zip(prompt.tolist(), sequences, strict=True))
+        for first, start in zip(range(0, len(found), each), prompt.tolist(), strict=True):
+            sequences = [one for one in found[first : first + each] if one.score > -torch.inf]  # there may be fewer
+            self.results.append((start, sequences))
         return found
 
 
