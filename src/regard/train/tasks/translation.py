@@ -10,6 +10,7 @@ from torch import nn
 from regard.data import Corpus, find_language, read_corpus, references, to_script
 from regard.data.corpus_notes import unknown_characters
 from regard.errors import InputError
+from regard.metrics import translation_scores
 from regard.train.callbacks import Sample
 from regard.train.model_types import ModelSettings
 from regard.train.optional_parts import optional_part
@@ -17,7 +18,7 @@ from regard.train.settings import FilePath, Length, Rows, TokenizerConfig, setti
 from regard.train.tasks.base import PairsTask, TaskSettings
 from regard.train.tasks.data_files import read_files
 from regard.train.training import Training
-from regard.train.translator import Translator, save_languages, translation_scores
+from regard.train.translator import Translator, save_languages
 
 __all__ = ["TranslationSettings", "TranslationTask"]
 
