@@ -8,6 +8,7 @@ from typing import Any
 from regard.data import Tokenizer
 from regard.errors import InputError, MissingExtraError
 from regard.hub import Loaded
+from regard.hub.file_faults import check_files
 from regard.hub.loaded import quiet
 from regard.hub.model_files import ModelFiles
 from regard.models.as_transformers import AsTransformers
@@ -94,6 +95,8 @@ def load_tokenizer(name: str) -> Any:
     except ImportError as missing:
         raise MissingExtraError(missing.name or "transformers", "models") from missing
     files = ModelFiles(name)
+    if files.folder is not None:
+        check_files(files.folder)
     where, safe = files.folder or name, {"trust_remote_code": False, "local_files_only": files.is_local}
     with quiet(transformers.utils.logging):
         try:

@@ -22,7 +22,7 @@ from regard.models.output_heads import OutputHead
 from regard.models.pretrained_mixin import PretrainedMixin
 from regard.models.recurrent.config import AttentionKind
 from regard.positions import RoPE
-from regard.train.settings import Fraction, Width, settings
+from regard.train.settings import FilePath, Fraction, Width, settings
 
 __all__ = [
     "MODEL_TYPES",
@@ -118,6 +118,7 @@ def _settings_of(config: type[Any], *given: str) -> Callable[[type[Any]], Any]:
     TransformerConfig,
     *("vocab_size", "decoder_vocab_size", "encoder_layers", "decoder_layers"),
     *("position_bias", "type_vocab_size", "output_head", "special_tokens"),
+    "generation_config",
 )
 class TransformerSettings(ModelSettings):
     """A Transformer trained from scratch; its keys are those of `models.TransformerConfig`, and these.
@@ -228,7 +229,7 @@ class CheckpointSettings(ModelSettings):
     """A model to fine-tune: a folder, an id of the hub, or a bundled model (minilm, smollm2, me5)."""
 
     type: ClassVar[str] = "checkpoint"
-    model_name_or_path: str
+    model_name_or_path: FilePath
     dropout: Fraction | None = None
 
     def build(self, request: ModelRequest) -> PretrainedMixin:
