@@ -218,6 +218,17 @@ def test_a_forced_language_takes_the_place_of_the_template_in_labels(tmp_path, c
     assert generated[0, :2].tolist() == [2, 4]
 
 
+def test_labels_end_with_a_token_that_ends_generation(tmp_path, config):
+    """Also where the template ends a text with another one."""
+    special, roles, _ = ODD
+    folder = saved(tmp_path / "it", _bart, special, roles, "$A <pad>")
+    made = task_of(config(folder, "translation"), tmp_path / "words")
+    assert [labels[-2:] for _, labels in made.held] == [[3, 2]] * 4
+    several = without(folder, tmp_path, generation_config={"eos_token_id": [0, 2]})
+    made = task_of(config(several, "translation"), tmp_path / "words")
+    assert [labels[-2:] for _, labels in made.held] == [[3, 2]] * 4  # the one that the tokenizer names
+
+
 @pytest.mark.parametrize("name", PAIRED)
 def test_a_trained_translator_reads_and_starts_as_it_was_trained(tmp_path, checkpoint, config, name):
     folder = checkpoint(PAIRED, name)

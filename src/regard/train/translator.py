@@ -274,7 +274,7 @@ class Translator:
         record = self._attention(source, [*start, *tokens])
         cross = [record.weights(layer=layer)[0].mean(0) for layer in record.layers if layer.kind == "cross"]
         weights = sum(cross) / len(cross)  # (target tokens, source tokens), each row of the token that comes next
-        spans = _words_of_tokens(self.src_tokenizer, text)
+        spans, first_token = _words_of_tokens(self.src_tokenizer, text), len(self.src_tokenizer.template[0])
         name = tokenizer.convert_ids_to_tokens([unknown])[0]
         first, *others = tokenizer.decode(list(tokens)).split(name)
         shown, before = [name] * len(others), None
@@ -283,9 +283,8 @@ class Translator:
                 before = None
                 continue
             total = dict.fromkeys(spans, 0.0)
-            for span, weight in zip(
-                spans, weights[len(start) + place - 1].tolist(), strict=False
-            ):  # not of the end token
+            row = weights[len(start) + place - 1, first_token:].tolist()
+            for span, weight in zip(spans, row, strict=False):  # not of the special tokens around the text
                 total[span] += weight
             span = max(total, key=lambda one: total[one])
             ordinal = tokenizer.decode(list(tokens[:place])).count(name)  # a text may also have "<unk>" in letters
@@ -368,7 +367,7 @@ class _OwnLimits:
 
 
 def _words_of_tokens(tokenizer: Tokenizer, text: str) -> list[tuple[int, int]]:
-    """Return for each token of a text, without the end token, where the word begins and ends that it belongs to.
+    """Return for each token of a text, without special tokens, where the word begins and ends that it belongs to.
 
     A word goes as far as letters, digits, and single hyphens and apostrophes between them. Where words are not parted
     by spaces, as in Chinese, a token is one.
