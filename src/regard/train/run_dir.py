@@ -2,8 +2,9 @@
 
 run.json         format version, configuration, package versions, git revision, hashes of the data
 log.jsonl        one event a line
-checkpoints/     step-00000100/ …: weights, optimizer, place; beside them the model's config.json and tokenizers
-model/           the final model, with its tokenizers
+checkpoints/     step-00000100/ …: weights, optimizer, place; beside them the model's config.json and tokenizers, with
+                 the tokenizer_config.json, chat template and generation_config.json of a checkpoint
+model/           the final model, with the same files
 """
 
 import contextlib
@@ -22,13 +23,13 @@ from typing import Any
 
 import torch
 
+from regard.data.open_tokenizer import TOKENIZER_FILES
 from regard.errors import InputError
 from regard.files import read_text, replace_files, write_atomically, write_folder
 from regard.models.pretrained_mixin import PretrainedMixin, write_config
 from regard.strict_json import is_version
 from regard.train.checkpoints import Checkpoints, TrainerState, mean_of
 from regard.train.config import Config
-from regard.train.key_names import FORMAT
 from regard.train.optional_parts import optional_part
 from regard.train.settings import changed_keys
 from regard.train.tasks.base import Task
@@ -53,8 +54,9 @@ _FREE = {"task.train_file", "task.test_file", "task.num_completions_to_print", "
         "context_parallel_size",
     )
 }
+_FORMAT = 2  # of run.json
 _TOKENIZERS = ("source.json", "target.json", "tokenizer.json")
-_BESIDE_CHECKPOINTS = ("config.json", "labels.txt", "translation.json", *_TOKENIZERS)
+_BESIDE_CHECKPOINTS = ("config.json", "labels.txt", "translation.json", *_TOKENIZERS, *TOKENIZER_FILES)
 _WAY = "move it, or name another folder as `output_dir`"
 _PACKAGES = ("torch", "numpy", "accelerate", "tokenizers", "safetensors", "transformers", "sacrebleu")
 
@@ -146,12 +148,19 @@ class Folder:
                         f"{str(now)[:12]}… now): bring the old file back, or name another folder as `output_dir`; the "
                         "checkpoints are as they were"
                     )
+            if tokens := [
+                name for name in task.data if "(special tokens)" in name and name not in self._before["data"]
+            ]:
+                raise InputError(
+                    f"the run in {self.path} was started by regard 0.2, which did not put the special tokens of a "
+                    f"checkpoint's tokenizer around texts ({tokens[0]}): name another folder as `output_dir`"
+                )
             self.notes = _notes(self._before.get("sessions", []), attends_by)
         if not self._writes:
             return
         known = self._before or {"started": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
         known |= {
-            "version": FORMAT,
+            "version": _FORMAT,
             "config": self.config.to_dict(),
             "data": dict(task.data),
             "processes": self._processes,
@@ -263,11 +272,8 @@ def _check_record(found: Any) -> None:
     """
     if not isinstance(found, dict) or not isinstance(found.get("config"), dict):
         raise ValueError("it has no configuration")
-    if not is_version(version := found.get("version", 1), FORMAT):
-        raise ValueError(
-            f"it is of format {version}, and this release reads format {FORMAT}: a run of format {version} is resumed "
-            "by the release that started it"
-        )
+    if not is_version(version := found.get("version"), _FORMAT):
+        raise ValueError(f"it is of format {version}, and this release reads format {_FORMAT}")
     data, sessions, processes = found.get("data"), found.get("sessions", []), found.get("processes", 1)
     if not isinstance(data, dict) or not all(isinstance(one, str) for one in data.values()):
         raise ValueError(f'"data" must be the hashes of files, got {data!r}')

@@ -26,7 +26,7 @@ from regard.train.training import Training
 
 __all__ = ["Batch", "PairsTask", "Task", "TaskSettings", "TextTask"]
 
-TokenPairs = Sequence[tuple[list[int], list[int]]]  # (source, target): no start tokens, the source with an end token
+TokenPairs = Sequence[tuple[list[int], list[int]]]  # (source, labels): both with their special tokens
 
 
 @dataclass(frozen=True)
@@ -97,6 +97,7 @@ class Task:
         self.warnings: list[str] = []  # of what was left out, until the trainer takes them
         self.lengths: Sequence[Any] = ()  # of the rows that are trained on
         self.held_lengths: Sequence[Any] = ()
+        self.tokenizers: dict[str, Tokenizer] = {}  # by the names of their files, as they are saved
         self.test: dict[str, Any] | None = None  # held-out data of a `test_file`, by the names `held_names`
 
     def metric(self, name: str | None) -> tuple[str, bool]:
@@ -127,7 +128,14 @@ class Task:
         raise NotImplementedError  # each task defines it
 
     def save(self, folder: Path) -> None:
-        """Save what is needed besides the model to use it."""
+        """Save what is needed besides the model to use it: tokenizers, and what a checkpoint says of them."""
+        for name, tokenizer in self.tokenizers.items():
+            tokenizer.save(folder / name)
+        files = self.model_settings.tokenizer_files() if self.tokenizers else {}
+        if (one := self.tokenizers.get("tokenizer.json")) is not None:
+            files = {"tokenizer_config.json": one.to_config()} | files
+        for name, content in files.items():
+            (folder / name).write_bytes(content)
 
     def epoch(self, max_tokens_per_batch: int, seed: int, epoch: int) -> list[tuple[int, ...]]:
         """Return the rows of each batch of an epoch."""
@@ -182,31 +190,50 @@ class Task:
     def draw(self, model: nn.Module, folder: Path) -> None:
         """Draw the model's attention in a figure, where there is one."""
 
-    def train_tokenizer(self, name: str, tokenizer: TokenizerConfig, texts: Sequence[str]) -> Tokenizer:
+    def train_tokenizer(
+        self, name: str, tokenizer: TokenizerConfig, texts: Sequence[str], *, bos: bool = False, eos: bool = False
+    ) -> Tokenizer:
         """Return the tokenizer of a checkpoint; from scratch the one of the run's folder, or one trained now.
+
+        Args:
+            name: The name of its file.
+            tokenizer: How it is trained.
+            texts: What it is trained on.
+            bos, eos: Whether the template of one that is trained puts the begin and the end token around each text.
 
         Raises:
             InputError: The checkpoint has none, or the new one cannot be written.
         """
-        found = self._tokenizer(name, tokenizer, texts)
-        self.data[name] = found.sha256
-        return found
-
-    def _tokenizer(self, name: str, tokenizer: TokenizerConfig, texts: Sequence[str]) -> Tokenizer:
         path = self.folder / name
         if (own := self.model_settings.tokenizer(name)) is not None:
-            return own
-        if path.is_file():
-            return Tokenizer.load(path)
-        made = Tokenizer.train(
-            texts, model_type=tokenizer.model_type, vocab_size=tokenizer.vocab_size, lowercase=tokenizer.lowercase
-        )
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as problem:
-            raise InputError(f"cannot make the folder {path.parent}: {problem.strerror}") from problem
-        made.save(path)
-        return made
+            file, found = own
+            saved = found
+        elif path.is_file():
+            file, saved, found = name, Tokenizer.load(path), Tokenizer.load_saved(path, bos=bos, eos=eos)
+        else:
+            options = {key: getattr(tokenizer, key) for key in ("model_type", "vocab_size", "lowercase")}
+            file, saved = name, Tokenizer.train(texts, **options).with_template(bos=bos, eos=eos)
+            found = saved
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            except OSError as problem:
+                raise InputError(f"cannot make the folder {path.parent}: {problem.strerror}") from problem
+            saved.save(path)
+        self.tokenizers[file] = saved
+        self.data[name] = saved.sha256
+        if own is not None and not found.is_made_by_regard:  # whose tokens are set by other files, too
+            self.data[f"{name} (special tokens)"] = found.special_tokens_sha256
+        return found
+
+    def needed_token(self, tokenizer: Tokenizer, role: str) -> int:
+        """Return the token of a role; raise where the checkpoint's configuration names none."""
+        found: int | None = getattr(tokenizer, f"{role}_token_id")
+        if found is None:
+            raise InputError(
+                f"this task needs `{role}_token`, and the tokenizer of the checkpoint has none: name one of its tokens "
+                f"as `{role}_token` in its tokenizer_config.json"
+            )
+        return found
 
 
 class TextTask(Task):
@@ -214,6 +241,7 @@ class TextTask(Task):
 
     columns: ClassVar[tuple[str, ...]] = ("text",)
     output_head: OutputHead
+    ends: ClassVar[bool] = True  # whether the template of a tokenizer trained for the task ends a text
 
     def __init__(self, options: Any, training: Training, model: ModelSettings, folder: Path) -> None:
         super().__init__(options, training, model, folder)
@@ -222,7 +250,8 @@ class TextTask(Task):
         for one in filter(None, (held, files.test)):
             self.check_split(trained, one)
         texts = list(parts_of(trained["text"])) if trained.is_running_text else trained["text"]
-        self.vocabulary = self.train_tokenizer("tokenizer.json", self.options.tokenizer, texts)
+        self.vocabulary = self.train_tokenizer("tokenizer.json", self.options.tokenizer, texts, bos=True, eos=self.ends)
+        self.tokens = model.generation_tokens(self.vocabulary, self.options.sides)
         self.check_tokenizer()
         self.trained, self.held = self.encode(trained), self.encode(held)
         self.lengths, self.held_lengths = (list(map(self.length, rows)) for rows in (self.trained, self.held))
@@ -262,12 +291,7 @@ class TextTask(Task):
     def request(self, chosen: ModelSettings) -> ModelRequest:
         """Return what the task needs of its model: positions for twice the longest row."""
         longest = 2 * getattr(self.options, "block_size", getattr(self.options, "max_length", 0))
-        tokens = special_tokens(self.vocabulary)
-        return ModelRequest(self.options.sides, len(self.vocabulary), tokens, self.output_head, longest)
-
-    def save(self, folder: Path) -> None:
-        """Save the tokenizer."""
-        self.vocabulary.save(folder / "tokenizer.json")
+        return ModelRequest(self.options.sides, len(self.vocabulary), self.tokens, self.output_head, longest)
 
 
 class PairsTask(Task):
@@ -281,8 +305,7 @@ class PairsTask(Task):
     def take(self, trained: TokenPairs, held: TokenPairs) -> None:
         """Set the rows."""
         self.trained, self.held = list(trained), list(held)
-        more = len(self.tokens.decoder_prefix)
-        self.lengths, self.held_lengths = ([(len(a), len(b) + more) for a, b in rows] for rows in (trained, held))
+        self.lengths, self.held_lengths = ([(len(a), len(b)) for a, b in rows] for rows in (trained, held))
 
     def request(self, chosen: ModelSettings) -> ModelRequest:
         """Return what the task needs: an encoder–decoder with positions for twice the longest row."""
@@ -292,22 +315,13 @@ class PairsTask(Task):
         return ModelRequest(self.options.sides, self.sizes[0], self.tokens, head, 2 * longest, self.sizes[1])
 
     def rows(self, rows: Sequence[int], *, held: bool) -> Batch:
-        """Return sources and targets: decoder inputs begin as generation does, labels end with the end token."""
+        """Return sources and labels; the decoder's inputs are the start token and all labels but the last."""
         chosen = [(self.held if held else self.trained)[row] for row in rows]
-        filled, prefix, end = self.tokens.pad_token_id or 0, self.tokens.decoder_prefix, self.tokens.eos_token_ids[0]
-        targets = [[*prefix, *target, end] for _, target in chosen]
+        filled, start = self.tokens.pad_token_id, self.tokens.decoder_prefix[0]
+        assert filled is not None
         ids, real = pad([source for source, _ in chosen], filled)
-        read, _ = pad([target[:-1] for target in targets], filled)  # no token attends to the padding after it
-        labels, _ = pad([target[1:] for target in targets], IGNORED)
+        read, _ = pad([[start, *row[:-1]] for _, row in chosen], filled)  # no token attends to the padding after it
+        labels, _ = pad([row for _, row in chosen], IGNORED)
         inputs = {"input_ids": ids, "decoder_input_ids": read}
         inputs |= {} if bool(real.all()) else {"attention_mask": real}
         return Batch(inputs, labels, int(real.sum()) + int((labels != IGNORED).sum()))
-
-
-def special_tokens(vocabulary: Tokenizer) -> SpecialTokens:
-    """Return the special tokens of a model that writes with this tokenizer."""
-    return SpecialTokens(
-        pad_token_id=vocabulary.pad_token_id,
-        bos_token_id=vocabulary.bos_token_id,
-        eos_token_id=vocabulary.eos_token_id,
-    )

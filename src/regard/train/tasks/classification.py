@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -11,7 +11,7 @@ from regard.data import Corpus, pad
 from regard.errors import InputError
 from regard.models.output_heads import SequenceClassification
 from regard.train.model_types import CheckpointSettings, ModelRequest, ModelSettings
-from regard.train.settings import Length, Rows, TokenizerConfig, nested, settings
+from regard.train.settings import FilePath, Length, Rows, TokenizerConfig, settings
 from regard.train.tasks.base import Batch, TaskSettings, TextTask
 from regard.train.training import Training
 
@@ -32,11 +32,11 @@ class ClassificationSettings(TaskSettings):
     """
 
     type: ClassVar[str] = "classification"
-    train_file: str
-    validation_file: str | None = None
-    test_file: str | None = None
+    train_file: FilePath
+    validation_file: FilePath | None = None
+    test_file: FilePath | None = None
     validation_size: Rows = 200
-    tokenizer: Annotated[TokenizerConfig, nested(TokenizerConfig, "model_type")] = TokenizerConfig()
+    tokenizer: TokenizerConfig = TokenizerConfig()
     max_length: Length = 128
 
 
@@ -55,6 +55,12 @@ class ClassificationTask(TextTask):
         sizes = f"{len(self.trained):,} texts are trained on, {len(self.held):,} held out"
         self.notes = (*self.notes[:-1], f"{sizes}, {len(self.labels)} labels{long}")
 
+    def check_tokenizer(self) -> None:
+        """Raise where no token fills up a batch; without a padding token the end token does, as the mask hides both."""
+        words = self.vocabulary
+        is_padded_by_end = words.pad_token_id is None and words.eos_token_id is not None
+        self.filled = self.needed_token(words, "eos" if is_padded_by_end else "pad")
+
     def check_split(self, trained: Corpus, held: Corpus) -> None:
         """Raise where there is one label, or one that only held-out texts have."""
         self.labels = sorted(set(trained["label"]))
@@ -71,11 +77,9 @@ class ClassificationTask(TextTask):
 
     def encode(self, corpus: Corpus) -> list[Any]:
         """Return each text's tokens and the number of its label."""
-        words = self.vocabulary
-        ends = [] if words.eos_token_id is None else [words.eos_token_id]
-        encoded = words.encode(corpus["text"], bos=words.bos_token_id is not None)
-        cut = [[*one[: self.options.max_length - len(ends)], *ends] for one in encoded]
-        return [(row, self.labels.index(label)) for row, label in zip(cut, corpus["label"], strict=True)]
+        options = {"truncation": True, "max_length": self.options.max_length}
+        encoded = self.vocabulary(corpus["text"], **options)["input_ids"]
+        return [(row, self.labels.index(label)) for row, label in zip(encoded, corpus["label"], strict=True)]
 
     def request(self, chosen: ModelSettings) -> ModelRequest:
         """Return what the task needs: an encoder, or the checkpoint's model, with an output head for these labels."""
@@ -88,7 +92,7 @@ class ClassificationTask(TextTask):
     def rows(self, rows: Sequence[int], *, held: bool) -> Batch:
         """Return texts and the numbers of their labels."""
         chosen = [(self.held if held else self.trained)[row] for row in rows]
-        ids, real = pad([row for row, _ in chosen], self.vocabulary.pad_token_id or 0)
+        ids, real = pad([row for row, _ in chosen], self.filled)
         given = {"input_ids": ids} | ({} if bool(real.all()) else {"attention_mask": real})
         return Batch(given, torch.tensor([label for _, label in chosen]), int(real.sum()))
 

@@ -10,18 +10,18 @@ from torch import nn
 from regard.data import Corpus, find_language, read_corpus, references, to_script
 from regard.data.corpus_notes import unknown_characters
 from regard.errors import InputError
+from regard.metrics import translation_scores
 from regard.train.callbacks import Sample
 from regard.train.model_types import ModelSettings
 from regard.train.optional_parts import optional_part
-from regard.train.settings import Length, Rows, TokenizerConfig, nested, settings
-from regard.train.tasks.base import PairsTask, TaskSettings, special_tokens
+from regard.train.settings import FilePath, Length, Rows, TokenizerConfig, settings
+from regard.train.tasks.base import PairsTask, TaskSettings
 from regard.train.tasks.data_files import read_files
 from regard.train.training import Training
-from regard.train.translator import Translator, translation_scores
+from regard.train.translator import Translator, save_languages
 
 __all__ = ["TranslationSettings", "TranslationTask"]
 
-Tokens = Annotated[TokenizerConfig, nested(TokenizerConfig, "model_type")]
 Printed = Annotated[int, Field(ge=0, le=10**9)]
 
 
@@ -46,16 +46,16 @@ class TranslationSettings(TaskSettings):
 
     type: ClassVar[str] = "translation"
     sides: ClassVar[tuple[str, ...]] = ("encoder", "decoder")
-    train_file: str
-    extra_train_file: str | None = None
-    validation_file: str | None = None
-    test_file: str | None = None
+    train_file: FilePath
+    extra_train_file: FilePath | None = None
+    validation_file: FilePath | None = None
+    test_file: FilePath | None = None
     validation_size: Rows = 1000
     source_lang: str = "en"
     target_lang: str = "zh"
     script: Literal["hans", "hant"] | None = None
-    src_tokenizer: Tokens = TokenizerConfig()
-    tgt_tokenizer: Annotated[TokenizerConfig | None, nested(TokenizerConfig, "model_type")] = None
+    src_tokenizer: TokenizerConfig = TokenizerConfig()
+    tgt_tokenizer: TokenizerConfig | None = None
     max_length: Length = 128
     num_completions_to_print: Printed = 3
     max_predict_samples: Printed = 200
@@ -97,15 +97,15 @@ class TranslationTask(PairsTask):
         files = read_files(task, self._corpus, column="source", seed=training.seed)
         self.data, trained, held = dict(files.hashes), files.training, files.validation
         self.held_texts, self.references = held, references(files.every, held)
-        self.source = self.train_tokenizer("source.json", task.src_tokenizer, trained["source"])
-        self.target = self.train_tokenizer("target.json", task.target_tokenizer, trained["target"])
+        self.source = self.train_tokenizer("source.json", task.src_tokenizer, trained["source"], eos=True)
+        self.target = self.train_tokenizer("target.json", task.target_tokenizer, trained["target"], eos=True)
         self.sizes = len(self.source), len(self.target)
-        self.tokens = model.generation_tokens(special_tokens(self.target))
-        prefix, ends = self.tokens.decoder_prefix, self.tokens.eos_token_ids
-        if None in (self.tokens.pad_token_id, self.source.eos_token_id) or not prefix or not ends:
-            raise InputError("the checkpoint lacks a padding, start or end token: take another one")
+        self.tokens = model.generation_tokens(self.target, self.options.sides)
+        if self.tokens.pad_token_id is None:
+            self.needed_token(self.target, "pad")
         rows = self._rows(trained)
-        kept = [pair for pair in rows if max(map(len, pair)) < task.max_length]
+        # An end token that follows a target is not counted.
+        kept = [row for row in rows if row[0] and max(len(row[0]), len(row[1]) - 1) < task.max_length]
         left = (
             f"; {len(rows) - len(kept):,} pairs are longer than {task.max_length} tokens"
             if len(kept) < len(rows)
@@ -124,9 +124,7 @@ class TranslationTask(PairsTask):
             test = self._rows(files.test)
             self.test = {
                 "held": test,
-                "held_lengths": [
-                    (len(source), len(target) + len(self.tokens.decoder_prefix)) for source, target in test
-                ],
+                "held_lengths": [(len(source), len(target)) for source, target in test],
                 "held_texts": files.test,
                 "references": references(files.test, files.test),
             }
@@ -186,7 +184,8 @@ class TranslationTask(PairsTask):
 
     def save(self, folder: Path) -> None:
         """Save tokenizers, languages and script."""
-        self.translator(nn.Module()).save(folder)
+        super().save(folder)
+        save_languages(folder, self.options.source_lang, self.options.target_lang, self.options.script)
 
     def _scores(self, model: nn.Module, rows: list[int], num_beams: int) -> Any:
         texts = [self.held_texts["source"][row] for row in rows]
@@ -212,5 +211,6 @@ class TranslationTask(PairsTask):
         )
 
     def _rows(self, corpus: Corpus) -> list[tuple[list[int], list[int]]]:
-        sources, targets = self.source.encode(corpus["source"], eos=True), self.target.encode(corpus["target"])
-        return list(zip(sources, targets, strict=True))
+        before, after = self.tokens.around_target(self.target.template, self.target.eos_token_id)
+        labels = [[*before, *ids, *after] for ids in self.target.encode(corpus["target"])]
+        return list(zip(self.source(corpus["source"])["input_ids"], labels, strict=True))
