@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from regard.data.languages import find_language, language_of_name
+from regard.languages import find_language, language_of_name
 from regard.errors import InputError
 
 __all__ = ["Columns", "columns_of_keys", "find_columns"]

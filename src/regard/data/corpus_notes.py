@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from regard.data.corpus import Corpus
-from regard.data.languages import find_language
+from regard.languages import find_language
 from regard.data.tokenizer import Tokenizer
 
 __all__ = ["corpus_notes", "first_rows", "unknown_characters"]
