@@ -8,8 +8,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from regard.languages import find_language, language_of_name
 from regard.errors import InputError
+from regard.languages import find_language, language_of_name
 
 __all__ = ["Columns", "columns_of_keys", "find_columns"]
 

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from regard.data.corpus import Corpus
-from regard.languages import find_language
 from regard.data.tokenizer import Tokenizer
+from regard.languages import find_language
 
 __all__ = ["corpus_notes", "first_rows", "unknown_characters"]
 
