@@ -134,6 +134,10 @@ def test_each_state_is_refused_by_its_cause(whole, tmp_path, opened):
 @pytest.mark.parametrize("opened", [Transformer.from_pretrained, regard.load_model], ids=["models", "load_model"])
 def test_missing_shards_are_counted_and_named(whole, tmp_path, opened):
     files = sorted(path.name for path in (whole / "shards").glob("model-*"))
+    folder = shutil.copytree(whole / "shards", tmp_path / "shards alone")
+    (folder / "model.safetensors.index.json").unlink()
+    with pytest.raises(InputError, match=rf"shards such as {files[0]}, and no model\.safetensors\.index\.json"):
+        opened(str(folder))
     for case in sweep([1, 2, len(files) - 1]):
         with case as count:
             folder = shutil.copytree(whole / "shards", tmp_path / str(count))
