@@ -201,12 +201,6 @@ def test_fp16_without_a_gpu_is_refused(tmp_path):
         train(tiny(tmp_path / "run", training__mixed_precision="fp16"))
 
 
-def test_a_vocabulary_that_cannot_be_written_is_one_sentence(tmp_path, pairs):
-    (tmp_path / "file").write_text("", "utf-8")
-    with pytest.raises(InputError, match="cannot make the folder"):
-        task_of(tiny(tmp_path / "run", task=translation(pairs)), tmp_path / "file" / "checkpoints")
-
-
 def test_bleu_is_no_metric_where_it_is_not_counted(tmp_path, pairs):
     with pytest.raises(
         InputError, match=r"`training.metric_for_best_model` is bleu, and `task.max_predict_samples` is 0"

@@ -159,7 +159,7 @@ class Task:
         """Return the tokenizer of a checkpoint; from scratch the one of the run's folder, or one trained now.
 
         Raises:
-            InputError: The checkpoint has none, or the new one cannot be written.
+            InputError: The checkpoint has none.
         """
         found = self._tokenizer(name, tokenizer, texts)
         self.data[name] = found.sha256
@@ -171,15 +171,10 @@ class Task:
             return own
         if path.is_file():
             return Tokenizer.load(path)
-        made = Tokenizer.train(
+        # `Folder.begin` saves it once run.json is there: before, a kill would leave a file of no run.
+        return Tokenizer.train(
             texts, model_type=tokenizer.model_type, vocab_size=tokenizer.vocab_size, lowercase=tokenizer.lowercase
         )
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as problem:
-            raise InputError(f"cannot make the folder {path.parent}: {problem.strerror}") from problem
-        made.save(path)
-        return made
 
 
 class TextTask(Task):
