@@ -200,7 +200,8 @@ def outcome(out: Path) -> tuple[object, ...]:
     weights = {
         name: tensor.numpy().tobytes() for name, tensor in load_file(out / "model" / "model.safetensors").items()
     }
-    return weights, events, json.loads((out / "model" / "scores.json").read_text("utf-8"))
+    names = sorted(path.name for path in (*out.iterdir(), *(out / "checkpoints").glob("[!s]*")))  # nothing is left over
+    return weights, events, json.loads((out / "model" / "scores.json").read_text("utf-8")), names
 
 
 def let_die(task: str, folder: Path, moments: int, seed: int, *, small: bool) -> Counter[str]:

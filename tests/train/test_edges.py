@@ -443,6 +443,25 @@ def test_a_log_that_is_cut_within_a_character_goes_on(tmp_path):
     assert [one["event"] for one in read_log(path)] == ["started", "evaluated", "started"]
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no limits of this kind")
+def test_a_line_of_the_log_that_does_not_fit_on_the_disk_is_taken_back(tmp_path):
+    """Half of it would stand before the next event."""
+    import resource
+
+    path = tmp_path / "log.jsonl"
+    journal = told(path, "it")
+    whole, before = path.read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (len(whole) + 10, before[1]))
+        with pytest.raises(InputError, match=r"cannot write .*log.jsonl: "):
+            journal(Evaluated(2, 0, {"loss": 1.0}, True, 0.1))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert path.read_bytes() == whole
+    journal(Evaluated(3, 0, {"loss": 1.0}, True, 0.1))
+    assert [event["step"] for event in read_log(path)] == [0, 1, 3]
+
+
 def test_a_log_that_cannot_be_written_again_is_one_sentence(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
