@@ -3,12 +3,12 @@
 from regard.data.batching import batches, chunk_tokens, pad, shard_batch
 from regard.data.chinese import FetchError, Script, fetch_hsk, to_script
 from regard.data.corpus import Corpus, read_corpus
-from regard.data.languages import Language, find_language
 from regard.data.masking import mask_tokens
 from regard.data.packing import collate_packed, pack_sequences
 from regard.data.splitting import references, split, without_sources
 from regard.data.synthetic import AssociativeRecall, Copy, Reverse, Sort, Synthetic
 from regard.data.tokenizer import Tokenizer, TokenizerModelType
+from regard.languages import Language, find_language
 
 __all__ = [
     "AssociativeRecall",

@@ -8,8 +8,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from regard.data.languages import find_language, language_of_name
 from regard.errors import InputError
+from regard.languages import find_language, language_of_name
 
 __all__ = ["Columns", "columns_of_keys", "find_columns"]
 
@@ -18,7 +18,8 @@ Row = Sequence[str]
 _NAMES: dict[str, set[str]] = {
     "source": {"source", "src"},
     "target": {"target", "tgt", "trg"},
-    "text": {"text", "sentence", "content", "review", "comment", "tweet", "message", "document", "utterance", "query"},
+    "text": {"text", "sentence", "content", "review", "comment", "tweet", "message", "document", "utterance", "query"}
+    | {"question", "premise", "hypothesis"},
     "label": {"label", "labels", "class", "category", "sentiment", "polarity", "intent", "topic", "emotion", "rating"},
     "": {"id", "idx", "index", "no", "nr", "guid", "uuid", "lang", "language", "split", "licence", "license", "date"}
     | {"attribution", "author", "user", "username", "url", "domain", "score", "stars", "title", "quality", "key"},

@@ -26,6 +26,7 @@ __all__ = [
     "find_special_tokens",
     "is_made_by_regard",
     "open_tokenizer",
+    "read_settings",
     "template_of",
     "with_template",
 ]
@@ -187,7 +188,7 @@ def _added_by(post_processor: Mapping[str, Any]) -> Template:
 
 def _named(path: Path) -> dict[str, Any] | None:
     """Return the names of special tokens by role; None where no file beside the tokenizer gives any."""
-    files = [_settings(path.with_name(name)) for name in ("special_tokens_map.json", "tokenizer_config.json")]
+    files = [read_settings(path.with_name(name)) for name in ("special_tokens_map.json", "tokenizer_config.json")]
     if files == [None, None]:
         return None
     return {key: value for one in files for key, value in (one or {}).items() if value is not None}
@@ -195,13 +196,13 @@ def _named(path: Path) -> dict[str, Any] | None:
 
 def _numbered(path: Path) -> dict[str, int]:
     """Return the ids that the configuration of the model beside the tokenizer gives; of several ends none."""
-    config = _settings(path.with_name("config.json")) or {}
+    config = read_settings(path.with_name("config.json")) or {}
     saved = config.get("regard")  # a configuration that regard saved has its tokens under this key
     if isinstance(saved, dict):
         config = saved | (saved.get("special_tokens") or {})
     config = config | {
         key: value
-        for key, value in (_settings(path.with_name("generation_config.json")) or {}).items()
+        for key, value in (read_settings(path.with_name("generation_config.json")) or {}).items()
         if value is not None
     }
     ids = {role: config.get(f"{role}_token_id") for role in ROLES}
@@ -218,7 +219,7 @@ def _used(found: Mapping[str, Any], tokenizer: "tokenizers.Tokenizer") -> dict[s
     return used if number is None else used | {"unk": number}
 
 
-def _settings(path: Path) -> dict[str, Any] | None:
+def read_settings(path: Path) -> dict[str, Any] | None:
     """Return a JSON object that lies beside a tokenizer; None where there is no such file."""
     try:
         found = parse_json(read_text(path))

@@ -19,6 +19,7 @@ from regard.data.open_tokenizer import (
     find_special_tokens,
     is_made_by_regard,
     open_tokenizer,
+    read_settings,
     template_of,
     with_template,
 )
@@ -39,8 +40,9 @@ TokenizerModelType = Literal["bpe", "unigram", "char"]
 class Tokenizer:
     """A tokenizer.json and the ids of its special tokens; None where it has no such token.
 
-    Tokenizers from `train` begin with `<pad>` 0, `<s>` 1, `</s>` 2, `<unk>` 3, `<mask>` 4. In every tokenizer, a
-    special token that occurs in a text ("<s>") is encoded as text. The names are those of transformers' tokenizers, and
+    Tokenizers from `train` begin with `<pad>` 0, `<s>` 1, `</s>` 2, `<unk>` 3, `<mask>` 4. A special token that occurs
+    in a text ("<s>") is encoded as text, unless `split_special_tokens` is False, as in the tokenizers of checkpoints
+    when transformers or a training runs them. The names are those of transformers' tokenizers, and
     `regard.watch(model, tokenizer=…)` accepts a `Tokenizer`.
 
     >>> tokenizer = Tokenizer.train(["我爱你。", "你爱我。"], model_type="char", vocab_size=100)
@@ -56,10 +58,12 @@ class Tokenizer:
     eos_token_id: int | None = None
     unk_token_id: int | None = None
     mask_token_id: int | None = None
+    split_special_tokens: bool = True
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Without what is cached: another process makes its own tokenizer.
-        return Tokenizer, (self.json, *(getattr(self, f"{role}_token_id") for role in ROLES))
+        ids = (getattr(self, f"{role}_token_id") for role in ROLES)
+        return Tokenizer, (self.json, *ids, self.split_special_tokens)
 
     @classmethod
     def train(
@@ -131,7 +135,7 @@ class Tokenizer:
         read, parsed = open_tokenizer(path, cls)
         given = {"pad": pad_token, "bos": bos_token, "eos": eos_token, "unk": unk_token, "mask": mask_token}
         ids = find_special_tokens(read.backend_tokenizer, parsed, given, path)
-        return cls(read.json, **{f"{role}_token_id": index for role, index in ids.items()})
+        return cls(read.json, ids["pad"], ids["bos"], ids["eos"], ids["unk"], ids["mask"])
 
     def with_template(self, *, bos: bool = False, eos: bool = False) -> "Tokenizer":
         """Return the tokenizer with another template: with the begin token before and the end token after each text.
@@ -165,11 +169,18 @@ class Tokenizer:
         else:
             is_of_0_2 = not os.path.isfile(path.with_name("tokenizer_config.json"))
         if not is_of_0_2:
-            return tokenizer
+            return tokenizer if tokenizer.is_made_by_regard else tokenizer.as_configured(path)
         starts = (
             bos and tokenizer.bos_token_id is not None and (eos or tokenizer.bos_token_id != tokenizer.eos_token_id)
         )
         return tokenizer.with_template(bos=starts, eos=eos and tokenizer.eos_token_id is not None)
+
+    def as_configured(self, path: Path) -> "Tokenizer":
+        """Return the tokenizer of a checkpoint, whose file is `path`, as transformers runs it: a special token that
+        occurs in a text is that token, unless tokenizer_config.json has `split_special_tokens`.
+        """
+        config = read_settings(path.with_name("tokenizer_config.json")) or {}
+        return replace(self, split_special_tokens=bool(config.get("split_special_tokens", False)))
 
     def save(self, path: str | Path) -> Path:
         """Save the tokenizer as tokenizer.json, whole or not at all; a folder gets a file of that name.
@@ -276,7 +287,7 @@ class Tokenizer:
         tokenizer = Backend.from_str(self.json)
         tokenizer.no_truncation()
         tokenizer.no_padding()
-        tokenizer.encode_special_tokens = True  # then "<s>" in a text is text
+        tokenizer.encode_special_tokens = self.split_special_tokens  # then "<s>" in a text is text
         return tokenizer
 
     @cached_property
@@ -313,16 +324,17 @@ class Tokenizer:
 
     @cached_property
     def special_tokens_sha256(self) -> str:
-        """The SHA-256 of what the special tokens are and which of them are put around a text."""
-        meaning = [[getattr(self, f"{role}_token_id") for role in ROLES], self.template]
+        """The SHA-256 of the special tokens, of which are put around a text, and of whether one in a text is text."""
+        ids = [getattr(self, f"{role}_token_id") for role in ROLES]
+        meaning = [ids, self.template, self.split_special_tokens]
         return hashlib.sha256(json.dumps(meaning).encode()).hexdigest()
 
     def to_config(self) -> bytes:
         """Return a tokenizer_config.json, by which transformers' AutoTokenizer opens what `save` saves."""
         ids = {role: getattr(self, f"{role}_token_id") for role in ROLES}
         names = {f"{role}_token": self.convert_ids_to_tokens([one])[0] for role, one in ids.items() if one is not None}
-        config = {"tokenizer_class": "PreTrainedTokenizerFast", "split_special_tokens": True} | names
-        return (json.dumps(config, ensure_ascii=False, indent=2) + "\n").encode()
+        options = {"tokenizer_class": "PreTrainedTokenizerFast", "split_special_tokens": self.split_special_tokens}
+        return (json.dumps(options | names, ensure_ascii=False, indent=2) + "\n").encode()
 
     @property
     def vocab_size(self) -> int:

@@ -104,8 +104,8 @@ class SpecialTokens:
             return ends[0]
         if ends:
             raise InputError(
-                f"`eos_token_id` in the model's generation_config.json or config.json has several tokens, {list(ends)}: "
-                "name the one that ends the texts of a corpus as `eos_token` in tokenizer_config.json"
+                f"`eos_token_id` in generation_config.json or config.json has several tokens, {list(ends)}: name "
+                "the one that ends the texts of a corpus as `eos_token` in tokenizer_config.json"
             )
         raise InputError(
             "no token ends a text: the model has no `eos_token_id` in generation_config.json or config.json, and its "

@@ -137,4 +137,5 @@ def _of_transformers(vocabulary: Tokenizer, around: tuple[Sequence[int], Sequenc
         single=[*before, "$A", *after],
         special_tokens=list(zip([*before, *after], [*around[0], *around[1]], strict=True)),
     )
-    return PreTrainedTokenizerFast(tokenizer_object=backend, split_special_tokens=True, **special)
+    is_split = vocabulary.split_special_tokens
+    return PreTrainedTokenizerFast(tokenizer_object=backend, split_special_tokens=is_split, **special)

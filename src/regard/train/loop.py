@@ -76,7 +76,7 @@ def train(
     with _threads(training.num_threads), hold_folder(Path(training.output_dir)) if first else nullcontext():
         with torch.random.fork_rng(), ranks.main_process_first():
             folder = Folder(Path(training.output_dir), config, writes=first, processes=ranks.data_ranks)
-            task = task_of(config, folder.tokenizers)
+            task = task_of(folder.config, folder.tokenizers)
             torch.manual_seed(training.seed)
             model = task.model(config.model)
             by = "the backend sharded" if ranks.sequence_ranks > 1 else attends_by(accelerator.device)

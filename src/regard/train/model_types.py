@@ -22,7 +22,7 @@ from regard.models.output_heads import OutputHead
 from regard.models.pretrained_mixin import PretrainedMixin
 from regard.models.recurrent.config import AttentionKind
 from regard.positions import RoPE
-from regard.train.settings import Fraction, Width, settings
+from regard.train.settings import FilePath, Fraction, Width, settings
 
 __all__ = [
     "MODEL_TYPES",
@@ -229,7 +229,7 @@ class CheckpointSettings(ModelSettings):
     """A model to fine-tune: a folder, an id of the hub, or a bundled model (minilm, smollm2, me5)."""
 
     type: ClassVar[str] = "checkpoint"
-    model_name_or_path: str
+    model_name_or_path: FilePath
     dropout: Fraction | None = None
 
     def build(self, request: ModelRequest) -> PretrainedMixin:
@@ -255,9 +255,10 @@ class CheckpointSettings(ModelSettings):
             return own
         needed = "encoder-decoder" if len(sides) == 2 else "decoder"
         if config.kind != needed:
+            article = "an" if needed.startswith("e") else "a"
             raise InputError(
-                f"`model.model_name_or_path` must name a model that is a {needed} for this task, and {name!r} is "
-                f"a {config.kind}: name another model, or set another `task.type`"
+                f"`model.model_name_or_path` must name {article} {needed} for this task, and {name!r} is of the kind "
+                f"{config.kind}: name another model, or set another `task.type`"
             )
         if len(sides) == 2:
             self._check_start()
@@ -294,13 +295,16 @@ class CheckpointSettings(ModelSettings):
         for one in dict.fromkeys((name, "tokenizer.json")):
             if (path := files.file(one)) is None:
                 continue
-            if not files.is_saved_by_regard:
-                return one, Tokenizer.load(path)
             kind = TransformerModel.pretrained_config(self.model_name_or_path).kind
-            return one, Tokenizer.load_saved(path, bos=kind != "encoder-decoder", eos=kind != "decoder")
+            if files.is_saved_by_regard:
+                return one, Tokenizer.load_saved(path, bos=kind != "encoder-decoder", eos=kind != "decoder")
+            found = Tokenizer.load(path).as_configured(path)
+            if kind == "encoder-decoder" and found.template == ((), ()) and found.eos_token_id is not None:
+                found = found.with_template(eos=True)  # without a template, sources end as targets must
+            return one, found
         raise InputError(
-            f"the checkpoint {self.model_name_or_path!r} has no {name}: "
-            "only models with a fast tokenizer can be fine-tuned"
+            f"the checkpoint {self.model_name_or_path!r} has no tokenizer.json, the file of a fast tokenizer, which "
+            "fine-tuning needs: save one there by `save_pretrained` of a fast tokenizer of transformers"
         )
 
     def tokenizer_files(self) -> dict[str, bytes]:

@@ -29,15 +29,15 @@ from regard.models.pretrained_mixin import PretrainedMixin, write_config
 from regard.strict_json import is_version
 from regard.train.checkpoints import Checkpoints, TrainerState, mean_of
 from regard.train.config import Config
-from regard.train.key_names import FORMAT
 from regard.train.optional_parts import optional_part
 from regard.train.settings import changed_keys
 from regard.train.tasks.base import Task
+from regard.train.tasks.data_files import read_otherwise, recorded_by_0_2
 
 __all__ = ["Folder", "hold_folder"]
 
 # What may change when a run resumes: nothing of it changes a step that was taken.
-_FREE = {"task.train_file", "task.num_completions_to_print", "task.max_predict_samples"} | {
+_FREE = {"task.train_file", "task.test_file", "task.num_completions_to_print", "task.max_predict_samples"} | {
     f"training.{name}"
     for name in (
         "output_dir",
@@ -53,6 +53,7 @@ _FREE = {"task.train_file", "task.num_completions_to_print", "task.max_predict_s
         "context_parallel_size",
     )
 }
+_FORMAT = 2  # of run.json
 _TOKENIZERS = ("source.json", "target.json", "tokenizer.json")
 _BESIDE_CHECKPOINTS = ("config.json", "labels.txt", "translation.json", *_TOKENIZERS, *TOKENIZER_FILES)
 _WAY = "move it, or name another folder as `output_dir`"
@@ -99,6 +100,8 @@ class Folder:
                     file.unlink()
         if self._before is None and begun and writes:
             raise InputError(f"{path} has checkpoints and no run.json: name another folder as `output_dir`")
+        before = None if self._before is None else Config.from_dict(self._before["config"]).task
+        self.config = config = config.model_copy(update={"task": config.task.settled(before)})
         if self._before is not None:
             self._compare(self._before["config"], config.to_dict())
             if (were := self._before.get("processes", 1)) != processes:
@@ -131,6 +134,11 @@ class Folder:
             attends_by: What computes attention in this session; another than in the session before becomes a note.
         """
         if self._before is not None:
+            if (name := read_otherwise(task.data, self._before["data"])) is not None:
+                raise InputError(
+                    f"the run in {self.path} was started by a release that read other rows from {name}: resume it by "
+                    "that release, or name another folder as `output_dir`; the checkpoints are as they were"
+                )
             for name, was in self._before["data"].items():
                 now = task.data.get(name)
                 if now != was:
@@ -151,7 +159,7 @@ class Folder:
             return
         known = self._before or {"started": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
         known |= {
-            "version": FORMAT,
+            "version": _FORMAT,
             "config": self.config.to_dict(),
             "data": dict(task.data),
             "processes": self._processes,
@@ -233,7 +241,8 @@ class Folder:
         try:
             found = json.loads(read_text(self._record))
             _check_record(found)
-            found["config"] = Config.from_dict(found["config"]).to_dict()  # with the keys of this release
+            task = recorded_by_0_2(found["config"]["task"], found["data"])
+            found["config"] = Config.from_dict(found["config"] | {"task": task}).to_dict()  # with today's keys
         except FileNotFoundError:
             return None
         except (OSError, ValueError, RecursionError) as problem:
@@ -262,11 +271,8 @@ def _check_record(found: Any) -> None:
     """
     if not isinstance(found, dict) or not isinstance(found.get("config"), dict):
         raise ValueError("it has no configuration")
-    if not is_version(version := found.get("version", 1), FORMAT):
-        raise ValueError(
-            f"it is of format {version}, and this release reads format {FORMAT}: a run of format {version} is resumed "
-            "by the release that started it"
-        )
+    if not is_version(version := found.get("version"), _FORMAT):
+        raise ValueError(f"it is of format {version}, and this release reads format {_FORMAT}")
     data, sessions, processes = found.get("data"), found.get("sessions", []), found.get("processes", 1)
     if not isinstance(data, dict) or not all(isinstance(one, str) for one in data.values()):
         raise ValueError(f'"data" must be the hashes of files, got {data!r}')

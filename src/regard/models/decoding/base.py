@@ -176,10 +176,13 @@ class GeneratedSequence:
         tokens: The new tokens, the end token included where one came.
         score: Sum of the log-probabilities that the model itself gives to them; for beams that of transformers: forced
             tokens cost nothing, and the sum is divided by length ** length_penalty.
+        margin: Smallest difference of two texts' scores that a choice on the way depended on; infinity for sampling.
+            While no score changes by half of it, as by the rounding of another batch, the tokens are the same.
     """
 
     tokens: tuple[int, ...]
     score: float
+    margin: float = torch.inf
 
 
 class Decoding(Protocol):

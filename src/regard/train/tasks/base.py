@@ -10,7 +10,9 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from regard.data import Corpus, Tokenizer, batches, pad, read_corpus, split
+from regard.data import Corpus, Tokenizer, batches, pad, read_corpus
+from regard.data.corpus_notes import unknown_characters
+from regard.data.running_text import parts_of
 from regard.errors import InputError
 from regard.models import SpecialTokens
 from regard.models.output_heads import LanguageModel, OutputHead
@@ -19,6 +21,7 @@ from regard.train.loss_and_optimizer import IGNORED, OneProcess, summed_cross_en
 from regard.train.model_types import ModelRequest, ModelSettings
 from regard.train.optional_parts import optional_part
 from regard.train.settings import TokenizerConfig
+from regard.train.tasks.data_files import read_files
 from regard.train.training import Training
 
 __all__ = ["Batch", "PairsTask", "Task", "TaskSettings", "TextTask"]
@@ -63,6 +66,15 @@ class TaskSettings:
         """Raise InputError where the data take more bytes than there are."""
         del there
 
+    def settled(self, before: Any) -> Any:
+        """Return these settings with what they leave open chosen, so that run.json has it.
+
+        Args:
+            before: The settings of the run that is resumed; None for a new run.
+        """
+        del before
+        return self
+
 
 class Task:
     """A task with its data: what is trained on and what is held out. It is exported by `tasks/__init__.py`.
@@ -73,6 +85,7 @@ class Task:
     """
 
     settings: ClassVar[type[TaskSettings]]
+    held_names: ClassVar[tuple[str, ...]] = ("held", "held_lengths")  # the attributes of held-out data
     metrics: ClassVar[dict[str, bool]] = {"loss": False}  # by name: whether greater is better; the first is the default
 
     def __init__(self, options: Any, training: Training, model: ModelSettings, folder: Path) -> None:
@@ -85,6 +98,7 @@ class Task:
         self.lengths: Sequence[Any] = ()  # of the rows that are trained on
         self.held_lengths: Sequence[Any] = ()
         self.tokenizers: dict[str, Tokenizer] = {}  # by the names of their files, as they are saved
+        self.test: dict[str, Any] | None = None  # held-out data of a `test_file`, by the names `held_names`
 
     def metric(self, name: str | None) -> tuple[str, bool]:
         """Return the score that measures improvement, and whether greater is better."""
@@ -152,7 +166,20 @@ class Task:
         return {"loss": found / max(1, num_labels)}
 
     def final(self, model: nn.Module, max_tokens_per_batch: int) -> dict[str, float]:
-        """Return the scores of the final model."""
+        """Return the scores of the final model; those on the rows of a `test_file` begin with "test_"."""
+        scores = self.final_scores(model, max_tokens_per_batch)
+        if self.test is None:
+            return scores
+        held = {name: getattr(self, name) for name in self.held_names}
+        try:
+            self.__dict__ |= self.test
+            tested = self.final_scores(model, max_tokens_per_batch)
+        finally:
+            self.__dict__ |= held
+        return scores | {f"test_{name}": score for name, score in tested.items()}
+
+    def final_scores(self, model: nn.Module, max_tokens_per_batch: int) -> dict[str, float]:
+        """Return the scores of the final model on held-out data."""
         return self.evaluate(model, max_tokens_per_batch)
 
     def samples(self, model: nn.Module) -> tuple[Sample, ...]:
@@ -218,19 +245,34 @@ class TextTask(Task):
 
     def __init__(self, options: Any, training: Training, model: ModelSettings, folder: Path) -> None:
         super().__init__(options, training, model, folder)
-        corpus = read_corpus(self.options.train_file, columns=self.columns)
-        self.corpus = corpus
-        self.data = {corpus.name: corpus.sha256}
-        trained, held = split(corpus, self.options.validation_size, column="text", seed=training.seed)
-        self.check_split(trained, held)
-        self.vocabulary = self.train_tokenizer(
-            "tokenizer.json", self.options.tokenizer, trained["text"], bos=True, eos=self.ends
-        )
+        files = read_files(self.options, self.read, column="text", seed=training.seed)
+        self.data, trained, held = dict(files.hashes), files.training, files.validation
+        for one in filter(None, (held, files.test)):
+            self.check_split(trained, one)
+        texts = list(parts_of(trained["text"])) if trained.is_running_text else trained["text"]
+        self.vocabulary = self.train_tokenizer("tokenizer.json", self.options.tokenizer, texts, bos=True, eos=self.ends)
         self.tokens = model.generation_tokens(self.vocabulary, self.options.sides)
         self.check_tokenizer()
         self.trained, self.held = self.encode(trained), self.encode(held)
         self.lengths, self.held_lengths = (list(map(self.length, rows)) for rows in (self.trained, self.held))
-        self.notes = (f"{corpus}", f"{len(trained):,} lines are trained on, {len(held):,} held out")
+        if files.test is not None:
+            test = self.encode(files.test)
+            self.test = {"held": test, "held_lengths": list(map(self.length, test))}
+        self.notes = (
+            *files.notes,
+            *unknown_characters(
+                "text", trained["text"], held["text"], self.vocabulary, "raise `task.tokenizer.vocab_size`"
+            ),
+            f"{len(trained):,} lines are trained on, {len(held):,} held out",
+        )
+
+    def read(self, path: str) -> Corpus:
+        """Return the texts of a file, without spaces around them."""
+        corpus = read_corpus(path, columns=self.columns)
+        indented = sum(text[:1].isspace() for text in corpus["text"])
+        note = f"{indented:,} lines begin with spaces, which are left out; a task clm with keep_linebreaks keeps them"
+        corpus = replace(corpus, notes=(*corpus.notes, note)) if indented else corpus
+        return corpus.map("text", str.strip)
 
     def check_split(self, trained: Corpus, held: Corpus) -> None:
         """Raise InputError where the task cannot learn from these texts."""
@@ -267,7 +309,8 @@ class PairsTask(Task):
 
     def request(self, chosen: ModelSettings) -> ModelRequest:
         """Return what the task needs: an encoder–decoder with positions for twice the longest row."""
-        longest = max(max(pair) for pair in (*self.lengths, *self.held_lengths))
+        tested = () if self.test is None else self.test["held_lengths"]
+        longest = max(max(pair) for pair in (*self.lengths, *self.held_lengths, *tested))
         head = LanguageModel(tie_word_embeddings=True, bias=True)
         return ModelRequest(self.options.sides, self.sizes[0], self.tokens, head, 2 * longest, self.sizes[1])
 

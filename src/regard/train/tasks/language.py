@@ -1,21 +1,21 @@
 """Language models: causal ones, which predict the next token of running text, and masked ones, which fill gaps."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from regard.data import Corpus, chunk_tokens, collate_packed, mask_tokens, pack_sequences, pad
+from regard.data import Corpus, chunk_tokens, collate_packed, mask_tokens, pack_sequences, pad, read_corpus
+from regard.data.running_text import encode_running_text
 from regard.errors import InputError
 from regard.models.output_heads import LanguageModel, MaskedLanguageModel
 from regard.train.loss_and_optimizer import IGNORED
-from regard.train.settings import Length, Probability, Rows, TokenizerConfig, nested, settings
+from regard.train.settings import FilePath, Length, Probability, Rows, TokenizerConfig, settings
 from regard.train.tasks.base import Batch, TaskSettings, TextTask
 
 __all__ = ["CausalLMSettings", "CausalTask", "MaskedLMSettings", "MaskedTask"]
-
-Tokens = Annotated[TokenizerConfig, nested(TokenizerConfig, "model_type")]
 
 
 @settings
@@ -23,8 +23,12 @@ class CausalLMSettings(TaskSettings):
     """Causal language modeling: predict the next token of running text.
 
     Args:
-        train_file: Plain text, JSON Lines (`text`) or gzip of these; a line is a document.
-        validation_size: Number of documents held out for evaluation.
+        train_file: Plain text, JSON Lines (`text`, a document a line) or gzip of these.
+        validation_file: A file to evaluate on; nothing is then held out of `train_file`.
+        test_file: A file that is scored at the end only.
+        validation_size: Number of documents held out of `train_file` for evaluation; of running text its last lines.
+        keep_linebreaks: Whether plain text is one running text, whose lines keep their ends and indentation; otherwise
+            each line is a document, without the spaces around it. True by default.
         tokenizer: The tokenizer to train; a checkpoint has its own.
         block_size: Tokens in a row of a batch.
         packing: Whether documents are packed into rows in which none attends to another; otherwise the running text is
@@ -33,11 +37,20 @@ class CausalLMSettings(TaskSettings):
 
     type: ClassVar[str] = "clm"
     sides: ClassVar[tuple[str, ...]] = ("decoder",)
-    train_file: str
+    train_file: FilePath
+    validation_file: FilePath | None = None
+    test_file: FilePath | None = None
     validation_size: Rows = 200
-    tokenizer: Tokens = TokenizerConfig()
+    keep_linebreaks: bool | None = None
+    tokenizer: TokenizerConfig = TokenizerConfig()
     block_size: Length = 128
     packing: bool = False
+
+    def settled(self, before: "CausalLMSettings | None") -> "CausalLMSettings":
+        """Keep line ends where a new run leaves that open."""
+        if self.keep_linebreaks is not None:
+            return self
+        return replace(self, keep_linebreaks=True if before is None else before.keep_linebreaks)
 
 
 class CausalTask(TextTask):
@@ -53,10 +66,20 @@ class CausalTask(TextTask):
         self.end = self.tokens.end_token_id(self.vocabulary.eos_token_id)
         self.filled = self.end if self.tokens.pad_token_id is None else self.tokens.pad_token_id
 
+    def read(self, path: str) -> Corpus:
+        """Return the documents of a file, or the lines of its running text."""
+        if not self.options.settled(None).keep_linebreaks:
+            return super().read(path)
+        return read_corpus(path, columns=self.columns, keep_linebreaks=True)
+
     def encode(self, corpus: Corpus) -> list[tuple[list[int], list[int], list[int]]]:
         """Return rows of inputs, labels and document numbers; an end token follows each document."""
         length, ends = self.options.block_size, self.tokens.eos_token_ids
-        documents = self.vocabulary(corpus["text"])["input_ids"]
+        if corpus.is_running_text:
+            before, after = self.vocabulary.template
+            documents = [[*before, *encode_running_text(self.vocabulary, corpus["text"]), *after]]
+        else:
+            documents = self.vocabulary(corpus["text"])["input_ids"]
         documents = [one if one and one[-1] in ends else [*one, self.end] for one in documents]
         if not self.options.packing:
             stream = [token for one in documents for token in one]
@@ -89,17 +112,21 @@ class MaskedLMSettings(TaskSettings):
     """Masked language modeling (Devlin et al. 2019, arXiv:1810.04805): 80 % masked, 10 % random, 10 % unchanged.
 
     Args:
-        train_file: As for causal language modeling.
-        validation_size: Number of documents held out for evaluation.
+        train_file: Plain text, a document a line, JSON Lines (`text`) or gzip of these.
+        validation_file: A file to evaluate on; nothing is then held out of `train_file`.
+        test_file: A file that is scored at the end only.
+        validation_size: Number of documents held out of `train_file` for evaluation.
         tokenizer: The tokenizer to train; a checkpoint has its own.
         block_size: Tokens in a row of a batch.
         mlm_probability: Fraction of the tokens that are predicted.
     """
 
     type: ClassVar[str] = "mlm"
-    train_file: str
+    train_file: FilePath
+    validation_file: FilePath | None = None
+    test_file: FilePath | None = None
     validation_size: Rows = 200
-    tokenizer: Tokens = TokenizerConfig()
+    tokenizer: TokenizerConfig = TokenizerConfig()
     block_size: Length = 128
     mlm_probability: Probability = 0.15
 
