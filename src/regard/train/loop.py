@@ -26,7 +26,7 @@ from regard.train.config import Config, task_of
 from regard.train.loss_and_optimizer import OneProcess, optimizer_of, summed_cross_entropy, total_steps
 from regard.train.machine_memory import check_size
 from regard.train.optional_parts import optional_part, reason_of
-from regard.train.run_dir import Folder, hold_folder
+from regard.train.run_dir import Folder, hold_folder, last_checkpoint_named
 from regard.train.tasks import Task
 from regard.train.unreached import unreached_settings
 
@@ -74,9 +74,10 @@ def train(
         from regard.train.ranks import Ranks
 
         ranks = Ranks(accelerator, training.context_parallel_size)
-    with _threads(training.num_threads), hold_folder(Path(training.output_dir)) if first else nullcontext():
+    path = Path(training.output_dir)
+    with _threads(training.num_threads), last_checkpoint_named(path), hold_folder(path) if first else nullcontext():
         with torch.random.fork_rng(), ranks.main_process_first():
-            folder = Folder(Path(training.output_dir), config, writes=first, processes=ranks.data_ranks)
+            folder = Folder(path, config, writes=first, processes=ranks.data_ranks)
             task = task_of(config, folder.tokenizers)
             torch.manual_seed(training.seed)
             model = task.model(config.model)
