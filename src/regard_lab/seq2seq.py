@@ -13,9 +13,9 @@ from torch import Generator, Tensor
 from torch.nn import functional
 
 from regard.data import Synthetic
+from regard.metrics import translation_scores
 from regard.models import RecurrentConfig, RecurrentSeq2Seq
 from regard.train.loss_and_optimizer import Schedule
-from regard.train.translator import translation_scores
 from regard_lab.training import fit, seeded
 
 __all__ = ["ByLength", "Lesson", "bleu", "by_length", "config_of", "learned", "parameters_of", "share_right", "without"]

@@ -9,7 +9,7 @@ import pytest
 import regard
 from sweeps import sweep
 
-COMMANDS = "look open steps heads compare generate train translate lab bench doctor models data".split()
+COMMANDS = "look open steps heads compare generate train translate score lab bench doctor models data".split()
 HEAVY = {"torch", "numpy", "transformers", "matplotlib"}
 
 # All in one process, as each takes its time to start: what the first of them imports, the last still finds. The look,

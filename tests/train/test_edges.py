@@ -226,7 +226,7 @@ def test_two_files_of_one_name_are_both_known(tmp_path, pairs):
     other.parent.mkdir()
     other.write_text("something new\tneu\n", "utf-8")
     task = task_of(tiny(tmp_path / "run", task=translation(pairs, extra_train_file=str(other))), tmp_path / "words")
-    assert len({one for name, one in task.data.items() if "pairs.tsv" in name}) == 2
+    assert len({one for name, one in task.data.items() if "pairs.tsv" in name and "rows" not in name}) == 2
 
 
 # Training

@@ -136,7 +136,7 @@ def test_a_checkpoint_that_names_no_token_to_start_from_is_refused_with_the_sett
         (copy / name).write_text(json.dumps(values | {"decoder_start_token_id": None, "bos_token_id": None}), "utf-8")
     options = config("marian")
     without = options.model_copy(update={"model": replace(options.model, model_name_or_path=str(copy))})
-    with pytest.raises(InputError, match=r"without has neither `decoder_start_token_id`.*config\.json"):
+    with pytest.raises(InputError, match=r"without has no `decoder_start_token_id`.*config\.json"):
         task_of(without, tmp_path / "words")
 
 

@@ -12,6 +12,7 @@ from regard.cli.heads import heads
 from regard.cli.lab import lab
 from regard.cli.look import look
 from regard.cli.open import open_atlas
+from regard.cli.score import score
 from regard.cli.sources import sources
 from regard.cli.steps import steps
 from regard.cli.train import train
@@ -42,6 +43,7 @@ app.command()(with_version(generate))
 # Every key of a configuration is an option of `train`: which there are, the configuration knows.
 app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(with_version(train))
 app.command()(with_version(translate))
+app.command()(with_version(score))
 app.command()(with_version(lab))
 app.command()(with_version(bench))
 app.command()(with_version(doctor))

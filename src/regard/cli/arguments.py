@@ -17,6 +17,7 @@ __all__ = [
     "check_threads",
     "complete_model",
     "model_option",
+    "named_file",
     "read_prompt",
     "read_text",
     "title_of",
@@ -31,24 +32,35 @@ def read_text(text: str) -> str:
     """The text itself, of a file, or of standard input."""
     if text == "-":
         return _decode(sys.stdin.buffer.read(_LARGEST + 1), "standard input")
-    try:
-        path = Path(text)
-        is_file = path.is_file()
-    except (OSError, ValueError):  # longer than a path may be, or with a NUL
-        return text
-    if text and path.is_dir():
-        raise InputError(f"{text} is a folder: name a text file in it; echo {text} | regard … - takes the word itself")
-    if not is_file:
-        if text and path.exists():
-            raise InputError(f"{text} is a device or a pipe: give its content to standard input, as … | regard … -")
-        if _LIKE_A_FILE.fullmatch(text):
-            print(f"warning: there is no file {text}, so these letters are read as the text", file=sys.stderr)
+    if (path := named_file(text)) is None:
         return text
     try:
         with path.open("rb") as file:
             return _decode(file.read(_LARGEST + 1), str(path))
     except OSError as problem:
         raise InputError(f"cannot read {path}: {problem.strerror or problem}") from problem
+
+
+def named_file(text: str) -> Path | None:
+    """Return the file that an argument names, None where it is the text itself.
+
+    Raises:
+        InputError: It names a folder, a device or a pipe.
+    """
+    try:
+        path = Path(os.path.expanduser(text))
+        is_file = path.is_file()
+    except (OSError, ValueError):  # longer than a path may be, or with a NUL
+        return None
+    if text and path.is_dir():
+        raise InputError(f"{text} is a folder: name a text file in it; echo {text} | regard … - takes the word itself")
+    if is_file:
+        return path
+    if text and path.exists():
+        raise InputError(f"{text} is a device or a pipe: give its content to standard input, as … | regard … -")
+    if _LIKE_A_FILE.fullmatch(text):
+        print(f"warning: there is no file {text}, so these letters are read as the text", file=sys.stderr)
+    return None
 
 
 def read_prompt(text: str) -> str:

@@ -4,7 +4,6 @@ machine share them.
 
 import hashlib
 import os
-import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -17,6 +16,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from regard.cli.console import TextConsole
+from regard.cli.termination import terminable
 from regard.errors import InputError
 from regard.files import cache_folder, read_bytes
 
@@ -168,7 +168,7 @@ def _shared(
     from regard.interpret.text_workers import share_texts
 
     with open_text_folder(path, suffix, texts, identity) as folder:
-        with _bar(screen, len(lines.texts)) as show, _terminable():
+        with _bar(screen, len(lines.texts)) as show, terminable():
             try:
                 share_texts(
                     texts, folder, job, *arguments, num_workers=num_workers or 1, progress=show,
@@ -188,20 +188,6 @@ def _shared(
             folder.remove()
             raise InputError(f"no line of {_short(lines.name)} has a result: each is left out")
         yield folder
-
-
-@contextmanager
-def _terminable() -> Iterator[None]:
-    """End by SIGTERM as by Ctrl-C: after what is finished was named."""
-
-    def end(number: int, _: Any) -> None:
-        sys.exit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

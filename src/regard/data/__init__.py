@@ -8,12 +8,14 @@ from regard.data.packing import collate_packed, pack_sequences
 from regard.data.splitting import references, split, without_sources
 from regard.data.synthetic import AssociativeRecall, Copy, Reverse, Sort, Synthetic
 from regard.data.tokenizer import Tokenizer, TokenizerModelType
+from regard.languages import Language, find_language
 
 __all__ = [
     "AssociativeRecall",
     "Copy",
     "Corpus",
     "FetchError",
+    "Language",
     "Reverse",
     "Script",
     "Sort",
@@ -24,6 +26,7 @@ __all__ = [
     "chunk_tokens",
     "collate_packed",
     "fetch_hsk",
+    "find_language",
     "mask_tokens",
     "pack_sequences",
     "pad",

@@ -78,7 +78,7 @@ def train(
     with _threads(training.num_threads), last_checkpoint_named(path), hold_folder(path) if first else nullcontext():
         with torch.random.fork_rng(), ranks.main_process_first():
             folder = Folder(path, config, writes=first, processes=ranks.data_ranks)
-            task = task_of(config, folder.tokenizers)
+            task = task_of(folder.config, folder.tokenizers)
             torch.manual_seed(training.seed)
             model = task.model(config.model)
             by = "the backend sharded" if ranks.sequence_ranks > 1 else attends_by(accelerator.device)
@@ -196,12 +196,9 @@ class Trainer:
         for epoch in count(self.place.epoch):
             batches = self._batches(epoch)
             for batch in range(self.place.batch, len(batches)):
-                after = (
-                    {"epoch": epoch, "batch": batch + 1}
-                    if batch + 1 < len(batches)
-                    else {"epoch": epoch + 1, "batch": 0}
-                )
-                yield batches[batch], replace(self.place, step=self.place.step + 1, **after)
+                epoch_after, batch_after = (epoch, batch + 1) if batch + 1 < len(batches) else (epoch + 1, 0)
+                step = self.place.step + 1
+                yield batches[batch], replace(self.place, step=step, epoch=epoch_after, batch=batch_after)
 
     def step(self, rows: tuple[int, ...], place: TrainerState, began: float) -> None:
         """Run the rows through the model, over accumulation steps and processes, and take an optimizer step.

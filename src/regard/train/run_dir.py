@@ -2,8 +2,9 @@
 
 run.json         format version, configuration, package versions, git revision, hashes of the data
 log.jsonl        one event a line
-checkpoints/     step-00000100/ …: weights, optimizer, place; beside them the model's config.json and tokenizers
-model/           the final model, with its tokenizers
+checkpoints/     step-00000100/ …: weights, optimizer, place; beside them the model's config.json and tokenizers, with
+                 the tokenizer_config.json, chat template and generation_config.json of a checkpoint
+model/           the final model, with the same files
 """
 
 import contextlib
@@ -22,6 +23,7 @@ from typing import Any
 
 import torch
 
+from regard.data.open_tokenizer import TOKENIZER_FILES
 from regard.errors import InputError
 from regard.files import read_text, replace_files, write_atomically, write_folder
 from regard.models.pretrained_mixin import PretrainedMixin, write_config
@@ -31,11 +33,12 @@ from regard.train.config import Config
 from regard.train.optional_parts import optional_part
 from regard.train.settings import changed_keys
 from regard.train.tasks.base import Task
+from regard.train.tasks.data_files import read_otherwise, recorded_by_0_2
 
 __all__ = ["Folder", "hold_folder", "last_checkpoint_named"]
 
 # What may change when a run resumes: nothing of it changes a step that was taken.
-_FREE = {"task.train_file", "task.num_completions_to_print", "task.max_predict_samples"} | {
+_FREE = {"task.train_file", "task.test_file", "task.num_completions_to_print", "task.max_predict_samples"} | {
     f"training.{name}"
     for name in (
         "output_dir",
@@ -53,7 +56,7 @@ _FREE = {"task.train_file", "task.num_completions_to_print", "task.max_predict_s
 }
 _FORMAT = 2  # of run.json
 _TOKENIZERS = ("source.json", "target.json", "tokenizer.json")
-_BESIDE_CHECKPOINTS = ("config.json", "labels.txt", "translation.json", *_TOKENIZERS)
+_BESIDE_CHECKPOINTS = ("config.json", "labels.txt", "translation.json", *_TOKENIZERS, *TOKENIZER_FILES)
 _WAY = "move it, or name another folder as `output_dir`"
 _PACKAGES = ("torch", "numpy", "accelerate", "tokenizers", "safetensors", "transformers", "sacrebleu")
 
@@ -98,6 +101,8 @@ class Folder:
                     file.unlink()
         if self._before is None and begun and writes:
             raise InputError(f"{path} has checkpoints and no run.json: name another folder as `output_dir`")
+        before = None if self._before is None else Config.from_dict(self._before["config"]).task
+        self.config = config = config.model_copy(update={"task": config.task.settled(before)})
         if self._before is not None:
             self._compare(self._before["config"], config.to_dict())
             if (were := self._before.get("processes", 1)) != processes:
@@ -132,6 +137,11 @@ class Folder:
             attends_by: What computes attention in this session; another than in the session before becomes a note.
         """
         if self._before is not None:
+            if (name := read_otherwise(task.data, self._before["data"])) is not None:
+                raise InputError(
+                    f"the run in {self.path} was started by a release that read other rows from {name}: resume it by "
+                    "that release, or name another folder as `output_dir`; the checkpoints are as they were"
+                )
             for name, was in self._before["data"].items():
                 now = task.data.get(name)
                 if now != was:
@@ -140,6 +150,13 @@ class Folder:
                         f"{str(now)[:12]}… now): bring the old file back, or name another folder as `output_dir`; the "
                         "checkpoints are as they were"
                     )
+            if tokens := [
+                name for name in task.data if "(special tokens)" in name and name not in self._before["data"]
+            ]:
+                raise InputError(
+                    f"the run in {self.path} was started by regard 0.2, which did not put the special tokens of a "
+                    f"checkpoint's tokenizer around texts ({tokens[0]}): name another folder as `output_dir`"
+                )
             self.notes = _notes(self._before.get("sessions", []), attends_by)
         if not self._writes:
             return
@@ -227,7 +244,8 @@ class Folder:
         try:
             found = json.loads(read_text(self._record))
             _check_record(found)
-            found["config"] = Config.from_dict(found["config"]).to_dict()  # with the keys of this release
+            task = recorded_by_0_2(found["config"]["task"], found["data"])
+            found["config"] = Config.from_dict(found["config"] | {"task": task}).to_dict()  # with today's keys
         except FileNotFoundError:
             return None
         except (OSError, ValueError, RecursionError) as problem:

@@ -44,6 +44,40 @@ def test_a_wide_beam_finds_all_texts_in_their_order():
                 assert len({one.tokens for one in row}) == 7
 
 
+def test_scores_that_change_by_less_than_half_the_margin_lead_to_the_same_tokens():
+    """And by more to others: the margin is a bound that a rounding error has to reach."""
+    searches = [Greedy(), *(BeamSearch(n, p, e, n) for n, p, e in [(1, 1.0, True), (2, 1.0, False), (3, 0.0, "never")])]
+    changed = 0
+    for case in sweep(product(searches, range(30))):
+        with case as (search, seed):
+            limits = GenerationLimits(max_new_tokens=4, eos_token_id=(STOP,))
+            logits = table(size=6, seed=seed).log_softmax(1)
+            found = search.search(Markov(logits), torch.tensor([[0], [2]]), limits)
+            noise = torch.rand(6, 6, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) * 2 - 1
+            margin = min(one.margin for one in found)
+            assert margin < torch.inf  # 0 where texts have the same steps in another order
+            for share, same in ((0.99, margin > 1e-9), (30, False)):
+                # log_softmax moves a logit by as much again, and a text has at most four
+                noisy = Markov(logits + noise * share * margin / 2 / 4 / 2)
+                again = search.search(noisy, torch.tensor([[0], [2]]), limits)
+                differ = [one.tokens for one in again] != [one.tokens for one in found]
+                assert not (same and differ)
+                changed += differ
+    assert changed > 10
+
+
+def test_a_margin_is_that_of_the_row():
+    """Token 1 is ahead of token 2 by 0.5 at first, and by 3 afterwards; a row that begins later has a margin of 3."""
+    logits = torch.tensor([[-9.0, 1.0, 0.5, -9.0], [-9.0, -9.0, 0.0, 3.0], [-9.0, -9.0, 0.0, 3.0], [0, 0, 0, 0]])
+    limits = GenerationLimits(max_new_tokens=4, eos_token_id=(STOP,))
+    found = Greedy().search(Markov(logits), torch.tensor([[0], [1]]), limits)
+    assert [one.margin for one in found] == pytest.approx([0.5, 3.0])
+    assert Sampling().search(Markov(logits), torch.tensor([[0]]), limits)[0].margin == torch.inf
+    found = BeamSearch(1, early_stopping=True).search(Markov(logits), torch.tensor([[0], [1]]), limits)
+    assert [one.tokens for one in found] == [(1, 3), (3,)]
+    assert [one.margin for one in found] == pytest.approx([0.5, 3.0])
+
+
 def test_a_beam_finds_what_greedy_misses():
     better = 0
     for seed in range(10):

@@ -4,9 +4,11 @@ from regard.models.decoding.base import Continuation, Decoding, GeneratedSequenc
 from regard.models.decoding.beam import BeamSearch
 from regard.models.decoding.greedy import Greedy
 from regard.models.decoding.markov import Markov
+from regard.models.decoding.rules import BadWords, NoRepeatNGram, RepetitionPenalty, TokenRule
 from regard.models.decoding.sampling import Sampling
 
 __all__ = [
+    "BadWords",
     "BeamSearch",
     "Continuation",
     "Decoding",
@@ -14,5 +16,8 @@ __all__ = [
     "GenerationLimits",
     "Greedy",
     "Markov",
+    "NoRepeatNGram",
+    "RepetitionPenalty",
     "Sampling",
+    "TokenRule",
 ]

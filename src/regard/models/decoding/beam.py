@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from itertools import compress
-from math import inf
+from math import inf, log
 from typing import Literal
 
 import torch
@@ -23,6 +23,8 @@ from regard.models.decoding.base import (
 )
 
 __all__ = ["BeamSearch", "Hypotheses"]
+
+_EXPONENT = 60.0  # e^±60 leaves room in float32, which ends at e^±88
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +88,12 @@ class Hypotheses:
 def _take(tokens: Int[Tensor, "rows texts n"], index: Int[Tensor, "rows chosen"]) -> Int[Tensor, "rows chosen n"]:
     """Take texts of each row."""
     return tokens.gather(1, index[..., None].expand(-1, -1, tokens.shape[2]))
+
+
+def _gaps(scores: Float[Tensor, "rows texts"]) -> Float[Tensor, "rows texts"]:
+    """How far each score lies above the next one; infinitely where either text is none, and behind the last."""
+    lower = functional.pad(scores[:, 1:], (0, 1), value=-inf)
+    return (scores - lower).nan_to_num(nan=inf)
 
 
 @dataclass(frozen=True)
@@ -160,57 +168,88 @@ class BeamSearch:
         if not prompt.shape[0]:
             return []
         logits = text.step(prompt, mask)
-        rules, log_probs = Rules(limits, logits), Rules.log_softmax(logits)
+        rules, log_probs = Rules.of(limits, logits, prompt, mask), Rules.log_softmax(logits)
+        self._check_penalty(max(rules.max_new_tokens))
         running = Hypotheses.empty(1, 0.0, log_probs)
         finished = Hypotheses.empty(self.num_beams, -inf, log_probs)
+        margins = log_probs.new_full((len(prompt),), inf)
         live, written = list(range(prompt.shape[0])), [list[GeneratedSequence]() for _ in range(prompt.shape[0])]
         while True:
             held = running.scores.shape[1]
             nan = log_probs[:, 0].isnan() & (running.scores.flatten() > -inf)
-            running, finished, parents = self._step(running, finished, log_probs, rules)
-            done = self._done(running, finished, limits)
+            running, finished, parents, margin = self._step(running, finished, log_probs, rules)
+            done, gained = self._done(running, finished, rules)
+            margins = torch.stack([margins, margin, gained]).amin(0)
             broken, *over = torch.cat([nan.any()[None], done]).tolist()
             if broken:
                 raise nothing_to_choose()
             if any(over):
-                for row, texts in zip(compress(live, over), self._given(finished.rows(done), limits), strict=True):
+                given = self._given(finished.rows(done), limits, margins[done])
+                for row, texts in zip(compress(live, over), given, strict=True):
                     written[row] = texts
                 if all(over):
                     return [one for texts in written for one in texts]
                 live = [row for row, is_over in zip(live, over, strict=True) if not is_over]
-                running, finished = running.rows(~done), finished.rows(~done)
+                running, finished, margins = running.rows(~done), finished.rows(~done), margins[~done]
+                rules = rules.select([row for row, is_over in enumerate(over) if not is_over])
             before = torch.arange(len(over), device=done.device)[:, None] * held + parents
             text.reorder((before[~done] if any(over) else before).flatten())
             log_probs = rules.log_softmax(text.step(running.tokens[..., -1].reshape(-1, 1)))
 
     def _step(
         self, running: Hypotheses, finished: Hypotheses, log_probs: Float[Tensor, "texts vocabulary"], rules: Rules
-    ) -> tuple[Hypotheses, Hypotheses, Int[Tensor, "rows beams"]]:
-        """Add one token: return the open texts, the ended ones, and which text before each open one continues."""
+    ) -> tuple[Hypotheses, Hypotheses, Int[Tensor, "rows beams"], Float[Tensor, " rows"]]:
+        """Add one token: return the open texts, the ended ones, which text before each open one continues, and the
+        margin by which these were chosen.
+        """
         n = running.tokens.shape[2] + 1
-        allowed = rules(log_probs, n - 1).unflatten(0, running.scores.shape)
-        found, parents = running.extended(allowed, max(2, 1 + len(rules.limits.eos_token_id)) * self.num_beams)
-        ended = rules.ends(found.tokens[..., -1]) | (n == rules.limits.max_new_tokens)
+        allowed = rules(log_probs, running.tokens.flatten(0, 1)).unflatten(0, running.scores.shape)
+        count = max(2, 1 + len(rules.limits.eos_token_id)) * self.num_beams
+        found, parents = running.extended(allowed, count + 1)  # one more than can be held, for the margin
+        at_limit = torch.tensor(rules.at_limit(n), device=parents.device)
+        ended = rules.ends(found.tokens[..., -1]) | at_limit[:, None]
         whole = found.without(~ended).first(self.num_beams).divided(n**self.length_penalty)
-        finished, _ = finished.joined(whole, rules.limits.pad_token_id).best(self.num_beams)
-        running, index = found.without(ended).best(self.num_beams)
-        return running, finished, parents.gather(1, index)
+        finished, _ = finished.joined(whole, rules.limits.pad_token_id).best(self.num_beams + 1)
+        running, index = found.without(ended).best(self.num_beams + 1)
+        borders = [_gaps(one.scores)[:, self.num_beams - 1 : self.num_beams] for one in (found, finished, running)]
+        margin = torch.cat([*borders, running.scores.new_full((len(running.scores), 1), inf)], 1).amin(1)
+        running, finished = running.first(self.num_beams), finished.first(self.num_beams)
+        return running, finished, parents.gather(1, index[:, : self.num_beams]), margin
 
-    def _done(self, running: Hypotheses, finished: Hypotheses, limits: GenerationLimits) -> Bool[Tensor, " rows"]:
-        """Which rows have nothing to gain any more."""
-        length = running.tokens.shape[2]
+    def _done(
+        self, running: Hypotheses, finished: Hypotheses, rules: Rules
+    ) -> tuple[Bool[Tensor, " rows"], Float[Tensor, " rows"]]:
+        """Which rows have nothing to gain any more, and the margin of that."""
+        lengths = [running.tokens.shape[2]] * len(running.scores)
         if self.early_stopping == "never" and self.length_penalty > 0:
-            length = limits.max_new_tokens
-        best, worst = running.scores[:, 0] / float(length**self.length_penalty), finished.scores[:, -1]
-        done = ~(best > worst)
-        return done | (worst > -inf) if self.early_stopping is True else done
+            lengths = rules.max_new_tokens
+        by = running.scores.new_tensor([length**self.length_penalty for length in lengths])
+        best, worst = running.scores[:, 0] / by, finished.scores[:, -1]
+        done, margin = ~(best > worst), (best - worst).abs().nan_to_num(nan=inf)
+        return (done | (worst > -inf) if self.early_stopping is True else done), margin
 
-    def _given(self, finished: Hypotheses, limits: GenerationLimits) -> list[list[GeneratedSequence]]:
+    def _check_penalty(self, longest: int) -> None:
+        """Raise where no score of a text of the longest length could be told from 0 or from infinity."""
+        if abs(self.length_penalty) * log(longest) > _EXPONENT:
+            most = _EXPONENT / log(longest)
+            raise InputError(
+                f"`length_penalty` is the power of the length that divides a score, and {longest} ** "
+                f"{self.length_penalty} is beyond its numbers: choose one from -{most:.0f} to {most:.0f}"
+            )
+
+    def _given(
+        self, finished: Hypotheses, limits: GenerationLimits, margins: Float[Tensor, " rows"]
+    ) -> list[list[GeneratedSequence]]:
         """The results of these rows."""
         given = finished.first(self.num_return_sequences)
+        order = _gaps(finished.scores)[:, : self.num_return_sequences].amin(1)
+        lists = given.tokens.tolist(), given.scores.tolist(), torch.minimum(margins, order).tolist()
         rows = [
-            [GeneratedSequence(cut(t, limits.eos_token_id) if s > -inf else (), s) for t, s in zip(*row, strict=True)]
-            for row in zip(given.tokens.tolist(), given.scores.tolist(), strict=True)
+            [
+                GeneratedSequence(cut(t, limits.eos_token_id) if s > -inf else (), s, margin)
+                for t, s in zip(tokens, scores, strict=True)
+            ]
+            for tokens, scores, margin in zip(*lists, strict=True)
         ]
         if any(texts[0].score == -inf for texts in rows):
             raise nothing_to_choose()

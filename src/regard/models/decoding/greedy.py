@@ -15,11 +15,12 @@ from regard.models.decoding.base import (
     check_prompt,
     cut,
     nothing_to_choose,
+    of_rows,
 )
 
 __all__ = ["Greedy", "TokenByToken"]
 
-Choose = Callable[[Float[Tensor, "rows vocabulary"]], Int[Tensor, " rows"]]
+Choose = Callable[[Float[Tensor, "rows vocabulary"]], tuple[Int[Tensor, " rows"], Float[Tensor, " rows"]]]
 
 
 def steps(
@@ -28,8 +29,10 @@ def steps(
     prompt: Int[Tensor, "rows n"],
     limits: GenerationLimits,
     attention_mask: Shaped[Tensor, "rows n"] | None,
-) -> Iterator[tuple[Int[Tensor, " rows"], Float[Tensor, " rows"]]]:
-    """Yield for each step the tokens of all rows (padding after their end) and their log-probabilities (0 there)."""
+) -> Iterator[tuple[Int[Tensor, " rows"], Float[Tensor, "rows two"]]]:
+    """Yield for each step the tokens of all rows (padding after their end), and for each its log-probability (0 there)
+    and the margin of its choice (infinite there).
+    """
     return _steps(choose, text, prompt, limits, check_prompt(prompt, attention_mask))
 
 
@@ -42,53 +45,74 @@ def _steps(
     if rows == 0:
         return
     logits = text.step(prompt, attention_mask)
-    rules = Rules(limits, logits)
+    rules = Rules.of(limits, logits, prompt, attention_mask)
     stay = bool(getattr(text, "together", False))
     live = torch.arange(rows, device=prompt.device)  # where the rows that are read stand in the batch
     over = [False] * rows  # of the rows that are read, which have ended
-    for written in range(limits.max_new_tokens):
-        log_probs = rules.log_softmax(logits)
-        tokens, chances, over = _choose(choose, log_probs, rules, written, over)
+    new = prompt.new_empty(rows, 0)
+    while True:
+        tokens, chances, over = _choose(choose, logits, rules, new, over)
         if len(live) == rows:
             yield tokens, chances
         else:
             yield (
                 tokens.new_full((rows,), limits.pad_token_id).index_copy_(0, live, tokens),
-                chances.new_zeros(rows).index_copy_(0, live, chances),
+                _none_chosen(chances, rows).index_copy_(0, live, chances),
             )
-        if all(over) or written + 1 == limits.max_new_tokens:
+        if all(over):
             return
+        new = torch.cat([new, tokens[:, None].to(new.dtype)], 1)
         if any(over) and not stay:
-            kept = _going(over, tokens.device)
+            going = _going(over)
+            kept = torch.tensor(going, device=tokens.device)
             text.reorder(kept)
-            tokens, live, over = tokens[kept], live[kept], [False] * len(kept)
-        logits = text.step(tokens[:, None])
+            tokens, new, live, rules, over = (
+                tokens[kept],
+                new[kept],
+                live[kept],
+                rules.select(going),
+                [False] * len(kept),
+            )
+        # What stays must not take more positions than the model has.
+        ended = stay and any(over) and len(set(rules.max_new_tokens)) > 1
+        logits = text.step(tokens[:, None], ~torch.tensor(over, device=tokens.device)[:, None] if ended else None)
 
 
-def _going(over: list[bool], device: torch.device) -> Int[Tensor, " going"]:
-    return torch.tensor([row for row, has_ended in enumerate(over) if not has_ended], device=device)
+def _going(over: list[bool]) -> list[int]:
+    return [row for row, has_ended in enumerate(over) if not has_ended]
 
 
 def _choose(
-    choose: Choose, log_probs: Tensor, rules: Rules, written: int, over: list[bool]
+    choose: Choose, logits: Tensor, rules: Rules, new: Int[Tensor, "rows n"], over: list[bool]
 ) -> tuple[Tensor, Tensor, list[bool]]:
-    """Choose one token a row; give their log-probabilities and which texts are over now, by one look at the device.
+    """Choose one token a row; give (log-probability, margin) of each and which texts are over now, by one look at the
+    device.
 
     Rows that have ended and stay choose nothing, so that the others draw the numbers that they draw without them.
     """
-    going = _going(over, log_probs.device) if any(over) else None
-    log_probs = log_probs if going is None else log_probs[going]
-    allowed = rules(log_probs, written)
+    going = None
+    if any(over):
+        rules = rules.select(_going(over))
+        going = torch.tensor(_going(over), device=logits.device)
+        logits, new = logits[going], new[going]
+    log_probs = rules.log_softmax(logits)
+    allowed = rules(logits.to(log_probs.dtype), new)
     usable = (allowed.amax(1) > -torch.inf) & ~log_probs[:, 0].isnan()
-    tokens = choose(allowed.masked_fill(~usable[:, None], 0.0))
+    tokens, margins = choose(allowed.masked_fill(~usable[:, None], 0.0))
     ended, can = torch.stack([rules.ends(tokens), usable]).tolist()
     if not all(can):
         raise nothing_to_choose()
-    chances, fresh = log_probs.gather(1, tokens[:, None])[:, 0], iter(ended)
+    chances = torch.stack([log_probs.gather(1, tokens[:, None])[:, 0], margins.to(log_probs.dtype)], 1)
+    fresh = iter([end or limit for end, limit in zip(ended, rules.at_limit(new.shape[1] + 1), strict=True)])
     if going is not None:
         tokens = tokens.new_full((len(over),), rules.limits.pad_token_id).index_copy_(0, going, tokens)
-        chances = chances.new_zeros(len(over)).index_copy_(0, going, chances)
+        chances = _none_chosen(chances, len(over)).index_copy_(0, going, chances)
     return tokens, chances, [before or next(fresh) for before in over]
+
+
+def _none_chosen(like: Tensor, rows: int) -> Float[Tensor, "rows two"]:
+    """The log-probability and the margin of rows that have ended."""
+    return like.new_tensor([[0.0, torch.inf]]).repeat(rows, 1)
 
 
 class TokenByToken:
@@ -97,6 +121,13 @@ class TokenByToken:
     def choose(self, scores: Float[Tensor, "rows vocabulary"]) -> Int[Tensor, " rows"]:
         """Return a token for each row of scores."""
         raise NotImplementedError  # each decoding defines it
+
+    def margins(self, scores: Float[Tensor, "rows vocabulary"]) -> Float[Tensor, " rows"]:
+        """Return for each row how much the scores may differ between two tokens until another one is chosen."""
+        return scores.new_full((len(scores),), torch.inf)
+
+    def _choose(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        return self.choose(scores), self.margins(scores)
 
     def search(
         self,
@@ -107,13 +138,16 @@ class TokenByToken:
         attention_mask: Shaped[Tensor, "rows n"] | None = None,
     ) -> list[GeneratedSequence]:
         """Continue every row of the prompt until it ends; return one result a row, in their order."""
-        taken = list(steps(self.choose, text, prompt, limits, attention_mask))
+        taken = list(steps(self._choose, text, prompt, limits, attention_mask))
         if not taken:
             return []
         tokens = torch.stack([step for step, _ in taken], dim=1).tolist()
-        scores = torch.stack([chances for _, chances in taken]).sum(0).tolist()
+        chances = torch.stack([chances for _, chances in taken])
+        scores, margins = chances[..., 0].sum(0).tolist(), chances[..., 1].amin(0).tolist()
+        most = of_rows(limits.max_new_tokens, len(tokens))
         return [
-            GeneratedSequence(cut(new, limits.eos_token_id), score) for new, score in zip(tokens, scores, strict=True)
+            GeneratedSequence(cut(new[:limit], limits.eos_token_id), score, margin)
+            for new, limit, score, margin in zip(tokens, most, scores, margins, strict=True)
         ]
 
     def stream(
@@ -125,7 +159,7 @@ class TokenByToken:
         attention_mask: Shaped[Tensor, "rows n"] | None = None,
     ) -> Iterator[Int[Tensor, " rows"]]:
         """Yield the tokens of each step as soon as they are known, `pad` for rows that have ended."""
-        return (tokens for tokens, _ in steps(self.choose, text, prompt, limits, attention_mask))
+        return (tokens for tokens, _ in steps(self._choose, text, prompt, limits, attention_mask))
 
 
 @dataclass(frozen=True)
@@ -153,3 +187,10 @@ class Greedy(TokenByToken):
     def choose(self, scores: Float[Tensor, "rows vocabulary"]) -> Int[Tensor, " rows"]:
         """Return the token of the highest score in each row."""
         return scores.argmax(1)
+
+    def margins(self, scores: Float[Tensor, "rows vocabulary"]) -> Float[Tensor, " rows"]:
+        """Return the distance of the two highest scores of each row."""
+        if scores.shape[1] == 1:
+            return super().margins(scores)
+        first, second = scores.topk(2).values.unbind(1)
+        return first - second

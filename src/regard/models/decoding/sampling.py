@@ -24,7 +24,9 @@ class Sampling(TokenByToken):
         y_t ~ softmax(log p(y | y_1 … y_{t−1}, prompt) / temperature)   over the kept tokens
 
     Kept are, of the `top_k` likeliest (with those as likely as the k-th; Fan et al. 2018, arXiv:1805.04833), the fewest
-    whose mass reaches `top_p` (Holtzman et al. 2020, arXiv:1904.09751), in the order and by the rules of transformers.
+    whose mass reaches `top_p` (Holtzman et al. 2020, arXiv:1904.09751), and of these the ones that are at least `min_p`
+    times as likely as the likeliest (Nguyen et al. 2024, arXiv:2407.01082), in the order and by the rules of
+    transformers. A temperature too small for its type of numbers takes the likeliest token, and draws among equals.
 
     The same generator state gives the same tokens for the same batch. All rows draw from one generator, so what one row
     draws depends on the rows beside it; its distribution does not.
@@ -34,6 +36,7 @@ class Sampling(TokenByToken):
         top_k: Number of tokens to keep; None keeps all.
         top_p: Mass to keep, above 0 and at most 1; None keeps all.
         generator: Where the numbers come from, on the device of the logits; None is torch's own one.
+        min_p: Share of the likeliest token's probability, from 0 to 1; None keeps all.
 
     Raises:
         InputError: A number is out of its range, or the model's logits leave nothing to choose from (NaN).
@@ -51,6 +54,7 @@ class Sampling(TokenByToken):
     top_k: int | None = None
     top_p: float | None = None
     generator: torch.Generator | None = None
+    min_p: float | None = None
 
     def __post_init__(self) -> None:
         if not is_number(self.temperature) or not 0 < self.temperature < float("inf"):
@@ -65,6 +69,11 @@ class Sampling(TokenByToken):
                 f"`top_p` is the mass to keep, above 0 and at most 1, got {self.top_p!r}: None keeps all, and Greedy() "
                 "takes the likeliest token"
             )
+        if self.min_p is not None and (not is_number(self.min_p) or not 0 <= self.min_p <= 1):
+            raise InputError(
+                f"`min_p` is a share of the likeliest token's probability, from 0 to 1, got {self.min_p!r}: None keeps "
+                "all"
+            )
 
     def choose(self, scores: Float[Tensor, "rows vocabulary"]) -> Int[Tensor, " rows"]:
         """Draw a token for each row."""
@@ -73,12 +82,26 @@ class Sampling(TokenByToken):
                 f"`generator` must be on the device of the logits ({scores.device}), got one on "
                 f"{self.generator.device}: make it with torch.Generator({str(scores.device)!r})"
             )
-        scores = scores / self.temperature
+        scores = _sharpened(scores, self.temperature)
         if self.top_k is None and self.top_p in (None, 1):
-            return torch.multinomial(scores.softmax(1), 1, generator=self.generator)[:, 0]
+            return self._draw(scores)
         scores, tokens = likeliest(scores, self.top_k, self.top_p)
-        drawn = torch.multinomial(scores.softmax(1), 1, generator=self.generator)
-        return tokens.gather(1, drawn)[:, 0]
+        return tokens.gather(1, self._draw(scores)[:, None])[:, 0]
+
+    def _draw(self, scores: Float[Tensor, "rows listed"]) -> Int[Tensor, " rows"]:
+        chances = scores.softmax(1)
+        if self.min_p is not None:
+            least = self.min_p * chances.amax(1, keepdim=True)
+            chances = scores.masked_fill(chances < least, -torch.inf).softmax(1)
+        return torch.multinomial(chances, 1, generator=self.generator)[:, 0]
+
+
+def _sharpened(scores: Float[Tensor, "rows vocabulary"], temperature: float) -> Float[Tensor, "rows vocabulary"]:
+    """The scores below the best one of their row, divided by the temperature, which their type may not have."""
+    gaps, numbers = scores - scores.amax(1, keepdim=True), torch.finfo(scores.dtype)
+    if temperature < numbers.tiny:
+        return torch.where(gaps < 0, -torch.inf, 0.0).to(scores.dtype)
+    return gaps / min(temperature, numbers.max)
 
 
 def likeliest(
@@ -103,7 +126,8 @@ def likeliest(
 def _behind(log_probs: Float[Tensor, "rows listed"], top_p: float) -> Bool[Tensor, "rows listed"]:
     """Where the tokens before have reached the mass; all of it is reached by none, whatever the rounding."""
     mass = log_probs.exp()
-    return mass.cumsum(1) - mass >= (top_p if top_p < 1 else torch.inf)
+    least = max(top_p, torch.finfo(mass.dtype).tiny)  # as 0 the first would be behind, too
+    return mass.cumsum(1) - mass >= (least if top_p < 1 else torch.inf)
 
 
 def _listed(scores: Tensor, size: int, falls: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
