@@ -229,7 +229,12 @@ def test_whatever_cannot_be_written_the_last_checkpoint_is_named(tmp_path, monke
             patch.setattr(os, "access", lambda path, _: not str(path).endswith("run"))
             with pytest.raises(InputError, match=rf"cannot be written in: .*; {state}; "):
                 train(config)
-        train(config)
+        train(config, [JsonlLog(tmp_path / "run" / "log.jsonl")])
+    with monkeypatch.context() as patch:  # the log is written anew where a run resumes
+        usual = os.replace
+        patch.setattr(os, "replace", lambda a, b: full() if str(b).endswith("log.jsonl") else usual(a, b))
+        with pytest.raises(InputError, match=r"cannot write .*log.jsonl: No space .*checkpoint is that of step 3; "):
+            train(tiny(tmp_path / "run", training__max_steps=4), [JsonlLog(tmp_path / "run" / "log.jsonl")])
     with pytest.raises(InputError) as caught:  # which has nothing to do with the disk
         train(tiny(tmp_path / "run", training__max_steps=3, training__seed=5))
     assert "the last good checkpoint" not in str(caught.value)

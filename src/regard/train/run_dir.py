@@ -332,7 +332,10 @@ def last_checkpoint_named(path: Path) -> Iterator[None]:
     try:
         yield
     except (InputError, OSError) as problem:
-        if not _cannot_write(problem if isinstance(problem, OSError) else problem.__cause__, path):
+        cause: BaseException | None = problem
+        while cause is not None and not isinstance(cause, OSError):
+            cause = cause.__cause__
+        if cause is None or not _cannot_write(cause, path):
             raise
         steps = Checkpoints(path / "checkpoints").steps()
         state = f"the last good checkpoint is that of step {steps[-1]}" if steps else "there is no checkpoint yet"
@@ -341,10 +344,8 @@ def last_checkpoint_named(path: Path) -> Iterator[None]:
         raise InputError(f"{problem}; {state}; mend it, and start the same command again") from problem
 
 
-def _cannot_write(problem: BaseException | None, path: Path) -> bool:
-    """Whether an error says that a disk is full or read-only, or that of these folders."""
-    if not isinstance(problem, OSError):
-        return False
+def _cannot_write(problem: OSError, path: Path) -> bool:
+    """Return whether an error says that a disk is full or read-only, or that a folder of the run is."""
     if problem.errno in (errno.EACCES, errno.EPERM):
         folders = [one for one in (path.parent, path, path / "checkpoints", path / "model") if one.exists()]
         return not all(os.access(one, os.W_OK | os.X_OK) for one in folders)
