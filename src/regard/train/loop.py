@@ -175,12 +175,10 @@ class Trainer:
         found = unreached_settings(training, self.total, evaluations)
         if self.num_shards == 1:
             return found
-        tokens, parts = (
-            training.max_tokens_per_batch,
-            f"`gradient_accumulation_steps` × processes is {self.num_shards:,}",
-        )
+        tokens = training.max_tokens_per_batch
+        parts = f"`gradient_accumulation_steps` × processes is {self.num_shards:,}"
         longest = max(row if isinstance(row, int) else max(row) for row in self.task.lengths)
-        if longest > tokens:  # of all batches of a step together, `batches` has seen to it
+        if longest > tokens:  # `batches` refuses only what is longer than all batches of a step together
             return (*found, f"a row has {longest:,} tokens, more than `training.max_tokens_per_batch`, {tokens:,}")
         if (num_batches := len(self.task.epoch(tokens, training.seed, 0))) < self.num_shards:
             return (*found, f"{parts}, and an epoch has {num_batches:,} batches: each step is a whole epoch")
