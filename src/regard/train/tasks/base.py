@@ -213,7 +213,8 @@ class Task:
         else:
             options = {key: getattr(tokenizer, key) for key in ("model_type", "vocab_size", "lowercase")}
             file, saved = name, Tokenizer.train(texts, **options).with_template(bos=bos, eos=eos)
-            found = saved  # `Folder.begin` saves it once run.json is there: before, a kill would leave a file of no run
+            # `Folder.begin` saves it once run.json is there: before, a kill would leave a file of no run.
+            found = saved
         self.tokenizers[file] = saved
         self.data[name] = saved.sha256
         if own is not None and not found.is_made_by_regard:  # whose tokens are set by other files, too
