@@ -18,7 +18,7 @@ from regard.models import SpecialTokens
 from regard.models.output_heads import LanguageModel, OutputHead
 from regard.train.callbacks import Sample
 from regard.train.loss_and_optimizer import IGNORED, OneProcess, summed_cross_entropy
-from regard.train.model_types import ModelRequest, ModelSettings
+from regard.train.model_types import CheckpointSettings, ModelRequest, ModelSettings
 from regard.train.optional_parts import optional_part
 from regard.train.settings import TokenizerConfig
 from regard.train.tasks.data_files import read_files
@@ -221,6 +221,12 @@ class Task:
             self.data[f"{name} (special tokens)"] = found.special_tokens_sha256
         return found
 
+    def unknown(self, name: str, trained: Corpus, held: Corpus, tokenizer: Tokenizer, key: str) -> tuple[str, ...]:
+        """Return a note where a tokenizer, that of `task.<key>`, does not know characters of a column."""
+        is_pretrained = isinstance(self.model_settings, CheckpointSettings)
+        way = "take another checkpoint for such texts" if is_pretrained else f"raise `task.{key}.vocab_size`"
+        return unknown_characters(name, trained[name], held[name], tokenizer, way)
+
     def needed_token(self, tokenizer: Tokenizer, role: str) -> int:
         """Return the token of a role; raise where the checkpoint's configuration names none."""
         found: int | None = getattr(tokenizer, f"{role}_token_id")
@@ -256,9 +262,7 @@ class TextTask(Task):
             self.test = {"held": test, "held_lengths": list(map(self.length, test))}
         self.notes = (
             *files.notes,
-            *unknown_characters(
-                "text", trained["text"], held["text"], self.vocabulary, "raise `task.tokenizer.vocab_size`"
-            ),
+            *self.unknown("text", trained, held, self.vocabulary, "tokenizer"),
             f"{len(trained):,} lines are trained on, {len(held):,} held out",
         )
 
