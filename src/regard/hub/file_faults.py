@@ -56,6 +56,8 @@ def fault_of(path: Path) -> str | None:
         return None  # whoever reads it says why it cannot
     if not size:
         return f"it is empty, as a download that was cut off leaves it: {_AGAIN}"
+    if path.suffix == ".safetensors" and start[8:9] == b"{":  # before it a length, which may look like a pickle's start
+        return _cut_off(path, size)
     for is_it, what in _BEGINNINGS:
         if is_it(start):
             return what

@@ -17,7 +17,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +101,7 @@ class Folder:
         if self._before is None and begun and writes:
             raise InputError(f"{path} has checkpoints and no run.json: name another folder as `output_dir`")
         before = None if self._before is None else Config.from_dict(self._before["config"]).task
-        self.config = config = replace(config, task=config.task.settled(before))
+        self.config = config = config.model_copy(update={"task": config.task.settled(before)})
         if self._before is not None:
             self._compare(self._before["config"], config.to_dict())
             if (were := self._before.get("processes", 1)) != processes:
