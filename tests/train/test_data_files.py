@@ -227,7 +227,7 @@ def test_a_run_of_0_2_goes_on_with_a_line_a_document_and_a_new_one_does_not(tmp_
     task = {"type": "clm", "train_file": path, "validation_size": 5, "block_size": 16, "tokenizer": FEW}
     longer = {"training__max_steps": 4, "training__lr_scheduler_type": "constant", "model__type": "transformer"}
     config = tiny(tmp_path / "run", task=task | {"keep_linebreaks": False}, **SHORT | longer)
-    train(replace(config, training=replace(config.training, max_steps=2)))
+    train(config.model_copy(update={"training": replace(config.training, max_steps=2)}))
     old(config, tmp_path / "run")
     resumed = train(tiny(tmp_path / "run", task=task, **SHORT | longer))
     whole = train(tiny(tmp_path / "whole", task=task | {"keep_linebreaks": False}, **SHORT | longer))

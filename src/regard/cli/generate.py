@@ -98,8 +98,7 @@ class _Options:
         if self.searches(model):
             found: list[int] = model.generate([prompt], **options, return_dict_in_generate=True).new_tokens[0]
             return found
-        for name in ("num_beams", "num_return_sequences"):
-            options.pop(name, None)
+        del options["num_return_sequences"]
         stream: Iterable[int] = model.stream(prompt, **options)
         return stream
 
@@ -128,8 +127,9 @@ def generate(
 ) -> None:
     """Continue a text, shown as it is generated; an encoder–decoder translates or answers it.
 
-    Each token is the most likely one, unless an option, or the model's generation_config.json, samples or searches. The
-    other rules of that file hold, too, but for its lengths. In a pipe only new text is printed.
+    Each token is the most likely one, unless an option or the model's generation_config.json samples or searches.
+
+    The other rules of that file hold too, except for its lengths. In a pipe only new text is printed.
     """
     options = _Options(max_new_tokens, temperature, top_k, top_p, seed, num_beams, length_penalty, greedy)
     check_threads(threads)

@@ -27,7 +27,9 @@ class Corpus:
 
     `name` is the name of the file. `sha256` is the SHA-256 of its bytes on disk (compressed, for a .gz). `skipped`
     gives, for each reason, the number of lines left out, and `notes` what else a person should know of the reading.
-    `is_running_text` is whether the rows are the lines of one text, with their ends. `corpus["source"]` is a column.
+    `is_running_text` is whether the rows are the lines of one text, with their ends; `is_by_place` whether columns were
+    taken by their place, with the fields as they are, and not by a header or by the rules of CSV. `corpus["source"]` is
+    a column.
 
     >>> corpus = Corpus({"source": ("Hi.", "Run!"), "target": ("嗨。", "跑！")}, name="tiny.tsv", skipped={"empty": 1})
     >>> print(corpus)
@@ -42,6 +44,7 @@ class Corpus:
     skipped: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     is_running_text: bool = False
+    is_by_place: bool = True
 
     def __post_init__(self) -> None:
         columns = {name: tuple(values) for name, values in self.columns.items()}
@@ -60,6 +63,7 @@ class Corpus:
             dict(self.skipped),
             self.notes,
             self.is_running_text,
+            self.is_by_place,
         )
 
     def __len__(self) -> int:
@@ -100,6 +104,7 @@ class Corpus:
 
 _LINE_OF_JSON, _JSON = (".jsonl", ".ndjson"), ".json"
 _FASTTEXT = "__label__"
+_DELIMITERS = {"\t": "tabs", ",": "commas", ";": "semicolons"}
 _NUM_SAMPLED = 1000  # rows by which the columns of a table are recognized
 
 Row = tuple[str, ...]
@@ -108,6 +113,16 @@ Reader = Iterator[tuple[int, "Row | _UnusableError"]]
 
 class _UnusableError(Exception):
     """Why a line is left out."""
+
+
+@dataclass
+class _Reading:
+    """What is known of a file while it is read."""
+
+    notes: list[str] = field(default_factory=list)
+    kind: str = "text"  # of its lines, for people
+    is_running_text: bool = False
+    is_by_place: bool = True
 
 
 def read_corpus(
@@ -158,11 +173,10 @@ def read_corpus(
     names, path = _checked(columns), Path(path).expanduser()
     content = _content(path)
     lines = lines_of(unpack(content, path), path)
-    notes: list[str] = []
-    reader, kind, is_running = _reader(lines, path, names, languages, keep_linebreaks, notes)
+    reading = _Reading()
     rows: list[Row] = []
     skipped: dict[str, tuple[int, int]] = {}
-    for number, row in reader:
+    for number, row in _reader(lines, path, names, languages, keep_linebreaks, reading):
         if isinstance(row, _UnusableError):
             first, count = skipped.get(str(row), (number, 0))
             skipped[str(row)] = first, count + 1
@@ -173,10 +187,19 @@ def read_corpus(
     if not rows:
         why = ", ".join(f"{count:,} {reason}" for reason, count in corpus_skipped.items()) or "it is empty"
         raise InputError(
-            f"{path} must have lines of {kind} with {' and '.join(names)}, got none: {why}{_hint(lines, kind)}"
+            f"{path} must have lines of {reading.kind} with {' and '.join(names)}, got none: {why}"
+            f"{_hint(lines, reading.kind)}"
         )
     texts = dict(zip(names, zip(*rows, strict=True), strict=True))
-    return Corpus(texts, path.name, hashlib.sha256(content).hexdigest(), corpus_skipped, tuple(notes), is_running)
+    return Corpus(
+        texts,
+        path.name,
+        hashlib.sha256(content).hexdigest(),
+        corpus_skipped,
+        tuple(reading.notes),
+        reading.is_running_text,
+        reading.is_by_place,
+    )
 
 
 def _checked(columns: Sequence[str]) -> tuple[str, ...]:
@@ -204,32 +227,31 @@ def _reader(
     names: Row,
     languages: Sequence[str],
     keep_linebreaks: bool,
-    notes: list[str],
-) -> tuple[Reader, str, bool]:
-    """The rows of this kind of file, what the kind is called, and whether they are the lines of one text."""
+    reading: _Reading,
+) -> Reader:
+    """The rows of this kind of file, each with the number of its line."""
     suffixes = [suffix.lower() for suffix in path.suffixes if suffix.lower() != ".gz"]
     suffix = suffixes[-1] if suffixes else ""
     start = [line for line in lines[:200] if line is not None and line.strip()][:100]
     if suffix in _LINE_OF_JSON or suffix == _JSON:
-        return _objects(lines, names, languages), "JSON", False
+        reading.kind = "JSON"
+        return _objects(lines, names, languages)
     if names == ("text", "label") and sum(line.startswith(_FASTTEXT) for line in start) > 0.8 * len(start):
-        return map(_of_fasttext, _texts(lines)), "fastText", False
+        reading.kind, reading.is_by_place = "fastText", False
+        return map(_of_fasttext, _texts(lines))
     is_table = len(names) > 1 or suffix in (".tsv", ".csv")
     if found := other_format(start, path, is_table=is_table):
         if not keep_linebreaks or is_table or found.startswith("JSON"):
             raise InputError(f"{path} must be lines of {'fields between tabs' if is_table else 'text'}, got {found}")
-        notes.append(f"{path.name} is read as it is, and it looks like {found}")
+        reading.notes.append(f"it is read as it is, and it looks like {found}")
     if is_table:
         delimiter = _delimiter(start) if suffix == ".csv" else "\t"
-        kind = "fields between commas" if suffix == ".csv" else "fields between tabs"
-        return _table(lines, delimiter, path, names, languages, notes), kind, False
+        reading.kind = f"fields between {_DELIMITERS[delimiter]}"
+        return _table(lines, delimiter, path, names, languages, reading)
     if keep_linebreaks:
-        return _running(lines), "text", True
-    return (
-        ((number, row if isinstance(row, _UnusableError) else (row,)) for number, row in _texts(lines)),
-        "text",
-        False,
-    )
+        reading.is_running_text = True
+        return _running(lines)
+    return ((number, row if isinstance(row, _UnusableError) else (row,)) for number, row in _texts(lines))
 
 
 def _texts(lines: Sequence[str | None]) -> Iterator[tuple[int, "str | _UnusableError"]]:
@@ -282,7 +304,7 @@ def _table(
     path: Path,
     names: Row,
     languages: Sequence[str],
-    notes: list[str],
+    reading: _Reading,
 ) -> Reader:
     usable = list(_texts(lines))
     texts = [(number, text) for number, text in usable if not isinstance(text, _UnusableError)]
@@ -293,11 +315,12 @@ def _table(
         if is_csv and quoted is None:
             raise InputError(f"{path} must be CSV, got a quote that is not closed or not doubled: write tabs and .tsv")
         if quoted is not None and (is_csv or _is_quoted(split, quoted, len(names))):
-            split = quoted
-            notes.extend([] if is_csv else ["quotes around fields are those of CSV, and are resolved"])
+            split, reading.is_by_place = quoted, False
+            reading.notes += [] if is_csv else ["quotes around fields are those of CSV, and are resolved"]
     first = [fields for _, fields in split[:_NUM_SAMPLED]]
     found = find_columns(first, names, str(path), languages)
-    notes.extend([found.note] if found.note else [])
+    reading.notes += [found.note] if found.note else []
+    reading.is_by_place &= not is_csv and not found.is_header and found.places == tuple(range(len(names)))
     if is_csv and (widths := {len(row) for row in first}) and len(widths) > 1 and not found.is_header:
         raise InputError(
             f"the rows of {path} have {min(widths)} to {max(widths)} fields: put quotes around a field with a comma, "

@@ -118,18 +118,24 @@ def check_model(folder: Path) -> None:
         return  # whoever reads it says why it cannot
     if isinstance(config, dict) and "model_type" not in config and "regard" not in config:
         raise InputError(f"the config.json in {str(folder)!r} has no `model_type`: {_library(config)}")
-    if any(name.endswith(".safetensors") and not name.startswith("adapter_") for name in names):
-        shards = index.get("weight_map") if isinstance(index, dict) else None
-        if isinstance(shards, dict) and "model.safetensors" not in names:
-            listed = sorted({one for one in shards.values() if isinstance(one, str)})
-            if lacking := missing_shards([one for one in listed if one not in names], len(listed)):
-                raise InputError(f"the checkpoint {str(folder)!r} {lacking}")
+    if "model.safetensors" in names:
         return
-    if (why := _without_weights(folder, names)) is not None:
+    if shards := _shards(index):
+        if lacking := missing_shards([one for one in shards if one not in names], len(shards)):
+            raise InputError(f"the checkpoint {str(folder)!r} {lacking}")
+    elif (why := _without_weights(folder, names)) is not None:
         raise InputError(f"the checkpoint {str(folder)!r} has no model.safetensors: {why}")
 
 
 _INDEX = "model.safetensors.index.json"
+
+
+def _shards(index: Any) -> list[str]:
+    """The files of an index; none of one that cannot be read, or names files elsewhere."""
+    named = index.get("weight_map") if isinstance(index, dict) else None
+    files = list(named.values()) if isinstance(named, dict) else []
+    plain = all(isinstance(one, str) and Path(one).name == one for one in files)
+    return sorted(set(files)) if plain else []
 
 
 def missing_shards(lacking: list[str], count: int) -> str:
@@ -200,8 +206,8 @@ def _without_weights(folder: Path, names: list[str]) -> str | None:
         return other
     if pickles := [name for name in names if name.endswith(_PICKLES)]:
         return f"regard reads safetensors alone, never pickles such as {pickles[0]}: {_CONVERT}"
-    if _INDEX in names:
-        return f"the download is incomplete, as {_INDEX} lists files and none is there: {_AGAIN}"
+    if first := next((name for name in names if re.fullmatch(r"model-\d+-of-\d+\.safetensors", name)), None):
+        return f"it has shards such as {first}, and no {_INDEX}, which lists them: the download is incomplete"
     return None
 
 

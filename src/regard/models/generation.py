@@ -171,6 +171,7 @@ class GenerationMixin:
         max_length: int | None = None,
         min_new_tokens: int | None = None,
         min_length: int | None = None,
+        num_beams: int | None = None,
         do_sample: bool | None = None,
         temperature: float | None = None,
         top_k: int | None = None,
@@ -191,13 +192,12 @@ class GenerationMixin:
         """Continue one text and yield each token as soon as it is known; the arguments are those of `generate`.
 
         Raises:
-            InputError: As `generate`; or the model's generation_config asks for beams, and no `search_strategy` is
-                given.
+            InputError: As `generate`; or there are beams, as the model's generation_config may ask for them.
         """
         given = {
             "max_new_tokens": max_new_tokens, "max_length": max_length, "min_new_tokens": min_new_tokens,
-            "min_length": min_length, "do_sample": do_sample, "temperature": temperature, "top_k": top_k,
-            "top_p": top_p, "min_p": min_p, "repetition_penalty": repetition_penalty,
+            "min_length": min_length, "num_beams": num_beams, "do_sample": do_sample, "temperature": temperature,
+            "top_k": top_k, "top_p": top_p, "min_p": min_p, "repetition_penalty": repetition_penalty,
             "no_repeat_ngram_size": no_repeat_ngram_size, "bad_words_ids": bad_words_ids,
             "begin_suppress_tokens": begin_suppress_tokens,
         }  # fmt: skip
@@ -209,7 +209,10 @@ class GenerationMixin:
              "forced_bos_token_id": forced_bos_token_id, "forced_eos_token_id": forced_eos_token_id},
         )  # fmt: skip
         if not hasattr(chosen, "stream"):
-            raise InputError(f"{type(chosen).__name__} knows its text when it has ended: stream Greedy() or Sampling()")
+            raise InputError(
+                f"{type(chosen).__name__} knows its text when it has ended: stream Greedy() or Sampling(), or give "
+                "num_beams=1 where the model's generation_config asks for beams"
+            )
         self._warn(settings, chosen)
         text, first, mask, limits = begun
         return (int(step) for step in chosen.stream(text, first, limits, mask))

@@ -17,6 +17,7 @@ from regard.errors import InputError
 __all__ = ["DataFiles", "read_files", "read_otherwise", "recorded_by_0_2"]
 
 _ROWS, _ROWS_UNLIKE_0_2 = " (rows)", " (rows by a header or quotes)"  # of a file: what run.json has its rows under
+# 0.2 recorded no rows, and took each column by its place: it read a header as a row, and kept the quotes of CSV.
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ def read_files(options: Any, read: Callable[[str], Corpus], *, column: str, seed
     named |= {f"{one.name} ({key})": one for key, one in others.items()}
     hashes = {name: one.sha256 for name, one in named.items()}
     hashes |= {
-        f"{name}{_ROWS_UNLIKE_0_2 if _is_unlike_0_2(one) else _ROWS}": _rows_sha256(one) for name, one in named.items()
+        f"{name}{_ROWS if one.is_by_place else _ROWS_UNLIKE_0_2}": _rows_sha256(one) for name, one in named.items()
     }
     validation = others.get("validation_file")
     if validation is not None:
@@ -121,12 +122,6 @@ def read_otherwise(data: Mapping[str, str], before: Mapping[str, str]) -> str | 
         if is_unlike or before.get(name, rows) != rows:
             return file
     return None
-
-
-def _is_unlike_0_2(corpus: Corpus) -> bool:
-    """Whether 0.2 would have read other rows: it took a header for one, kept quotes, and knew no CSV."""
-    suffixes = corpus.name.lower().removesuffix(".gz").endswith((".csv", ".json"))
-    return suffixes or bool(corpus.notes) or any(reason.startswith("header") for reason in corpus.skipped)
 
 
 def _rows_sha256(corpus: Corpus) -> str:
