@@ -201,12 +201,6 @@ def test_fp16_without_a_gpu_is_refused(tmp_path):
         train(tiny(tmp_path / "run", training__mixed_precision="fp16"))
 
 
-def test_a_vocabulary_that_cannot_be_written_is_one_sentence(tmp_path, pairs):
-    (tmp_path / "file").write_text("", "utf-8")
-    with pytest.raises(InputError, match="cannot make the folder"):
-        task_of(tiny(tmp_path / "run", task=translation(pairs)), tmp_path / "file" / "checkpoints")
-
-
 def test_bleu_is_no_metric_where_it_is_not_counted(tmp_path, pairs):
     with pytest.raises(
         InputError, match=r"`training.metric_for_best_model` is bleu, and `task.max_predict_samples` is 0"
@@ -447,6 +441,25 @@ def test_a_log_that_is_cut_within_a_character_goes_on(tmp_path):
         file.write('{"event": "evaluated", "prediction": "图'.encode()[:-1])
     journal(Started(tmp_path, 1, 2, 5))
     assert [one["event"] for one in read_log(path)] == ["started", "evaluated", "started"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no limits of this kind")
+def test_a_line_of_the_log_that_does_not_fit_on_the_disk_is_taken_back(tmp_path):
+    """Half of it would stand before the next event."""
+    import resource
+
+    path = tmp_path / "log.jsonl"
+    journal = told(path, "it")
+    whole, before = path.read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (len(whole) + 10, before[1]))
+        with pytest.raises(InputError, match=r"cannot write .*log.jsonl: "):
+            journal(Evaluated(2, 0, {"loss": 1.0}, True, 0.1))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert path.read_bytes() == whole
+    journal(Evaluated(3, 0, {"loss": 1.0}, True, 0.1))
+    assert [event["step"] for event in read_log(path)] == [0, 1, 3]
 
 
 def test_a_log_that_cannot_be_written_again_is_one_sentence(tmp_path, monkeypatch):

@@ -3,9 +3,12 @@
 A callback is a function of one event; it returns nothing and changes nothing.
 """
 
+import errno
 import json
 import math
+import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -145,9 +148,17 @@ class JsonlLog:
         if isinstance(event, Saved):
             return  # the folder lists them
         found = {"event": type(event).__name__.lower(), **asdict(event)}
+        line = (json.dumps(_plain(found), ensure_ascii=False) + "\n").encode()
         try:
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(_plain(found), ensure_ascii=False) + "\n")
+            with self.path.open("ab", buffering=0) as file:
+                whole = file.tell()
+                try:
+                    if file.write(line) < len(line):
+                        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                except OSError:
+                    with suppress(OSError):
+                        file.truncate(whole)  # half a line would stand before the next one
+                    raise
         except OSError as problem:
             raise InputError(f"cannot write {self.path}: {problem.strerror}; the checkpoints are whole") from problem
 

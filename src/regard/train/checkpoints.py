@@ -41,6 +41,11 @@ class TrainerState:
     batch: int = 0
     scores: tuple[dict[str, float], ...] = field(default=())  # each with its step
 
+    @property
+    def epoch_of_step(self) -> int:
+        """The epoch of the last step, whose last batch leads to the next epoch."""
+        return self.epoch - (self.batch == 0)
+
     def scored(self, scores: dict[str, float]) -> "TrainerState":
         """The place with another evaluation, of this step."""
         return replace(self, scores=(*self.scores, {"step": self.step, **scores}))

@@ -51,6 +51,7 @@ class Config(BaseSettings):
     @classmethod
     def settings_customise_sources(cls, settings_cls: Any, init_settings: Any, *_: Any, **__: Any) -> tuple[Any, ...]:
         """Return the arguments as the only source: no variable of the environment changes a run."""
+        del settings_cls
         return (init_settings,)
 
     @classmethod
@@ -65,6 +66,16 @@ class Config(BaseSettings):
     def to_dict(self) -> dict[str, dict[str, Any]]:
         """Return tables of plain values that `from_dict` reads back; None is left out, as TOML has none."""
         return self.model_dump(mode="json", exclude_none=True)
+
+    def unset_keys(self) -> list[str]:
+        """Return the dotted keys that are None, which `to_dict` leaves out."""
+        tables = {table: getattr(self, table) for table in type(self).model_fields}
+        return [
+            f"{table}.{field.name}"
+            for table, value in tables.items()
+            for field in fields(value)
+            if getattr(value, field.name) is None
+        ]
 
     @model_validator(mode="before")
     @classmethod

@@ -202,7 +202,7 @@ class Task:
             bos, eos: Whether the template of one that is trained puts the begin and the end token around each text.
 
         Raises:
-            InputError: The checkpoint has none, or the new one cannot be written.
+            InputError: The checkpoint has none.
         """
         path = self.folder / name
         if (own := self.model_settings.tokenizer(name)) is not None:
@@ -213,12 +213,7 @@ class Task:
         else:
             options = {key: getattr(tokenizer, key) for key in ("model_type", "vocab_size", "lowercase")}
             file, saved = name, Tokenizer.train(texts, **options).with_template(bos=bos, eos=eos)
-            found = saved
-            try:
-                path.parent.mkdir(parents=True, exist_ok=True)
-            except OSError as problem:
-                raise InputError(f"cannot make the folder {path.parent}: {problem.strerror}") from problem
-            saved.save(path)
+            found = saved  # `Folder.begin` saves it once run.json is there: before, a kill would leave a file of no run
         self.tokenizers[file] = saved
         self.data[name] = saved.sha256
         if own is not None and not found.is_made_by_regard:  # whose tokens are set by other files, too
