@@ -493,6 +493,13 @@ def test_an_end_that_only_the_tokenizer_names_ends_generation_too(tmp_path, chec
     assert Transformer.pretrained_config(tmp_path / "run").special_tokens.eos_token_ids == (2,)
 
 
+def test_documents_end_with_the_end_of_the_model_where_its_tokenizer_names_another(tmp_path, checkpoint, config):
+    ends = {file: {"eos_token_id": 1} for file in ("config", "generation_config")}
+    folder = without(checkpoint(CAUSAL, "a chat model"), tmp_path, **ends)
+    made = task_of(config(folder, "clm", task={"block_size": 64, "validation_size": 1}), tmp_path / "words")
+    assert [row[1][-1] for row in made.held] == [1]
+
+
 def test_settings_that_change_within_a_run_are_refused(tmp_path, checkpoint, config):
     folder = without(checkpoint(CAUSAL, "a chat model"), tmp_path)
     options = config(folder, "clm", task={"block_size": 16})
