@@ -267,6 +267,12 @@ def test_a_text_stands_between_the_tokens_of_the_post_processor(tmp_path_factory
         processors.BertProcessing(("[B]", 4), ("[A]", 3)),
         processors.RobertaProcessing(("[C]", 5), ("[A]", 3)),
         processors.ByteLevel(trim_offsets=True),
+        processors.Sequence(
+            [
+                processors.TemplateProcessing("[A] $A", special_tokens=ids),
+                processors.TemplateProcessing("[B] $A [C]", special_tokens=ids),
+            ]
+        ),
         processors.Sequence([processors.ByteLevel(), processors.TemplateProcessing("[A] $A", special_tokens=ids)]),
     ]
     for case in sweep(cases):
@@ -287,6 +293,16 @@ def test_a_text_stands_between_the_tokens_of_the_post_processor(tmp_path_factory
                     assert found["offset_mapping"] == expected["offset_mapping"]
                 assert ours.build_inputs_with_special_tokens(ours.encode([text])[0]) == theirs(text)["input_ids"]
                 assert ours(text, add_special_tokens=False)["input_ids"] == ours.encode([text])[0]
+
+
+def test_an_id_of_the_model_is_above_the_token_of_the_template(tmp_path):
+    folder = foreign(tmp_path, ["[A]", "[B]", "[C]"])
+    raw = json.loads((folder / "tokenizer.json").read_text("utf-8"))
+    raw["post_processor"] = {"type": "BertProcessing", "sep": ["[B]", 4], "cls": ["[A]", 3]}
+    (folder / "tokenizer.json").write_text(json.dumps(raw), "utf-8")
+    assert (Tokenizer.load(folder).bos_token_id, Tokenizer.load(folder).eos_token_id) == (3, 4)
+    (folder / "config.json").write_text(json.dumps({"eos_token_id": 5}), "utf-8")
+    assert (Tokenizer.load(folder).bos_token_id, Tokenizer.load(folder).eos_token_id) == (3, 5)
 
 
 def test_a_template_is_saved_with_the_tokenizer(tmp_path):

@@ -344,3 +344,9 @@ def test_each_unusual_file_is_read_as_a_person_would_or_refused(tmp_path_factory
             assert bool(case.skipped) or not skipped
             assert case.notes in notes
             assert bool(case.notes) or not notes
+
+
+def test_the_markers_of_a_chat_template_are_no_markup(tmp_path):
+    path = tmp_path / "chat.txt"
+    path.write_text("<|im_start|>a<|im_end|>\n" * 5, "utf-8")
+    assert read_corpus(path, columns=("text",), keep_linebreaks=False)["text"] == ("<|im_start|>a<|im_end|>",) * 5

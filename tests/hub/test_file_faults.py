@@ -4,6 +4,7 @@ import json
 import shutil
 
 import pytest
+import torch
 import transformers
 
 import regard
@@ -206,3 +207,16 @@ def test_arguments_of_another_library_are_answered_with_what_is_meant(whole):
             model.generate([[5]], **{name: 1})
     with pytest.raises(InputError, match="save_pretrained has no argument `max_shard_size`: the weights are one file"):
         model.save_pretrained("nowhere", max_shard_size="5GB")
+
+
+def test_a_whole_file_is_none_of_these_whatever_the_length_of_its_header(tmp_path):
+    """The first two bytes of the length may be those of a pickle, 80 02 to 80 05."""
+    from safetensors.torch import save_file
+
+    path = tmp_path / "model.safetensors"
+    starts = set()
+    for length in range(500, 1500):  # headers are filled up to whole numbers of 8 bytes
+        save_file({"weight": torch.zeros(2)}, path, metadata={"note": "x" * length})
+        starts.add(path.read_bytes()[:2])
+        assert fault_of(path) is None, path.read_bytes()[:9]
+    assert {b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"} <= starts

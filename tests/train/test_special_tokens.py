@@ -157,7 +157,9 @@ def config(tmp_path):
     files = {"translation": "pairs.tsv", "clm": "texts.txt", "mlm": "texts.txt", "classification": "labels.tsv"}
 
     def of(folder, kind, run="run", task=None, **options):
-        tables = {"type": kind, "train_file": str(tmp_path / files[kind]), "validation_size": 4} | (task or {})
+        tables = {"type": kind, "train_file": str(tmp_path / files[kind]), "validation_size": 4}
+        tables |= {"keep_linebreaks": False} if kind == "clm" else {}  # then each line is a document
+        tables |= task or {}
         if kind == "translation":
             tables = {"target_lang": "de", "num_completions_to_print": 1, "max_predict_samples": 0} | tables
         model = {"type": "checkpoint", "model_name_or_path": str(folder)}
@@ -169,6 +171,10 @@ def config(tmp_path):
 
 def theirs_of(folder):
     return transformers.AutoTokenizer.from_pretrained(folder)
+
+
+def until(options, max_steps):
+    return options.model_copy(update={"training": replace(options.training, max_steps=max_steps)})
 
 
 def in_double(model):
@@ -391,7 +397,7 @@ def test_labelled_texts_are_what_transformers_collates(tmp_path, checkpoint, con
 def test_what_was_trained_from_scratch_opens_in_transformers_too(tmp_path, config, kind):
     options = config("none", kind, task={"tokenizer": {"model_type": "char", "vocab_size": 60}})
     model = tiny(tmp_path / "run").model
-    train(replace(options, model=model))
+    train(options.model_copy(update={"model": model}))
     tokenizer, ours = theirs_of(tmp_path / "run" / "model"), Tokenizer.load(tmp_path / "run" / "model")
     assert [getattr(tokenizer, f"{role}_token") for role in ("pad", "bos", "eos", "unk", "mask")] == [
         "<pad>", "<s>", "</s>", "<unk>", "<mask>",
@@ -401,7 +407,7 @@ def test_what_was_trained_from_scratch_opens_in_transformers_too(tmp_path, confi
     assert tokenizer("ab")["input_ids"] == [*around[0], *letters, *around[1]] == ours("ab")["input_ids"]
     assert tokenizer("<s>a")["input_ids"][1:3] != [1, letters[0]]  # a special token that occurs in a text is text
     assert load_saved(str(tmp_path / "run")).tokenizer("ab")["input_ids"] == tokenizer("ab")["input_ids"]
-    made = task_of(replace(options, model=model), tmp_path / "run" / "checkpoints")
+    made = task_of(options.model_copy(update={"model": model}), tmp_path / "run" / "checkpoints")
     begins = {next(iter(row[0] if isinstance(row, tuple) else row)) for row in made.held}
     assert 1 in begins
 
@@ -487,6 +493,13 @@ def test_an_end_that_only_the_tokenizer_names_ends_generation_too(tmp_path, chec
     assert Transformer.pretrained_config(tmp_path / "run").special_tokens.eos_token_ids == (2,)
 
 
+def test_documents_end_with_the_end_of_the_model_where_its_tokenizer_names_another(tmp_path, checkpoint, config):
+    ends = {file: {"eos_token_id": 1} for file in ("config", "generation_config")}
+    folder = without(checkpoint(CAUSAL, "a chat model"), tmp_path, **ends)
+    made = task_of(config(folder, "clm", task={"block_size": 64, "validation_size": 1}), tmp_path / "words")
+    assert [row[1][-1] for row in made.held] == [1]
+
+
 def test_settings_that_change_within_a_run_are_refused(tmp_path, checkpoint, config):
     folder = without(checkpoint(CAUSAL, "a chat model"), tmp_path)
     options = config(folder, "clm", task={"block_size": 16})
@@ -494,7 +507,7 @@ def test_settings_that_change_within_a_run_are_refused(tmp_path, checkpoint, con
     settings = json.loads((folder / "tokenizer_config.json").read_text("utf-8"))
     (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"bos_token": "<|endoftext|>"}), "utf-8")
     with pytest.raises(InputError, match=r"tokenizer.json \(special tokens\)' has changed"):
-        train(replace(options, training=replace(options.training, max_steps=3)))
+        train(until(options, 3))
 
 
 def test_a_run_of_a_checkpoint_that_0_2_started_is_refused(tmp_path, checkpoint, config):
@@ -505,7 +518,7 @@ def test_a_run_of_a_checkpoint_that_0_2_started_is_refused(tmp_path, checkpoint,
     del record["data"]["tokenizer.json (special tokens)"]
     path.write_text(json.dumps(record), "utf-8")
     with pytest.raises(InputError, match=r"was started by regard 0\.2.*name another folder as `output_dir`"):
-        train(replace(options, training=replace(options.training, max_steps=3)))
+        train(until(options, 3))
 
 
 def as_0_2_saved(folder):
@@ -551,8 +564,7 @@ def test_a_run_that_0_2_began_from_scratch_goes_on_with_its_tokenizers(tmp_path,
 
     def of(run, max_steps):
         options = config("none", kind, run, task=task, **steps)
-        options = replace(options, model=tiny(tmp_path / run).model)
-        return replace(options, training=replace(options.training, max_steps=max_steps))
+        return until(options.model_copy(update={"model": tiny(tmp_path / run).model}), max_steps)
 
     train(of("whole", 4))
     train(of("run", 2))

@@ -216,6 +216,7 @@ def most_attended(copier, source, num_beams):
         at = source.index(word, at)
         words[word] = row[at : at + len(word)].sum()
         at += len(word)
+    words[""] = max(row[at] for at, character in enumerate(source) if character == " ")  # a space is no word
     return max(words, key=words.get)
 
 

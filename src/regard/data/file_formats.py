@@ -113,7 +113,7 @@ def other_format(lines: Sequence[str], path: Path, *, is_table: bool) -> str | N
             return f"{name}: {way}"
     if len(lines) > 1 and re.fullmatch(r"\s*\d+\s*", lines[0]) and re.match(r"\s*[\d:.,]+ --> [\d:.,]+", lines[1]):
         return "subtitles (SubRip): keep the lines of text alone"
-    tagged = sum(bool(re.match(r"\s*<[^<>]+>", line)) for line in lines)
+    tagged = sum(bool(re.match(r"\s*<[/!?]?[a-zA-Z][^<>]*>", line)) for line in lines)
     if tagged > 0.8 * len(lines) and len(lines) > 2:
         return "markup (XML or SGML): extract its texts"
     objects = sum(line.lstrip().startswith("{") and line.rstrip().rstrip(",").endswith("}") for line in lines)
