@@ -211,7 +211,7 @@ def test_the_alignment_is_of_what_was_said(trained, run, monkeypatch):
         Translator, "align", lambda self, text, **given: asked.append(given) or usual(self, text, **given)
     )
     given = ["--num-beams", "1", "--length-penalty", "0.5", "--align", "-"]
-    status, out, err = run("translate", "red cat", "--model", "run", *given)
+    status, _, err = run("translate", "red cat", "--model", "run", *given)
     assert status == 0, err
     assert asked == [{"num_beams": 1, "length_penalty": 0.5}]
 
