@@ -337,7 +337,7 @@ class _Search:
         return cls(BeamSearch(num_beams, length_penalty, num_return_sequences=n_best), 0.0)
 
     def score(self, sequence: GeneratedSequence) -> float:
-        return sequence.score / len(sequence.tokens) ** self.length_penalty
+        return sequence.score / float(len(sequence.tokens) ** self.length_penalty)
 
 
 class _OwnLimits:
