@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from regard.train.callbacks import Started
 from regard.train.checkpoints import Checkpoints
 from regard.train.run_dir import Folder
 from regard.train.tasks.base import Task
+from regard.train.tasks.synthetic import SyntheticTask
 from train.runs import tiny
 
 
@@ -125,6 +127,25 @@ def test_a_run_that_is_killed_before_its_record_is_written_begins_again(tmp_path
         with pytest.raises(KeyboardInterrupt):
             train(tiny(tmp_path / "run", task=task, training__max_steps=2))
     assert train(tiny(tmp_path / "run", task=task, training__max_steps=2)).reason == "max_steps"
+
+
+def test_every_row_is_trained_on_once_an_epoch_also_by_a_run_that_is_stopped(tmp_path, monkeypatch):
+    usual, rows = SyntheticTask.batch, []
+
+    def batch(self, chosen, **options):
+        rows.extend(chosen)
+        return usual(self, chosen, **options)
+
+    monkeypatch.setattr(SyntheticTask, "batch", batch)
+    config = tiny(
+        tmp_path / "run", training__num_train_epochs=3, training__max_steps=None, training__max_tokens_per_batch=200
+    )
+    calls = iter(range(100))
+    assert train(config, should_stop=lambda: next(calls) == 5).reason == "should_stop"
+    assert train(config).reason == "max_steps"
+    counts = Counter(rows)
+    assert set(counts.values()) == {3}
+    assert sorted(counts) == list(range(len(counts)))
 
 
 def test_a_run_that_has_ended_is_not_trained_on(tmp_path):
