@@ -100,6 +100,7 @@ CASES = [
     Case("own names.tsv", "英文\t中文\n" + table(SENTENCES), PLAIN, skipped="header"),
     Case("swapped.tsv", "zh\ten\n" + table([row[::-1] for row in SENTENCES]), PLAIN, skipped="header"),
     Case("target first.tsv", "target\tsource\n" + table([row[::-1] for row in SENTENCES]), PLAIN, skipped="header"),
+    Case("half named.tsv", "tgt\tsentence\n" + table([row[::-1] for row in SENTENCES]), PLAIN, skipped="header"),
     Case("index.tsv", "\tsource\ttarget\n" + table(NUMBERED), PLAIN, skipped="header"),  # pandas writes its index
     Case(
         "label first.tsv",

@@ -12,6 +12,7 @@ from regard.cli import main
 from regard.errors import InputError
 from regard.hub.file_faults import fault_of
 from regard.models import Transformer
+from regard.models.checkpoint_files import read_tensors
 from regard.models.loading import load_tokenizer
 from sweeps import sweep
 
@@ -147,6 +148,17 @@ def test_missing_shards_are_counted_and_named(whole, tmp_path, opened):
             words = f"lacks {count} of its {len(files)} files of weights, {files[1]}.*the download is incomplete"
             with pytest.raises(InputError, match=words):
                 opened(str(folder))
+
+
+def test_whole_weights_are_taken_whatever_the_length_of_their_header_looks_like(tmp_path):
+    """0x0280 bytes look like a pickle, 0x8b1f like a gzip archive, 0x4b50 like a zip."""
+    path = tmp_path / WEIGHTS
+    for case in sweep([0x0280, 0x0480, 0x8B1F, 0x4B50, 0x6842]):
+        with case as length:
+            header = json.dumps({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).ljust(length)
+            path.write_bytes(length.to_bytes(8, "little") + header.encode() + bytes(4))
+            assert fault_of(path) is None
+            assert dict(read_tensors(path))["a"].tolist() == [0.0]
 
 
 def test_a_tokenizer_alone_is_looked_at_too(tmp_path):

@@ -211,6 +211,35 @@ def test_a_full_disk_names_the_last_checkpoint_whatever_met_it_first(tmp_path, m
     assert train(tiny(tmp_path / "run", training__save_steps=2)).step == 12
 
 
+def test_whatever_cannot_be_written_the_last_checkpoint_is_named(tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    states = ["there is no checkpoint yet", "the last good checkpoint is that of step 2"]
+    for state in states:
+        config = tiny(tmp_path / "run", training__max_steps=2 if state == states[0] else 3, training__save_steps=None)
+        for name in ("replace", "fsync"):  # of run.json, or of the files beside the checkpoints
+            with monkeypatch.context() as patch:
+                patch.setattr(os, name, full)
+                with pytest.raises(InputError) as caught:
+                    train(config)
+            assert str(caught.value).count(state) == 1
+            assert "No space left on device" in str(caught.value)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "access", lambda path, _: not str(path).endswith("run"))
+            with pytest.raises(InputError, match=rf"cannot be written in: .*; {state}; "):
+                train(config)
+        train(config, [JsonlLog(tmp_path / "run" / "log.jsonl")])
+    with monkeypatch.context() as patch:  # the log is written anew where a run resumes
+        usual = os.replace
+        patch.setattr(os, "replace", lambda a, b: full() if str(b).endswith("log.jsonl") else usual(a, b))
+        with pytest.raises(InputError, match=r"cannot write .*log.jsonl: No space .*checkpoint is that of step 3; "):
+            train(tiny(tmp_path / "run", training__max_steps=4), [JsonlLog(tmp_path / "run" / "log.jsonl")])
+    with pytest.raises(InputError) as caught:  # which has nothing to do with the disk
+        train(tiny(tmp_path / "run", training__max_steps=3, training__seed=5))
+    assert "the last good checkpoint" not in str(caught.value)
+
+
 def test_a_run_whose_evaluation_failed_stops_early_where_an_undisturbed_one_does(tmp_path, monkeypatch):
     config = {"training__max_steps": 8, "training__eval_steps": 2, "training__early_stopping_patience": 1}
     config |= {"training__learning_rate": 1e-9}  # no evaluation is better than the first by a bit that counts

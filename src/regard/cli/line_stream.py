@@ -52,11 +52,8 @@ class LineStream(Iterator[str]):
         if (path := Path(os.path.expanduser(text)) if is_file else named_file(text)) is None:
             parts = iter([text.encode("utf-8")])
             return cls("the text", lambda: next(parts, b""))
-        try:
-            file = path.open("rb")
-        except OSError as problem:
-            raise InputError(f"cannot read {path}: {problem.strerror or problem}") from problem
-        return cls(str(path), lambda: file.read(_CHUNK))
+        chunks = _of_file(path)
+        return cls(str(path), lambda: next(chunks, b""))
 
     def ready(self) -> bool:
         """Whether the next line, or the end, is there without waiting."""
@@ -121,6 +118,14 @@ def refuse_utf16(begin: bytes, name: str) -> None:
     begin = begin[:1000]
     if begin.startswith((b"\xff\xfe", b"\xfe\xff")) or begin.count(0) * 3 > len(begin) > 2:
         raise InputError(f"{name} is UTF-16 or UTF-32, and must be UTF-8: convert it with iconv -f UTF-16 -t UTF-8")
+
+
+def _of_file(path: Path) -> Iterator[bytes]:
+    try:
+        with path.open("rb") as file:
+            yield from iter(lambda: file.read(_CHUNK), b"")
+    except OSError as problem:
+        raise InputError(f"cannot read {path}: {problem.strerror or problem}") from problem
 
 
 def _in_background(file: IO[bytes]) -> tuple[Callable[[], bytes], Callable[[], bool]]:

@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -41,17 +41,20 @@ class ResumableOutput:
         way = f"remove {self.path}, or name another --output"
         if not self.progress.exists() and self.path.exists() and self.path.stat().st_size:
             raise InputError(f"{self.path} exists, and is no unfinished translation: {way}")
-        try:
-            self._progress = self.progress.open("a+b", buffering=0)
-            self._file = self.path.open("a+b", buffering=0)
-            self._lock = lock(self.progress)
-            self._read(f"remove it and {self.progress}, or name another --output")
-        except BlockingIOError as problem:
-            raise InputError(
-                f"another process is writing {self.path}: wait for it, or name another --output"
-            ) from problem
-        except OSError as problem:
-            raise InputError(f"cannot write {self.path}: {problem.strerror or problem}") from problem
+        with ExitStack() as stack:
+            try:
+                self._progress = stack.enter_context(self.progress.open("a+b", buffering=0))
+                self._file = stack.enter_context(self.path.open("a+b", buffering=0))
+                if (locked := lock(self.progress)) is not None:
+                    stack.callback(os.close, locked)
+                self._read(f"remove it and {self.progress}, or name another --output")
+            except BlockingIOError as problem:
+                raise InputError(
+                    f"another process is writing {self.path}: wait for it, or name another --output"
+                ) from problem
+            except OSError as problem:
+                raise InputError(f"cannot write {self.path}: {problem.strerror or problem}") from problem
+            self._open = stack.pop_all()
         return self
 
     def _read(self, way: str) -> None:
@@ -136,7 +139,4 @@ class ResumableOutput:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Close the files."""
-        self._file.close()
-        self._progress.close()
-        if self._lock is not None:
-            os.close(self._lock)
+        self._open.close()

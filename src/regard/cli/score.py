@@ -147,7 +147,7 @@ def _check(
     if [hypotheses, *references].count("-") > 1:
         raise InputError("standard input (-) can be one of the files only")
     if labels:
-        given = {"--language": language, "--tokenize": tokenize, "--lowercase": lowercase or None}
+        given: dict[str, Any] = {"--language": language, "--tokenize": tokenize, "--lowercase": lowercase or None}
         given["--chrf-word-order"] = chrf_word_order or None
         for option, value in given.items():
             if value is not None:

@@ -217,7 +217,7 @@ def _length(column: Sequence[str]) -> float:
 
 
 def _are_ids(column: Sequence[str]) -> bool:
-    """Whether they are numbers, or names that end with them, and no two are the same but for a few."""
+    """Whether they are numbers, names that end with numbers, or hashes."""
     ids = sum(
         bool(re.fullmatch(r"#?\d+|[A-Za-z][A-Za-z_.]*[-_.:#/]\d+(?:[-_.:]\d+)*|[0-9a-f-]{16,36}", one))
         for one in column

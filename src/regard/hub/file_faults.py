@@ -56,12 +56,13 @@ def fault_of(path: Path) -> str | None:
         return None  # whoever reads it says why it cannot
     if not size:
         return f"it is empty, as a download that was cut off leaves it: {_AGAIN}"
-    if path.suffix == ".safetensors" and start[8:9] == b"{":  # before it a length, which may look like a pickle's start
+    is_weights = path.suffix == ".safetensors"
+    if is_weights and start[8:9] == b"{":  # behind the length of its header, which may look like anything
         return _cut_off(path, size)
     for is_it, what in _BEGINNINGS:
         if is_it(start):
             return what
-    return _cut_off(path, size) if path.suffix == ".safetensors" else None
+    return _cut_off(path, size) if is_weights else None
 
 
 def _cut_off(path: Path, size: int) -> str | None:

@@ -349,9 +349,9 @@ def _rules(settings: GenerationConfig, ends: Sequence[int]) -> tuple[TokenRule, 
     """The rules of tokens, in the order of transformers."""
     rules: list[TokenRule] = []
     if settings.repetition_penalty not in (None, 1):
-        rules.append(RepetitionPenalty(settings.repetition_penalty))  # type: ignore[arg-type]
+        rules.append(RepetitionPenalty(settings.repetition_penalty))
     if settings.no_repeat_ngram_size not in (None, 0):
-        rules.append(NoRepeatNGram(settings.no_repeat_ngram_size))  # type: ignore[arg-type]
+        rules.append(NoRepeatNGram(settings.no_repeat_ngram_size))
     words = BadWords(settings.bad_words_ids or ()).words
     if words := tuple(word for word in words if len(word) > 1 or word[0] not in ends):  # texts may end
         rules.append(BadWords(words))

@@ -26,7 +26,7 @@ from regard.train.config import Config, task_of
 from regard.train.loss_and_optimizer import OneProcess, optimizer_of, summed_cross_entropy, total_steps
 from regard.train.machine_memory import check_size
 from regard.train.optional_parts import optional_part, reason_of
-from regard.train.run_dir import Folder, hold_folder
+from regard.train.run_dir import Folder, hold_folder, last_checkpoint_named
 from regard.train.tasks import Task
 from regard.train.unreached import unreached_settings
 
@@ -74,9 +74,10 @@ def train(
         from regard.train.ranks import Ranks
 
         ranks = Ranks(accelerator, training.context_parallel_size)
-    with _threads(training.num_threads), hold_folder(Path(training.output_dir)) if first else nullcontext():
+    path = Path(training.output_dir)
+    with _threads(training.num_threads), last_checkpoint_named(path), hold_folder(path) if first else nullcontext():
         with torch.random.fork_rng(), ranks.main_process_first():
-            folder = Folder(Path(training.output_dir), config, writes=first, processes=ranks.data_ranks)
+            folder = Folder(path, config, writes=first, processes=ranks.data_ranks)
             task = task_of(folder.config, folder.tokenizers)
             torch.manual_seed(training.seed)
             model = task.model(config.model)
@@ -174,12 +175,10 @@ class Trainer:
         found = unreached_settings(training, self.total, evaluations)
         if self.num_shards == 1:
             return found
-        tokens, parts = (
-            training.max_tokens_per_batch,
-            f"`gradient_accumulation_steps` × processes is {self.num_shards:,}",
-        )
+        tokens = training.max_tokens_per_batch
+        parts = f"`gradient_accumulation_steps` × processes is {self.num_shards:,}"
         longest = max(row if isinstance(row, int) else max(row) for row in self.task.lengths)
-        if longest > tokens:  # of all batches of a step together, `batches` has seen to it
+        if longest > tokens:  # `batches` refuses only what is longer than all batches of a step together
             return (*found, f"a row has {longest:,} tokens, more than `training.max_tokens_per_batch`, {tokens:,}")
         if (num_batches := len(self.task.epoch(tokens, training.seed, 0))) < self.num_shards:
             return (*found, f"{parts}, and an epoch has {num_batches:,} batches: each step is a whole epoch")
@@ -195,12 +194,9 @@ class Trainer:
         for epoch in count(self.place.epoch):
             batches = self._batches(epoch)
             for batch in range(self.place.batch, len(batches)):
-                after = (
-                    {"epoch": epoch, "batch": batch + 1}
-                    if batch + 1 < len(batches)
-                    else {"epoch": epoch + 1, "batch": 0}
-                )
-                yield batches[batch], replace(self.place, step=self.place.step + 1, **after)
+                epoch_after, batch_after = (epoch, batch + 1) if batch + 1 < len(batches) else (epoch + 1, 0)
+                step = self.place.step + 1
+                yield batches[batch], replace(self.place, step=step, epoch=epoch_after, batch=batch_after)
 
     def step(self, rows: tuple[int, ...], place: TrainerState, began: float) -> None:
         """Run the rows through the model, over accumulation steps and processes, and take an optimizer step.

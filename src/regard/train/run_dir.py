@@ -8,6 +8,7 @@ model/           the final model, with the same files
 """
 
 import contextlib
+import errno
 import importlib.metadata
 import json
 import math
@@ -34,7 +35,7 @@ from regard.train.settings import changed_keys
 from regard.train.tasks.base import Task
 from regard.train.tasks.data_files import read_otherwise, recorded_by_0_2
 
-__all__ = ["Folder", "hold_folder"]
+__all__ = ["Folder", "hold_folder", "last_checkpoint_named"]
 
 # What may change when a run resumes: nothing of it changes a step that was taken.
 _FREE = {"task.train_file", "task.test_file", "task.num_completions_to_print", "task.max_predict_samples"} | {
@@ -123,7 +124,9 @@ class Folder:
                 raise InputError(f"{one} must be a file and is none: {_WAY}")
         for one in (self.path, self.checkpoints):
             if self._writes and one.exists() and not os.access(one, os.W_OK | os.X_OK):
-                raise InputError(f"{one} cannot be written in: change its mode, or name another folder as `output_dir`")
+                way = "change its mode, or name another folder as `output_dir`"
+                reason = PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+                raise InputError(f"{one} cannot be written in: {way}") from reason
 
     def begin(self, task: Task, model: PretrainedMixin, *, attends_by: str) -> None:
         """Record what the run is started with, or compare the data with that record; save what opens its checkpoints.
@@ -317,6 +320,36 @@ def _revision() -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return head.stdout.strip() + ("+" if status.stdout.strip() else "")
+
+
+@contextlib.contextmanager
+def last_checkpoint_named(path: Path) -> Iterator[None]:
+    """Name the last checkpoint in an error of writing to the folder of a run: it is what the same command resumes from.
+
+    Raises:
+        InputError: Something cannot be written.
+    """
+    try:
+        yield
+    except (InputError, OSError) as problem:
+        cause: BaseException | None = problem
+        while cause is not None and not isinstance(cause, OSError):
+            cause = cause.__cause__
+        if cause is None or not _cannot_write(cause, path):
+            raise
+        steps = Checkpoints(path / "checkpoints").steps()
+        state = f"the last good checkpoint is that of step {steps[-1]}" if steps else "there is no checkpoint yet"
+        if state in str(problem):
+            raise
+        raise InputError(f"{problem}; {state}; mend it, and start the same command again") from problem
+
+
+def _cannot_write(problem: OSError, path: Path) -> bool:
+    """Return whether an error says that a disk is full or read-only, or that a folder of the run is."""
+    if problem.errno in (errno.EACCES, errno.EPERM):
+        folders = [one for one in (path.parent, path, path / "checkpoints", path / "model") if one.exists()]
+        return not all(os.access(one, os.W_OK | os.X_OK) for one in folders)
+    return problem.errno in (errno.ENOSPC, errno.EROFS, errno.EFBIG, getattr(errno, "EDQUOT", None), errno.EIO)
 
 
 @contextlib.contextmanager

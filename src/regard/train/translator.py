@@ -337,7 +337,7 @@ class _Search:
         return cls(BeamSearch(num_beams, length_penalty, num_return_sequences=n_best), 0.0)
 
     def score(self, sequence: GeneratedSequence) -> float:
-        return sequence.score / len(sequence.tokens) ** self.length_penalty
+        return sequence.score / float(len(sequence.tokens) ** self.length_penalty)
 
 
 class _OwnLimits:
@@ -358,7 +358,9 @@ class _OwnLimits:
         """Search, no text for longer than its own limit and that of the model."""
         most = of_rows(limits.max_new_tokens, len(prompt))
         own = tuple(map(min, most, self.limits))
-        found = self._search.search(text, prompt, replace(limits, max_new_tokens=own), attention_mask)
+        least = tuple(map(min, of_rows(limits.min_new_tokens, len(prompt)), own))
+        limits = replace(limits, max_new_tokens=own, min_new_tokens=least)
+        found = self._search.search(text, prompt, limits, attention_mask)
         each = len(found) // len(prompt)
         for first, start in zip(range(0, len(found), each), prompt.tolist(), strict=True):
             sequences = [one for one in found[first : first + each] if one.score > -torch.inf]  # there may be fewer

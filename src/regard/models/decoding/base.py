@@ -258,23 +258,22 @@ class Rules:
                     f"`{name}` must be of the model's vocabulary of {vocabulary}, got {token}: take it from the "
                     "model's own tokenizer"
                 )
-        numbers = []
-        for name in ("max_new_tokens", "min_new_tokens"):
-            value = of_rows(getattr(limits, name), rows)
-            if len(value) != rows:
-                raise InputError(f"`{name}` must have a number for each of the {rows} rows, got {len(value)}")
-            numbers.append(value)
+        most, least = of_rows(limits.max_new_tokens, rows), of_rows(limits.min_new_tokens, rows)
+        for name, numbers in (("max_new_tokens", most), ("min_new_tokens", least)):
+            if len(numbers) != rows:
+                raise InputError(f"`{name}` must have a number for each of the {rows} rows, got {len(numbers)}")
         lengths = [prompt.shape[1]] * rows if attention_mask is None else attention_mask.sum(1).tolist()
         suppressed, not_first = limits.suppress_tokens, limits.begin_suppress_tokens
         return cls(
             limits,
-            _without_padding(prompt, attention_mask) if limits.rules else prompt[:, :0],
-            *numbers,
-            [length == 1 for length in lengths],
-            torch.tensor(limits.eos_token_id, dtype=torch.int64, device=logits.device),
-            _flags(suppressed, logits) if suppressed else None,
-            _flags(limits.eos_token_id, logits),
-            _flags(not_first, logits) if not_first else None,
+            prompt=_without_padding(prompt, attention_mask) if limits.rules else prompt[:, :0],
+            max_new_tokens=most,
+            min_new_tokens=least,
+            begins=[length == 1 for length in lengths],
+            eos_token_id=torch.tensor(limits.eos_token_id, dtype=torch.int64, device=logits.device),
+            always=_flags(suppressed, logits) if suppressed else None,
+            ends_of_texts=_flags(limits.eos_token_id, logits),
+            first=_flags(not_first, logits) if not_first else None,
         )
 
     def select(self, rows: Sequence[int]) -> Self:

@@ -18,7 +18,7 @@ from regard.models import SpecialTokens
 from regard.models.output_heads import LanguageModel, OutputHead
 from regard.train.callbacks import Sample
 from regard.train.loss_and_optimizer import IGNORED, OneProcess, summed_cross_entropy
-from regard.train.model_types import ModelRequest, ModelSettings
+from regard.train.model_types import CheckpointSettings, ModelRequest, ModelSettings
 from regard.train.optional_parts import optional_part
 from regard.train.settings import TokenizerConfig
 from regard.train.tasks.data_files import read_files
@@ -213,12 +213,19 @@ class Task:
         else:
             options = {key: getattr(tokenizer, key) for key in ("model_type", "vocab_size", "lowercase")}
             file, saved = name, Tokenizer.train(texts, **options).with_template(bos=bos, eos=eos)
-            found = saved  # `Folder.begin` saves it once run.json is there: before, a kill would leave a file of no run
+            # `Folder.begin` saves it once run.json is there: before, a kill would leave a file of no run.
+            found = saved
         self.tokenizers[file] = saved
         self.data[name] = saved.sha256
         if own is not None and not found.is_made_by_regard:  # whose tokens are set by other files, too
             self.data[f"{name} (special tokens)"] = found.special_tokens_sha256
         return found
+
+    def unknown(self, name: str, trained: Corpus, held: Corpus, tokenizer: Tokenizer, key: str) -> tuple[str, ...]:
+        """Return a note where a tokenizer, that of `task.<key>`, does not know characters of a column."""
+        is_pretrained = isinstance(self.model_settings, CheckpointSettings)
+        way = "take another checkpoint for such texts" if is_pretrained else f"raise `task.{key}.vocab_size`"
+        return unknown_characters(name, trained[name], held[name], tokenizer, way)
 
     def needed_token(self, tokenizer: Tokenizer, role: str) -> int:
         """Return the token of a role; raise where the checkpoint's configuration names none."""
@@ -255,9 +262,7 @@ class TextTask(Task):
             self.test = {"held": test, "held_lengths": list(map(self.length, test))}
         self.notes = (
             *files.notes,
-            *unknown_characters(
-                "text", trained["text"], held["text"], self.vocabulary, "raise `task.tokenizer.vocab_size`"
-            ),
+            *self.unknown("text", trained, held, self.vocabulary, "tokenizer"),
             f"{len(trained):,} lines are trained on, {len(held):,} held out",
         )
 

@@ -8,7 +8,6 @@ from pydantic import Field
 from torch import nn
 
 from regard.data import Corpus, find_language, read_corpus, references, to_script
-from regard.data.corpus_notes import unknown_characters
 from regard.errors import InputError
 from regard.metrics import translation_scores
 from regard.train.callbacks import Sample
@@ -116,7 +115,8 @@ class TranslationTask(PairsTask):
         sides = " → ".join(str(find_language(code)) for code in task.languages)
         self.notes = (
             *files.notes,
-            *self._unknown(trained, held),
+            *self.unknown("source", trained, held, self.source, "src_tokenizer"),
+            *self.unknown("target", trained, held, self.target, "tgt_tokenizer"),
             f"{len(kept):,} pairs are trained on, {len(held):,} held out{left}: {sides}",
         )
         self.take(kept, self._rows(held))
@@ -201,14 +201,6 @@ class TranslationTask(PairsTask):
                 if find_language(language).is_chinese:
                     corpus = corpus.map(column, lambda text: to_script(text, script))
         return corpus
-
-    def _unknown(self, trained: Corpus, held: Corpus) -> tuple[str, ...]:
-        sides = ("source", self.source, "src_tokenizer"), ("target", self.target, "tgt_tokenizer")
-        return tuple(
-            note
-            for name, tokenizer, key in sides
-            for note in unknown_characters(name, trained[name], held[name], tokenizer, f"raise `task.{key}.vocab_size`")
-        )
 
     def _rows(self, corpus: Corpus) -> list[tuple[list[int], list[int]]]:
         before, after = self.tokens.around_target(self.target.template, self.target.eos_token_id)
