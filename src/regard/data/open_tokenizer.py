@@ -177,12 +177,9 @@ def _added_by(post_processor: Mapping[str, Any]) -> Template:
         return (post_processor["cls"][1],), (post_processor["sep"][1],)
     if kind == "ByteLevel":
         return (), ()
-    if kind == "Sequence":  # each adds its tokens around those of the ones before it
-        before, after = (), ()
-        for one in post_processor["processors"]:
-            outer = _added_by(one)
-            before, after = (*outer[0], *before), (*after, *outer[1])
-        return before, after
+    if kind == "Sequence":  # the package tokenizers adds those of one processor, the first that has some
+        added = map(_added_by, post_processor["processors"])
+        return next((one for one in added if one != ((), ())), ((), ()))
     raise InputError(f"the `post_processor` of its tokenizer.json is of the kind {kind!r}, which regard does not know")
 
 
