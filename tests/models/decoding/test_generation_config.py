@@ -120,7 +120,7 @@ def test_a_checkpoint_that_draws_draws(llama):
 
 def test_a_checkpoint_that_searches_is_streamed_by_another_strategy(llama):
     ours, _ = loaded(llama, {"num_beams": 2})
-    with pytest.raises(InputError, match="BeamSearch knows its text when it has ended: .*num_beams=1"):
+    with pytest.raises(InputError, match=r"BeamSearch knows its text when it has ended: .*num_beams=1"):
         ours.stream([5, 6])
     assert list(ours.stream([5, 6], num_beams=1)) == ours.generate([[5, 6]], num_beams=1)[0, 2:].tolist()
     assert len(list(ours.stream([5, 6], search_strategy=decoding.Greedy(), max_new_tokens=3))) == 3
