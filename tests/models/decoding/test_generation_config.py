@@ -57,6 +57,17 @@ def test_an_old_checkpoint_has_its_rules_in_config_json(llama, tmp_path):
     ours = Transformer.from_pretrained(tmp_path)
     assert ours.config.generation_config == GenerationConfig()  # beside that file, config.json says nothing of it
     assert ours.generate(IDS).shape == (1, 24)
+    (tmp_path / "generation_config.json").write_text("{}")
+    assert Transformer.from_pretrained(tmp_path).config.generation_config == GenerationConfig()
+
+
+def test_a_bad_word_that_ends_texts_is_none(llama):
+    ours, theirs = loaded(llama, {"bad_words_ids": [list(range(3, 30)), [31]], "eos_token_id": [31, 32]})
+    first = int(theirs.generate(IDS, max_new_tokens=1, bad_words_ids=[[0]])[0, -1])
+    options = {"max_new_tokens": 4, "bad_words_ids": [[first]], "eos_token_id": [first, 2]}
+    expected = theirs.generate(IDS, **options)
+    assert expected[0, 4] == first
+    assert torch.equal(ours.generate(IDS, **options), expected)
 
 
 def test_a_saved_model_keeps_its_rules(llama, tmp_path):
