@@ -114,6 +114,16 @@ def test_a_validation_file_is_held_out_and_nothing_of_the_training_file(tmp_path
     assert {"pairs.tsv", "dev.tsv (validation_file)"} <= task.data.keys()
 
 
+def test_with_a_validation_file_a_further_file_is_trained_on_whole(tmp_path, pairs, write):
+    files = {
+        "validation_file": write("dev.tsv", "a u\tua\n"),
+        "extra_train_file": write("more.tsv", "A u!\tua\nnew\tneu\n"),
+    }
+    task = made(tmp_path, translation(train_file=pairs, **files))
+    assert len(task.trained) == 36 + 2
+    assert "dev.tsv: 1 of 1 rows have a source that is trained on, too" in task.notes
+
+
 def test_a_test_file_is_scored_at_the_end_only(tmp_path, pairs, write):
     other = write("test.csv", "source,target\na u,ua\nb v,vb\nc w,wc\n")
     log = []
@@ -266,3 +276,18 @@ def test_a_language_of_0_2_that_is_none_is_any_language_now(tmp_path, pairs):
     write_config(model.config, tmp_path / "run/model")  # with the checksum of what was changed
     assert Translator.load(tmp_path / "run").target_lang == "und"
     train(Config.from_dict(config.to_dict() | {"task": config.to_dict()["task"] | {"target_lang": "und"}}))
+
+
+def test_a_script_that_0_2_did_not_convert_is_none(tmp_path, write):
+    """0.2 converted "zh" alone: a run of 0.2 in "zh-CN" goes on without a script, and says so."""
+    path = write("zh.tsv", "".join(f"{word}\t{word}圖書館\n" for word in "abcdefgh"))
+    task = translation(train_file=path, target_lang="zh-CN", validation_size=1)
+    config = tiny(tmp_path / "run", task=task, **SHORT)
+    train(config)
+    old(config, tmp_path / "run")
+    record = json.loads((tmp_path / "run/run.json").read_text("utf-8"))
+    record["config"]["task"]["script"] = "hans"  # which did nothing
+    (tmp_path / "run/run.json").write_text(json.dumps(record), "utf-8")
+    with pytest.raises(InputError, match=r"`task.script` was left to its default .* and is 'hans' now"):
+        train(tiny(tmp_path / "run", task=task | {"script": "hans"}, **SHORT))
+    train(config)

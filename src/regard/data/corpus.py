@@ -310,7 +310,7 @@ def _table(
     texts = [(number, text) for number, text in usable if not isinstance(text, _UnusableError)]
     is_csv = delimiter != "\t" or path.name.lower().removesuffix(".gz").endswith(".csv")
     split: list[tuple[int, Sequence[str]]] = [(number, text.split(delimiter)) for number, text in texts]
-    if any('"' in text for _, text in texts):
+    if is_csv or any(text.startswith('"') or '\t"' in text for _, text in texts):
         quoted = _quoted(texts, delimiter)
         if is_csv and quoted is None:
             raise InputError(f"{path} must be CSV, got a quote that is not closed or not doubled: write tabs and .tsv")

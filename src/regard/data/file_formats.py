@@ -183,7 +183,9 @@ def _wide(content: bytes) -> str | None:
     even, odd = content[::2].count(0), content[1::2].count(0)
     name = "UTF-16LE" if odd else "UTF-16BE"
     is_ascii = max(even, odd) > 0.3 * len(content)
-    fits = is_ascii or (max(even, odd) > 1 and not _decodes(content, "utf-8") and _decodes(content, name))
+    fits = is_ascii or (
+        max(even, odd) > 0.02 * len(content) and not _decodes(content, "utf-8") and _decodes(content, name)
+    )
     return name if min(even, odd) == 0 and fits else None
 
 
