@@ -105,12 +105,12 @@ def test_running_text_with_too_few_lines_names_the_way_out(tmp_path, write):
 
 
 def test_a_validation_file_is_held_out_and_nothing_of_the_training_file(tmp_path, pairs, write):
-    other = write("dev.tsv", "a u\tua\nnew one\tneu\n")
+    other = write("dev.tsv", "a u\tau\nnew one\tneu\nNew one!\tfrisch\n")
     task = made(tmp_path, translation(train_file=pairs, validation_file=other))
     assert len(task.trained) == 36
-    assert task.held_texts["source"] == ("a u", "new one")
-    assert task.references == [["ua"], ["neu"]]
-    assert "dev.tsv: 1 of 2 rows have a source that is trained on, too" in task.notes
+    assert task.held_texts["source"] == ("a u", "new one", "New one!")
+    assert task.references == [["au"], ["neu", "frisch"], ["frisch", "neu"]]  # of this file, as its BLEU is known
+    assert "dev.tsv: 1 of 3 rows have a source that is trained on, too" in task.notes
     assert {"pairs.tsv", "dev.tsv (validation_file)"} <= task.data.keys()
 
 
@@ -141,6 +141,11 @@ def test_a_test_file_is_scored_at_the_end_only(tmp_path, pairs, write):
     direct = task_of(tiny(tmp_path / "run", task=task), tmp_path / "run/checkpoints")
     model = Translator.load(tmp_path / "run").model
     assert direct.final(model, 200)["loss"] == pytest.approx(ended.scores["test_loss"], rel=1e-6)
+    task = translation(train_file=pairs, test_file=other)
+    both = task_of(tiny(tmp_path / "run", task=task), tmp_path / "run/checkpoints")
+    held = both.held
+    assert both.final(model, 200) == both.final(model, 200)
+    assert both.held is held
 
 
 def test_every_task_of_files_scores_its_test_file(tmp_path_factory, pairs):

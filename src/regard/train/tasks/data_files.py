@@ -27,7 +27,7 @@ class DataFiles:
     Args:
         training, validation: What is trained on, and what is held out.
         test: What is scored at the end; None without a `test_file`.
-        every: The rows of all files of training and validation, for further references.
+        every: The rows of the file that `validation` is from, which may have further references.
         hashes: The SHA-256 of each file, by its name.
         notes: How the files were read.
     """
@@ -83,7 +83,7 @@ def read_files(options: Any, read: Callable[[str], Corpus], *, column: str, seed
         notes += (
             [f"{one.name}: {shared:,} of {len(one):,} rows have a {column} that is trained on, too"] if shared else []
         )
-    every = corpus if validation is not others.get("validation_file") else _joined(corpus, validation)
+    every = others.get("validation_file", corpus)
     return DataFiles(training, validation, others.get("test_file"), every, hashes, tuple(notes))
 
 
