@@ -282,10 +282,11 @@ class Translator:
             if token != unknown:
                 before = None
                 continue
-            total = dict.fromkeys(spans, 0.0)
+            total = {span: 0.0 for span in spans if text[slice(*span)].strip()}  # a space is no word
             row = weights[len(start) + place - 1, first_token:].tolist()
             for span, weight in zip(spans, row, strict=False):  # not of the special tokens around the text
-                total[span] += weight
+                if span in total:
+                    total[span] += weight
             span = max(total, key=lambda one: total[one])
             ordinal = tokenizer.decode(list(tokens[:place])).count(name)  # a text may also have "<unk>" in letters
             shown[ordinal] = "" if span == before else text[slice(*span)]
