@@ -65,7 +65,7 @@ regard.models.Transformer.from_pretrained(sys.argv[1] + "/model")
     "figures": "seen.export(sys.argv[1] + '/heads.png', 'heads')",
     "cli": "sys.argv[1:] = ['doctor']\nfrom regard.cli import main\nmain()",
     "web": "from regard.web import Shelf, make_app\nmake_app(Shelf(seen.records))",
-    "train": "from regard.train import read_config\nimport accelerate, sacrebleu, opencc, pydantic",
+    "train": "from regard.train import read_config\nimport accelerate, sacrebleu, opencc, pydantic_settings",
 }
 
 

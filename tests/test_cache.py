@@ -3,6 +3,7 @@
 import copy
 from itertools import product
 
+import numpy as np
 import pytest
 import torch
 
@@ -195,6 +196,26 @@ def test_the_bytes_of_a_cache_are_those_of_its_buffers():
     assert cache.bytes == 2 * (2 * 3 * 64 * 4) * 4 + 2 * (2 * 3 * 7 * 4) * 4
 
 
+@torch.no_grad()
+def test_angles_by_the_length_of_a_text_are_those_of_the_whole_text_up_to_the_length_of_training():
+    """Beyond it keys stay as they were turned, by the frequencies of the length at their step (base · λ^(d/(d−2)))."""
+    layer, x = attention(rotary=positions.RoPE(4, scaling=positions.DynamicNTK(2.0, 6))), randn(1, 9, 16)
+    cache = KVCache()
+    found = torch.cat([layer(one, cache=cache) for one in x.split([2, 1, 3, 1, 1, 1], 1)], 1)
+    torch.testing.assert_close(found[:, :6], layer(x[:, :6]), rtol=0, atol=1e-6)
+    plain, kept = attention(rotary=None), KVCache()
+    plain.load_state_dict(layer.state_dict())
+    plain(x, cache=kept)
+    before, turned = kept.held[0].double().numpy(), cache.held[0].double().numpy()
+    for place in range(9):
+        slower = 1.0 if place < 6 else 2 * (place + 1) / 6 - 1
+        for pair, frequency in enumerate((1.0, 1 / (100 * slower))):
+            angle, pairs = place * frequency, [pair, pair + 2]
+            turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+            expected = np.einsum("ij,...j->...i", turn, before[:, :, place, pairs])
+            np.testing.assert_allclose(turned[:, :, place, pairs], expected, atol=1e-5)
+
+
 def test_what_a_cache_cannot_do_is_refused_with_the_way_out():
     cases = [
         (lambda: KVCache(0), "`window` counts positions, .* at least 1, got 0"),
@@ -230,12 +251,6 @@ def test_what_a_cache_cannot_do_is_refused_with_the_way_out():
         (
             lambda: MultiHeadAttention(8, 2, mask=masks.Prefix(2))(randn(1, 2, 8), cache=KVCache(4)),
             "counts from the beginning of the text: use cache.KVCache",
-        ),
-        (
-            lambda: attention(rotary=positions.RoPE(4, scaling=positions.DynamicNTK(2.0, 8)))(
-                randn(1, 2, 16), cache=KVCache()
-            ),
-            r"DynamicNTK turns all keys anew .*fix DynamicNTK\(..., length=...\)",
         ),
         (
             lambda: attention(normalizer=normalizers.Sigmoid())(randn(1, 2, 16), cache=KVCache()),

@@ -11,7 +11,8 @@ from safetensors.torch import load_file
 
 import regard
 from regard import models, serialization
-from regard.train import Config, read_log, train
+from regard.models.loading import load_saved
+from regard.train import Config, Translator, read_log, train
 
 FILES = Path(__file__).with_name("fixtures_0_2")
 EXPECTED = dict(np.load(FILES / "expected.npz"))
@@ -139,3 +140,31 @@ def test_a_run_that_0_2_began_goes_on_with_the_losses_that_it_would_have_had(tmp
     after = [one.loss for one in told if type(one).__name__ == "Stepped"]
     np.testing.assert_allclose(after, losses[4:], rtol=1e-4)
     assert (ended.step, models.Transformer.from_pretrained(run / "model").config.position_bias) == (6, "t5")
+
+
+TEXTS = [f"{one} {other}{one}" for one in "abcdef" for other in ("g", "hi", "jkl")]
+OF_TEXTS = json.loads((FILES / "texts" / "expected.json").read_text("utf-8"))
+
+
+@pytest.mark.parametrize("name", [name for name, found in OF_TEXTS.items() if "source" in found])
+def test_a_translator_that_0_2_trained_reads_and_translates_as_it_did(name):
+    expected, translator = OF_TEXTS[name], Translator.load(FILES / "texts" / name)
+    assert translator.encode(TEXTS[0]) == expected["source"]
+    assert translator.translate(TEXTS, num_beams=2) == expected["translations"]
+    loaded = load_saved(str(FILES / "texts" / name))
+    for source, target in expected["rows"]:
+        text, translated = translator.src_tokenizer.decode(source), translator.decode(target)
+        assert loaded.tokenizer(text)["input_ids"] == source
+        assert loaded.target_tokenizer(translated)["input_ids"] == [*target, 2]
+
+
+@pytest.mark.parametrize("name", [name for name, found in OF_TEXTS.items() if "source" not in found])
+def test_a_model_of_texts_that_0_2_trained_reads_what_it_was_trained_on(name):
+    loaded = load_saved(str(FILES / "texts" / name))
+    rows = [row if isinstance(row[0], int) else row[0] for row in OF_TEXTS[name]["rows"]]
+    if loaded.kind == "decoder":  # running text: its first document, without the end
+        rows = [rows[0][: rows[0].index(2)]]
+    letters = loaded.tokenizer.convert_ids_to_tokens
+    for row in rows:
+        text = "".join(token for token in letters(row) if len(token) == 1)
+        assert loaded.tokenizer(text)["input_ids"] == row

@@ -18,7 +18,7 @@ from regard.errors import InputError
 
 __all__ = [
     *("checksum_of_file", "checksum_of_json", "checksum_of_text", "open_file", "printable", "read_bytes", "read_text"),
-    *("cache_folder", "check_writable", "give_usual_modes", "lock", "replace_files", "whole_file"),
+    *("cache_folder", "check_writable", "expand_user", "give_usual_modes", "lock", "replace_files", "whole_file"),
     *("write_atomically", "write_folder"),
 ]
 
@@ -29,6 +29,15 @@ def cache_folder() -> Path:
         return Path(named)
     home = os.environ.get("XDG_CACHE_HOME")
     return (Path(home) if home else Path.home() / ".cache") / "regard"
+
+
+def expand_user(path: str) -> str:
+    """Return a path whose first part `~` or `~name` is a home folder, as the shell does it; any other as it is.
+
+    >>> expand_user("a/~/b")
+    'a/~/b'
+    """
+    return os.path.expanduser(path)
 
 
 def open_file(path: str | os.PathLike[str]) -> IO[bytes]:

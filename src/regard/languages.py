@@ -76,6 +76,16 @@ def find_language(code: str) -> Language:
     return _language(primary, script, region)
 
 
+def language_of_name(name: str) -> str | None:
+    """Return the code of a language by its name, in English or in that language; None if it is none of these.
+
+    >>> language_of_name("Chinese"), language_of_name("中文"), language_of_name("Hi.")
+    ('zh', 'zh', None)
+    """
+    folded = name.strip().casefold()
+    return _OWN_NAMES.get(folded) or next((code for code, known in _NAMES.items() if known.casefold() == folded), None)
+
+
 def _language(code: str, script: str | None, region: str | None) -> Language:
     name, in_letters = _NAMES[code], script in ("latn", "cyrl", "arab", "hebr", "deva")
     if code in _SINITIC and not in_letters:
@@ -189,4 +199,14 @@ _COUNTRIES = {
     "vn": "vi",
     "us": "en",
     "gb": "en",
+}
+# Names that heads of columns have in the languages themselves.
+_OWN_NAMES = {"中文": "zh", "汉语": "zh", "漢語": "zh", "英语": "en", "英文": "en", "日本語": "ja", "한국어": "ko"} | {
+    "deutsch": "de",
+    "français": "fr",
+    "español": "es",
+    "italiano": "it",
+    "português": "pt",
+    "nederlands": "nl",
+    "русский": "ru",
 }

@@ -280,6 +280,60 @@ def test_beams_find_what_transformers_finds(run, answers: Path, writes: Path, tm
         assert len(set(found)) > 1
 
 
+def with_rules(folder: Path, copy: Path, **rules) -> Path:
+    shutil.copytree(folder, copy)
+    said = copy / "generation_config.json"
+    said.write_text(json.dumps(json.loads(said.read_text()) | rules))
+    return copy
+
+
+def test_rules_of_the_checkpoint_hold(run, writes: Path, answers: Path, tmp_path: Path) -> None:
+    rules = {"no_repeat_ngram_size": 1, "repetition_penalty": 1.7, "num_beams": 2, "max_length": 7}
+    for name, folder in (("gpt2", writes), ("t5", answers)):
+        copy = with_rules(folder, tmp_path / name, **rules)
+        code, out, err = run("It slept", "--model", copy, "--max-new-tokens", 12)
+        assert code == 0, err
+        assert out == theirs(copy, "It slept", max_new_tokens=12) + "\n"
+        assert len(err.splitlines()) == 1
+        greedy = run("It slept", "--model", copy, "--max-new-tokens", 12, "--greedy")[1]
+        assert greedy == theirs(copy, "It slept", max_new_tokens=12, num_beams=1) + "\n"
+    code, _, err = run("It", "--model", copy, "--greedy", "--num-beams", 2)
+    assert (code, "`--greedy` takes the most likely token at each step" in " ".join(err.split())) == (2, True)
+
+
+def test_a_checkpoint_that_draws_names_its_seed(run, writes: Path, tmp_path: Path) -> None:
+    copy = with_rules(writes, tmp_path / "copy", do_sample=True, temperature=1.5, top_k=0)
+    base = ("The animal", "--model", copy, "--max-new-tokens", 20)
+    _, first, said = run(*base)
+    seed = re.search(r"--seed (\d+) repeats it", said).group(1)
+    assert run(*base, "--seed", seed)[1] == first
+    assert run(*base, "--seed", seed, "--temperature", 1e-9)[1] != first
+    assert run(*base, "--greedy")[1] == run("The animal", "--model", writes, "--max-new-tokens", 20)[1]
+
+
+def test_a_rule_that_is_not_obeyed_is_a_line_of_its_own(run, writes: Path, tmp_path: Path) -> None:
+    copy = with_rules(writes, tmp_path / "copy", guidance_scale=1.5, typical_p=0.5)
+    code, out, err = run("The animal", "--model", copy, "--max-new-tokens", 5)
+    assert (code, out) == (0, run("The animal", "--model", writes, "--max-new-tokens", 5)[1])
+    warning = "warning: generation_config.json asks for `guidance_scale=1.5`, which regard does not obey: .*"
+    assert re.fullmatch(warning, err.splitlines()[1])
+    assert len(err.splitlines()) == 2
+
+
+def test_a_dynamic_rope_goes_on_beyond_its_training(run, tmp_path: Path) -> None:
+    tokenizer = byte_level()
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48,
+        max_position_embeddings=12, rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4},
+        eos_token_id=0, pad_token_id=0,
+    )  # fmt: skip
+    folder = save(transformers.LlamaForCausalLM(config), tokenizer, tmp_path / "dynamic")
+    code, out, err = run("The animal", "--model", folder, "--max-new-tokens", 40)
+    assert code == 0, err
+    assert out == theirs(folder, "The animal", max_new_tokens=40) + "\n"
+
+
 def test_a_seed_repeats_a_text_and_without_one_texts_differ(run, writes: Path) -> None:
     base = ("The animal", "--model", writes, "--max-new-tokens", 40)
     _, first, said = run(*base, "--temperature", 1.5)

@@ -172,20 +172,87 @@ def test_translate_says_what_is_wrong(here, refused):
             assert words in refused("translate", *arguments)
 
 
+SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+
+
 @pytest.mark.slow
-def test_ctrl_c_stops_with_a_checkpoint_and_the_same_command_goes_on(here):
+@pytest.mark.parametrize("ending", SIGNALS)
+def test_a_signal_stops_with_a_checkpoint_and_the_same_command_goes_on(here, ending):
     command = [sys.executable, "-W", "ignore", "-m", "regard", "train", "it.toml", "--max_steps", "100000"]
     command += ["--eval_steps", "100000"]
     started = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | {"COLUMNS": "80"})
     log, limit = here / "run" / "log.jsonl", time.time() + 60
     while time.time() < limit and (not log.exists() or log.read_text("utf-8").count("stepped") < 5):
         time.sleep(0.05)
-    started.send_signal(signal.SIGINT)
+    started.send_signal(ending)
     _, err = started.communicate(timeout=60)
-    assert started.returncode == 130, err
+    assert started.returncode == 128 + ending, err
     assert "the same command resumes from there" in err
     assert "Traceback" not in err
-    assert len(list((here / "run" / "checkpoints").glob("step-*"))) == 1
+    (checkpoint,) = (here / "run" / "checkpoints").glob("step-*")
+    steps = [
+        event["step"] for event in map(json.loads, log.read_text("utf-8").splitlines()) if event["event"] == "stepped"
+    ]
+    assert checkpoint.name == f"step-{steps[-1]:08d}"
+
+
+def send_in_batch(monkeypatch, *signals):
+    """Send these signals to this process while the third batch is made."""
+    from regard.train.tasks import TranslationTask
+
+    usual, batches = TranslationTask.batch, []
+
+    def batch(self, *given, **options):
+        batches.append(given)
+        if len(batches) == 3:
+            for number in signals:
+                os.kill(os.getpid(), number)
+        return usual(self, *given, **options)
+
+    monkeypatch.setattr(TranslationTask, "batch", batch)
+
+
+def test_a_signal_lets_the_step_end_and_a_second_one_does_not(here, run, monkeypatch):
+    before = [signal.getsignal(number) for number in SIGNALS]
+    for number in SIGNALS:
+        with monkeypatch.context() as patch:
+            send_in_batch(patch, number)
+            status, _, err = run("train", "it.toml", "--output-dir", f"run {number}")
+            assert (status, "stopped after step 3" in err) == (128 + number, True), err
+        assert [path.name for path in (here / f"run {number}" / "checkpoints").glob("step-*")] == ["step-00000003"]
+        with monkeypatch.context() as patch:
+            send_in_batch(patch, number, number)
+            status, _, err = run("train", "it.toml", "--output-dir", f"other {number}")
+            assert (status, "no file was left half-written" in err) == (128 + number, True), err
+        assert not list((here / f"other {number}" / "checkpoints").glob("step-*"))
+    assert [signal.getsignal(number) for number in SIGNALS] == before
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="Windows has no SIGHUP")
+def test_a_signal_that_nohup_ignores_stays_ignored(here, run, monkeypatch):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        send_in_batch(monkeypatch, signal.SIGHUP)
+        assert run("train", "it.toml")[0] == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_signal_before_training_ends_the_command_at_once(here, run, monkeypatch):
+    from regard.train.run_dir import Folder
+
+    usual = Folder.begin
+
+    def begin(*given, **options):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return usual(*given, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Folder, "begin", begin)
+        status, _, err = run("train", "it.toml")
+    assert (status, "no file was left half-written" in err) == (143, True), err
+    assert not (here / "run" / "run.json").exists()
+    assert run("train", "it.toml")[0] == 0
 
 
 def test_a_folder_has_the_name_that_was_typed(here, run):

@@ -65,7 +65,7 @@ def test_a_line_with_a_carriage_return_inside_is_counted(tmp_path):
 
 def test_plain_text_keeps_tabs_and_unusual_line_separators_within_lines(tmp_path):
     corpus = read_corpus(written(tmp_path, "text.txt", "a\tb\n\n c\u2028d \n"), columns=("text",))
-    assert corpus["text"] == ("a\tb", "c\u2028d")
+    assert corpus["text"] == ("a\tb", " c\u2028d ")
     assert dict(corpus.skipped) == {"empty, first line 2": 1}
 
 
@@ -131,9 +131,10 @@ def test_what_is_no_file_is_refused(tmp_path):
         read_corpus(tmp_path, columns=("text", "text"))
 
 
-@given(st.binary(max_size=300))
+@given(st.binary(max_size=300).map(lambda content: content.replace(b'"', b"")))  # which would join lines
 def test_every_line_is_a_row_or_counted(tmp_path_factory, content):
-    path = written(tmp_path_factory.getbasetemp(), "any.tsv", content := b"a\tb\n" + content)
+    mostly_utf8 = "ä\tö\n".encode() * 300
+    path = written(tmp_path_factory.getbasetemp(), "any.tsv", content := mostly_utf8 + content)
     corpus = read_corpus(path)
     lines = content.count(b"\n") + (not content.endswith(b"\n"))
     assert len(corpus) + sum(corpus.skipped.values()) == lines

@@ -192,30 +192,133 @@ def foreign(tmp_path, specials, config=None):
     return tmp_path
 
 
-def test_special_tokens_of_checkpoints_are_found(tmp_path_factory):
+def test_special_tokens_come_from_the_settings_of_the_checkpoint_and_from_no_usual_name(tmp_path_factory):
+    usual = ["<pad>", "<s>", "</s>", "[MASK]", "<|endoftext|>"]  # 3 to 7
+    model = {"pad_token_id": 3, "bos_token_id": 4, "eos_token_id": 5}
     cases = [
-        (["[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]"], None, (3, 4, 5, 6, 7)),
-        (["<s>", "</s>", "<pad>", "<unk>", "<mask>"], None, (5, 3, 4, 6, 7)),
-        (["<|endoftext|>"], None, (None, 3, 3, None, None)),
+        # pad, bos, eos, unk, mask; the unknown token is the tokenizer.json's own
+        ({}, (None, None, None, 2, None)),
+        ({"tokenizer_config": {"eos_token": {"content": "[MASK]"}, "mask_token": "</s>"}}, (None, None, 6, 2, 5)),
+        ({"special_tokens_map": {"cls_token": "<pad>", "sep_token": "<s>"}}, (None, 3, 4, 2, None)),
         (
-            ["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
-            {"bos_token": "<|endoftext|>", "eos_token": {"content": "<|im_end|>"}, "pad_token": "<|im_end|>"},
-            (5, 3, 5, None, None),
+            {"special_tokens_map": {"eos_token": "<s>", "pad_token": "<s>"}, "tokenizer_config": {"eos_token": "</s>"}},
+            (4, None, 5, 2, None),
         ),
-        (["<odd>"], None, (None, None, None, None, None)),
+        (
+            {"tokenizer_config": {"bos_token": "<s>", "cls_token": "</s>", "unk_token": "hello"}},
+            (None, 4, None, 0, None),
+        ),
+        ({"config": model}, (3, 4, 5, 2, None)),
+        ({"config": model, "generation_config": {"eos_token_id": [7], "bos_token_id": None}}, (3, 4, 7, 2, None)),
+        ({"config": model | {"eos_token_id": [5, 7]}}, (3, 4, None, 2, None)),  # which of them is not said
+        ({"config": model, "tokenizer_config": {"eos_token": "<|endoftext|>"}}, (3, 4, 7, 2, None)),
+        ({"config": model | {"eos_token_id": 99, "pad_token_id": -1}}, (None, 4, None, 2, None)),  # no tokens of it
+        ({"tokenizer_config": {"pad_token": "<absent>"}, "config": model}, (3, 4, 5, 2, None)),
+        (
+            {"config": {"regard": {"kind": "TransformerConfig", "special_tokens": {"eos_token_id": 6}}}},
+            (None, None, 6, 2, None),
+        ),
     ]
     for case in sweep(cases):
-        with case as (specials, config, roles):
-            tmp_path = tmp_path_factory.mktemp("case")
-            found = Tokenizer.load(foreign(tmp_path, specials, config))
-            assert (
-                found.pad_token_id,
-                found.bos_token_id,
-                found.eos_token_id,
-                found.unk_token_id,
-                found.mask_token_id,
-            ) == roles
+        with case as (files, roles):
+            folder = foreign(tmp_path_factory.mktemp("case"), usual)
+            for name, values in files.items():
+                (folder / f"{name}.json").write_text(json.dumps(values), "utf-8")
+            found = Tokenizer.load(folder)
+            assert tuple(getattr(found, f"{role}_token_id") for role in ("pad", "bos", "eos", "unk", "mask")) == roles
             assert found.encode(["hello world hello"]) == [[0, 1, 0]]  # neither cut nor filled up
+
+
+def test_a_file_of_settings_that_cannot_be_read_is_refused(tmp_path):
+    folder = foreign(tmp_path, ["</s>"])
+    for text, words in (
+        ('{"eos_token": ', "Expecting value"),
+        ("[]", "must be a JSON object"),
+        ('{"a":1,"a":2}', "twice"),
+    ):
+        (folder / "tokenizer_config.json").write_text(text, "utf-8")
+        with pytest.raises(InputError, match=rf"cannot read .*tokenizer_config\.json: .*{words}"):
+            Tokenizer.load(folder)
+
+
+def test_five_tokens_in_another_order_are_not_those_of_regard(tmp_path):
+    own = trained("char")
+    own.save(tmp_path)
+    assert Tokenizer.load(tmp_path).eos_token_id == 2
+    other = json.loads(own.json)
+    for one in (*other["added_tokens"],):
+        one["id"] = {1: 2, 2: 1}.get(one["id"], one["id"])
+    vocabulary = other["model"]["vocab"]
+    vocabulary["<s>"], vocabulary["</s>"] = 2, 1
+    (tmp_path / "tokenizer.json").write_text(json.dumps(other), "utf-8")
+    assert Tokenizer.load(tmp_path).eos_token_id is None
+
+
+def test_a_text_stands_between_the_tokens_of_the_post_processor(tmp_path_factory):
+    transformers = pytest.importorskip("transformers", reason="pip install 'regard[models]'")
+    processors = tokenizers.processors
+    specials = ["[A]", "[B]", "[C]"]  # 3, 4, 5
+    ids = [(name, 3 + index) for index, name in enumerate(specials)]
+    cases = [
+        None,
+        processors.TemplateProcessing("[A] $A [B]", special_tokens=ids),
+        processors.TemplateProcessing("[A] [C] $A", special_tokens=ids),
+        processors.TemplateProcessing("$A:0 [C]:0 [C]:0", special_tokens=ids),
+        processors.BertProcessing(("[B]", 4), ("[A]", 3)),
+        processors.RobertaProcessing(("[C]", 5), ("[A]", 3)),
+        processors.ByteLevel(trim_offsets=True),
+        processors.Sequence(
+            [
+                processors.TemplateProcessing("[A] $A", special_tokens=ids),
+                processors.TemplateProcessing("[B] $A [C]", special_tokens=ids),
+            ]
+        ),
+        processors.Sequence([processors.ByteLevel(), processors.TemplateProcessing("[A] $A", special_tokens=ids)]),
+    ]
+    for case in sweep(cases):
+        with case as processor:
+            tmp_path = tmp_path_factory.mktemp("case")
+            raw = tokenizers.Tokenizer.from_file(str(foreign(tmp_path, specials) / "tokenizer.json"))
+            raw.no_truncation()
+            raw.no_padding()
+            raw.post_processor = processor
+            raw.save(str(tmp_path / "tokenizer.json"))
+            theirs, ours = transformers.PreTrainedTokenizerFast(tokenizer_object=raw), Tokenizer.load(tmp_path)
+            for text in ("hello", "hello world hello world"):
+                options = {"return_offsets_mapping": True}
+                # Of two templates tokenizers adds one, and leaves room for both.
+                cuts = (
+                    ({},)
+                    if str(processor).count("TemplateProcessing") == 2
+                    else ({}, {"truncation": True, "max_length": 3})
+                )
+                for cut in cuts:
+                    expected = theirs(text, **options, **cut)
+                    found = ours(text, **options, **cut)
+                    assert found["input_ids"] == expected["input_ids"]
+                    assert found["offset_mapping"] == expected["offset_mapping"]
+                assert ours.build_inputs_with_special_tokens(ours.encode([text])[0]) == theirs(text)["input_ids"]
+                assert ours(text, add_special_tokens=False)["input_ids"] == ours.encode([text])[0]
+
+
+def test_an_id_of_the_model_is_above_the_token_of_the_template(tmp_path):
+    folder = foreign(tmp_path, ["[A]", "[B]", "[C]"])
+    raw = json.loads((folder / "tokenizer.json").read_text("utf-8"))
+    raw["post_processor"] = {"type": "BertProcessing", "sep": ["[B]", 4], "cls": ["[A]", 3]}
+    (folder / "tokenizer.json").write_text(json.dumps(raw), "utf-8")
+    assert (Tokenizer.load(folder).bos_token_id, Tokenizer.load(folder).eos_token_id) == (3, 4)
+    (folder / "config.json").write_text(json.dumps({"eos_token_id": 5}), "utf-8")
+    assert (Tokenizer.load(folder).bos_token_id, Tokenizer.load(folder).eos_token_id) == (3, 5)
+
+
+def test_a_template_is_saved_with_the_tokenizer(tmp_path):
+    for kind in KINDS:
+        framed = trained(kind).with_template(bos=True, eos=True)
+        framed.save(tmp_path)
+        raw = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+        assert [raw.encode(text).ids for text in TEXTS] == trained(kind).encode(TEXTS, bos=True, eos=True)
+        assert Tokenizer.load(tmp_path).template == ((1,), (2,))
+        assert framed.with_template().template == ((), ())
 
 
 def test_special_tokens_can_be_named(tmp_path):

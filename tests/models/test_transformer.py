@@ -614,9 +614,9 @@ REFUSED = {
     "a penalty without beams": (lambda: made().generate([[5]], length_penalty=2.0), "`length_penalty` is for beams"),
     "several of the same": (lambda: made().generate([[5]], num_return_sequences=2), "would be the same text each time"),
     "beams that are drawn": (lambda: made().generate([[5]], num_beams=2, do_sample=True), "draw without beams"),
-    "max_length": (
-        lambda: made().generate([[5]], max_length=9),
-        "generate has no argument `max_length`: max_new_tokens is meant",
+    "max_tokens": (
+        lambda: made().generate([[5]], max_tokens=9),
+        "generate has no argument `max_tokens`: max_new_tokens is meant",
     ),
     "real beside lists": (
         lambda: made().generate([[5]], attention_mask=torch.ones(1, 1).bool(), return_dict_in_generate=True).new_tokens,

@@ -119,10 +119,10 @@ def test_a_record_of_a_run_with_other_contents_is_refused_by_name(begun, tmp_pat
         (
             "version",
             1,
-            "it is of format 1, and this release reads format 2: .* by the release that started it",
+            "it is of format 1, and this release reads format 2",
         ),
-        ("version", 2.0, r"it is of format 2\.0, and this release reads format 2: .*"),
-        ("version", True, "it is of format True, and this release reads format 2: .*"),
+        ("version", 2.0, r"it is of format 2\.0, and this release reads format 2"),
+        ("version", True, "it is of format True, and this release reads format 2"),
         ("config", [], "it has no configuration"),
         ("config", None, "it has no configuration"),
     ]
@@ -144,34 +144,6 @@ def test_a_record_of_a_run_that_is_no_object_is_refused(begun, tmp_path):
         (out / "run.json").write_text(text, "utf-8")
         with pytest.raises(InputError, match=r"cannot read .*run\.json: "):
             Folder(out, config)
-
-
-def test_a_line_of_the_log_that_is_no_event_is_refused_by_its_number(tmp_path_factory):
-    cases = [
-        ("[1]", "it is no event"),
-        ("7", "it is no event"),
-        ('{"event": "stepped", "step": "x"}', "\"step\" a whole number, got 'stepped' and 'x'"),
-        ('{"event": "stepped"}', "got 'stepped' and None"),
-        ('{"step": 1}', "got None and 1"),
-        ('{"event": "stepped", "step": 1, "loss": "x", "learning_rate": 1}', "\"loss\" must hold numbers, got 'x'"),
-        (
-            '{"event": "stepped", "step": 1, "loss": null, "learning_rate": []}',
-            r'"learning_rate" must hold numbers, got \[\]',
-        ),
-        ('{"event": "evaluated", "step": 1, "scores": 1}', '"scores" must be an object, got 1'),
-        ('{"event": "evaluated", "step": 1, "scores": {"loss": "x"}}', "\"scores\" must hold numbers, got 'x'"),
-        ('{"event": "stepped", "step": 1, "loss": 1, "rate": 1}', "it is of log format 1, and this release reads"),
-        ("[" * 100_000, ""),
-    ]
-    for case in sweep(cases):
-        with case as (line, words):
-            tmp_path = tmp_path_factory.mktemp("case")
-            good = '{"event": "stepped", "step": 1, "loss": null, "learning_rate": 1}\n'
-            (path := tmp_path / "log.jsonl").write_text(f"{good}{line}\n{good}", "utf-8")
-            with pytest.raises(
-                InputError, match=rf"cannot read line 2 of .*log\.jsonl: .*{words}.*; remove the line, or the"
-            ):
-                read_log(path)
 
 
 def test_what_is_missing_of_a_log_is_said_when_a_run_goes_on(begun, tmp_path):
@@ -229,12 +201,6 @@ def test_fp16_without_a_gpu_is_refused(tmp_path):
         train(tiny(tmp_path / "run", training__mixed_precision="fp16"))
 
 
-def test_a_vocabulary_that_cannot_be_written_is_one_sentence(tmp_path, pairs):
-    (tmp_path / "file").write_text("", "utf-8")
-    with pytest.raises(InputError, match="cannot make the folder"):
-        task_of(tiny(tmp_path / "run", task=translation(pairs)), tmp_path / "file" / "checkpoints")
-
-
 def test_bleu_is_no_metric_where_it_is_not_counted(tmp_path, pairs):
     with pytest.raises(
         InputError, match=r"`training.metric_for_best_model` is bleu, and `task.max_predict_samples` is 0"
@@ -260,7 +226,7 @@ def test_two_files_of_one_name_are_both_known(tmp_path, pairs):
     other.parent.mkdir()
     other.write_text("something new\tneu\n", "utf-8")
     task = task_of(tiny(tmp_path / "run", task=translation(pairs, extra_train_file=str(other))), tmp_path / "words")
-    assert len({one for name, one in task.data.items() if "pairs.tsv" in name}) == 2
+    assert len({one for name, one in task.data.items() if "pairs.tsv" in name and "rows" not in name}) == 2
 
 
 # Training
@@ -477,6 +443,25 @@ def test_a_log_that_is_cut_within_a_character_goes_on(tmp_path):
     assert [one["event"] for one in read_log(path)] == ["started", "evaluated", "started"]
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no limits of this kind")
+def test_a_line_of_the_log_that_does_not_fit_on_the_disk_is_taken_back(tmp_path):
+    """Half of it would stand before the next event."""
+    import resource
+
+    path = tmp_path / "log.jsonl"
+    journal = told(path, "it")
+    whole, before = path.read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (len(whole) + 10, before[1]))
+        with pytest.raises(InputError, match=r"cannot write .*log.jsonl: "):
+            journal(Evaluated(2, 0, {"loss": 1.0}, True, 0.1))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert path.read_bytes() == whole
+    journal(Evaluated(3, 0, {"loss": 1.0}, True, 0.1))
+    assert [event["step"] for event in read_log(path)] == [0, 1, 3]
+
+
 def test_a_log_that_cannot_be_written_again_is_one_sentence(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
@@ -513,16 +498,6 @@ def test_a_floor_that_is_no_share_is_refused():
     ):
         with case as (floor, rule), pytest.raises(InputError, match=f"`min_lr_rate` must be {rule}"):
             SchedulerKwargs(min_lr_rate=floor)
-
-
-def test_a_number_of_yaml_may_have_no_point(tmp_path):
-    """YAML 1.1, which PyYAML reads, takes 1e-3 for a text."""
-    path = tmp_path / "it.yaml"
-    numbers = "learning_rate: 1e-3, adam_epsilon: 1E-9, weight_decay: 1.e-2"
-    training = f"training: {{output_dir: run, num_train_epochs: 2, {numbers}}}\n"
-    path.write_text("task: {type: synthetic, task_name: sort}\n" + training, "utf-8")
-    found = read_config(path).training
-    assert (found.learning_rate, found.adam_epsilon, found.weight_decay) == (1e-3, 1e-9, 1e-2)
 
 
 def test_a_folder_without_a_name_is_refused(tmp_path):

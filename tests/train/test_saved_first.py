@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import sys
 
 import pytest
@@ -173,6 +174,70 @@ def test_an_error_at_an_evaluation_loses_no_step_and_the_run_resumes_with_the_sa
     train(short(tmp_path / "undisturbed"))
     assert same(*(weights_of(tmp_path / run / "model") for run in ("undisturbed", "run")))
     assert same(*(weights_of(tmp_path / run / "checkpoints" / "step-00000003") for run in ("undisturbed", "run")))
+
+
+def test_a_step_is_saved_before_the_error_of_a_callback_ends_the_run(tmp_path):
+    """No checkpoint is due at step 4: without it, three steps would have been taken for nothing."""
+    config = {"training__max_steps": 9, "training__eval_steps": 9}
+    with pytest.raises(OSError, match="no ink"):
+        train(short(tmp_path / "run", **config), [failing_at(Stepped, 4)])
+    assert Checkpoints(tmp_path / "run" / "checkpoints").steps() == [4]
+    steps = []
+    train(
+        short(tmp_path / "run", **config), [lambda event: steps.append(event) if isinstance(event, Stepped) else None]
+    )
+    assert [event.step for event in steps] == [5, 6, 7, 8, 9]
+    train(short(tmp_path / "undisturbed", **config))
+    assert same(*(weights_of(tmp_path / run / "model") for run in ("undisturbed", "run")))
+
+
+def test_a_full_disk_names_the_last_checkpoint_whatever_met_it_first(tmp_path, monkeypatch):
+    """The log meets it first; the checkpoint of that step cannot be written either."""
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    def fill(event):
+        if isinstance(event, Stepped) and event.step == 4:
+            monkeypatch.setattr(os, "replace", full)
+            full()
+
+    with monkeypatch.context() as monkeypatch, pytest.raises(InputError) as caught:
+        train(tiny(tmp_path / "run", training__save_steps=2), [fill])
+    assert "No space left on device; the last good checkpoint is that of step 2; make room and start" in str(
+        caught.value
+    )
+    assert Checkpoints(tmp_path / "run" / "checkpoints").steps() == [2]
+    assert train(tiny(tmp_path / "run", training__save_steps=2)).step == 12
+
+
+def test_whatever_cannot_be_written_the_last_checkpoint_is_named(tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    states = ["there is no checkpoint yet", "the last good checkpoint is that of step 2"]
+    for state in states:
+        config = tiny(tmp_path / "run", training__max_steps=2 if state == states[0] else 3, training__save_steps=None)
+        for name in ("replace", "fsync"):  # of run.json, or of the files beside the checkpoints
+            with monkeypatch.context() as patch:
+                patch.setattr(os, name, full)
+                with pytest.raises(InputError) as caught:
+                    train(config)
+            assert str(caught.value).count(state) == 1
+            assert "No space left on device" in str(caught.value)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "access", lambda path, _: not str(path).endswith("run"))
+            with pytest.raises(InputError, match=rf"cannot be written in: .*; {state}; "):
+                train(config)
+        train(config, [JsonlLog(tmp_path / "run" / "log.jsonl")])
+    with monkeypatch.context() as patch:  # the log is written anew where a run resumes
+        usual = os.replace
+        patch.setattr(os, "replace", lambda a, b: full() if str(b).endswith("log.jsonl") else usual(a, b))
+        with pytest.raises(InputError, match=r"cannot write .*log.jsonl: No space .*checkpoint is that of step 3; "):
+            train(tiny(tmp_path / "run", training__max_steps=4), [JsonlLog(tmp_path / "run" / "log.jsonl")])
+    with pytest.raises(InputError) as caught:  # which has nothing to do with the disk
+        train(tiny(tmp_path / "run", training__max_steps=3, training__seed=5))
+    assert "the last good checkpoint" not in str(caught.value)
 
 
 def test_a_run_whose_evaluation_failed_stops_early_where_an_undisturbed_one_does(tmp_path, monkeypatch):

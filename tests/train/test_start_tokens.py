@@ -135,8 +135,8 @@ def test_a_checkpoint_that_names_no_token_to_start_from_is_refused_with_the_sett
         values = json.loads((copy / name).read_text("utf-8"))
         (copy / name).write_text(json.dumps(values | {"decoder_start_token_id": None, "bos_token_id": None}), "utf-8")
     options = config("marian")
-    without = replace(options, model=replace(options.model, model_name_or_path=str(copy)))
-    with pytest.raises(InputError, match=r"without has neither `decoder_start_token_id`.*config\.json"):
+    without = options.model_copy(update={"model": replace(options.model, model_name_or_path=str(copy))})
+    with pytest.raises(InputError, match=r"without has no `decoder_start_token_id`.*config\.json"):
         task_of(without, tmp_path / "words")
 
 

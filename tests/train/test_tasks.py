@@ -92,7 +92,7 @@ def test_bad_lines_are_counted_and_said(tmp_path, pairs):
     told = []
     train(tiny(tmp_path / "run", task=translation(pairs), **RUN), [told.append])
     assert "2 skipped" in told[0].notes[0]
-    assert "54 pairs are trained on, 6 held out" in told[0].notes[1]
+    assert any("54 pairs are trained on, 6 held out" in note for note in told[0].notes)
 
 
 def test_no_held_out_source_is_trained_on(tmp_path, pairs):
@@ -105,7 +105,7 @@ def test_pairs_that_are_too_long_are_left_out_and_counted(tmp_path, pairs):
     task = task_of(tiny(tmp_path / "run", task=translation(pairs, max_length=15)), tmp_path / "words")
     long = 54 - len(task.trained)
     assert long > 0
-    assert f"{long} pairs are longer than 15 tokens" in task.notes[1]
+    assert any(f"{long} pairs are longer than 15 tokens" in note for note in task.notes)
     with pytest.raises(InputError, match=r"no pair is shorter than `task.max_length`, 3 tokens"):
         task_of(tiny(tmp_path / "run", task=translation(pairs, max_length=3)), tmp_path / "words")
 
@@ -118,7 +118,7 @@ def test_a_further_file_is_trained_on_but_for_what_is_held_out(tmp_path, pairs):
     task = task_of(tiny(tmp_path / "run", task=translation(pairs, extra_train_file=str(more))), tmp_path / "more words")
     assert len(task.trained) == len(before.trained) + 1
     assert len(task.held) == len(before.held)
-    assert task.data.keys() == {"pairs.tsv", "more.tsv", "source.json", "target.json"}
+    assert {"pairs.tsv", "more.tsv", "source.json", "target.json"} <= task.data.keys()
 
 
 def test_chinese_is_written_in_one_script(tmp_path):
@@ -131,6 +131,7 @@ def test_chinese_is_written_in_one_script(tmp_path):
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_causal_language_model(tmp_path, texts, packed):
     task = {"type": "clm", "train_file": str(texts), "validation_size": 20, "block_size": 16, "packing": packed}
+    task["keep_linebreaks"] = False  # a line is a document
     task["tokenizer"] = {"model_type": "bpe", "vocab_size": 80}
     options = RUN | {
         "training__max_steps": 60,
@@ -148,6 +149,7 @@ def test_a_causal_language_model(tmp_path, texts, packed):
 
 def test_packed_documents_are_read_as_if_each_stood_alone(tmp_path, texts):
     task = {"type": "clm", "train_file": str(texts), "validation_size": 20, "block_size": 32, "packing": True}
+    task["keep_linebreaks"] = False  # a line is a document
     made = task_of(tiny(tmp_path / "run", task=task, model__dropout=0.0), tmp_path / "words")
     model = made.model(tiny(tmp_path / "x").model).eval()
     batch = made.rows([0], held=False)

@@ -2,6 +2,7 @@
 
 import random
 import re
+from dataclasses import replace
 from itertools import groupby
 
 import pytest
@@ -193,7 +194,10 @@ def copier(request, tmp_path_factory):
     return Translator.load(folder / "run")
 
 
-def test_an_unknown_token_is_replaced_by_the_word_with_the_most_attention(copier):
+@pytest.mark.parametrize("bos", [False, True])
+def test_an_unknown_token_is_replaced_by_the_word_with_the_most_attention(copier, bos):
+    """Also where a start token is before the text, as in a source of BART."""
+    copier = replace(copier, src_tokenizer=copier.src_tokenizer.with_template(bos=bos, eos=True))
     sources = [f"{name} sees it" for name in "Žž Şş Őő Ŵŵ".split()]
     for num_beams in (1, 4):
         plain = [one.texts[0] for one in copier.stream(sources, num_beams=num_beams)]
@@ -213,7 +217,7 @@ def most_attended(copier, source, num_beams):
     target = [token.text for token in record.tokens["target"][0]]
     rows = [record.weights(layer=layer)[0].mean(0) for layer in record.layers if layer.kind == "cross"]
     for place in (place for place, text in enumerate(target) if text == "<unk>"):
-        row, words, at = sum(rows)[place - 1], {}, 0
+        row, words, at = sum(rows)[place - 1, len(copier.src_tokenizer.template[0]) :], {}, 0
         for word in source.split():  # one token a character
             at = source.index(word, at)
             words[word] = row[at : at + len(word)].sum()

@@ -16,7 +16,7 @@ _PACKAGES = {
     "figures": ("matplotlib",),
     "web": ("starlette", "uvicorn"),
     "cli": ("rich", "typer"),
-    "train": ("accelerate", "sacrebleu", "opencc", "yaml"),
+    "train": ("accelerate", "sacrebleu", "opencc", "pydantic_settings"),
 }
 _BY_NAME = "it is opt-in: backend= or regard.use_backend"
 _SCRIPTS = {"Chinese, simplified": "体头", "Chinese, traditional": "體頭", "Japanese": "あア", "Korean": "한"}

@@ -4,6 +4,7 @@ import logging
 import math
 import secrets
 import time
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -31,6 +32,7 @@ class _Options:
     seed: int | None
     num_beams: int | None
     length_penalty: float | None
+    greedy: bool
 
     def __post_init__(self) -> None:
         for name in ("max_new_tokens", "top_k", "num_beams"):
@@ -51,6 +53,8 @@ class _Options:
                 f"`--num-beams` searches for the most likely text and `{self.sampling[0]}` samples: leave one of "
                 "them out"
             )
+        if self.greedy and (others := [*self.sampling, *(["--num-beams"] if self.num_beams is not None else [])]):
+            raise InputError(f"`--greedy` takes the most likely token at each step: leave it or `{others[0]}` out")
         if self.num_beams is None and self.length_penalty is not None:
             raise InputError("`--length-penalty` is for `--num-beams`: give `--num-beams 4` too, or leave it out")
 
@@ -60,23 +64,42 @@ class _Options:
         names = ("temperature", "top_k", "top_p", "seed")
         return ["--" + name.replace("_", "-") for name in names if getattr(self, name) is not None]
 
+    def settings(self, model: Any) -> dict[str, Any]:
+        """Return the arguments of `generate`; what the options leave open is the checkpoint's."""
+        if self.greedy:
+            return {"do_sample": False, "num_beams": 1, "num_return_sequences": 1}
+        own = getattr(model.config, "generation_config", None)
+        if self.num_beams is not None:
+            asked: dict[str, Any] = {"do_sample": False, "num_beams": self.num_beams, "num_return_sequences": 1}
+            return asked | ({} if self.length_penalty is None else {"length_penalty": self.length_penalty})
+        if not self.sampling:
+            return {"num_return_sequences": 1}
+        asked = {"do_sample": True, "num_beams": 1, "num_return_sequences": 1, "temperature": self.temperature}
+        top_k = getattr(own, "top_k", None) if self.top_k is None else self.top_k
+        return asked | {"top_k": top_k or 0, "top_p": self.top_p}
+
+    def draws(self, model: Any) -> bool:
+        """Return whether tokens are sampled."""
+        own = getattr(model.config, "generation_config", None)
+        return bool(self.settings(model).get("do_sample", getattr(own, "do_sample", False)))
+
+    def searches(self, model: Any) -> bool:
+        """Return whether beams are searched, which gives all tokens at once."""
+        own = getattr(model.config, "generation_config", None)
+        return (self.settings(model).get("num_beams", getattr(own, "num_beams", None)) or 1) != 1
+
     def run(self, model: Any, prompt: list[int], seed: int, room: float) -> Iterable[int]:
         """Return the generated tokens: all at once with beam search, else one by one."""
         import torch
 
-        from regard.models import decoding
-
-        most = int(min(self.max_new_tokens, room))
-        if self.num_beams is not None:
-            beam = decoding.BeamSearch(self.num_beams, 1.0 if self.length_penalty is None else self.length_penalty)
-            options = {"max_new_tokens": most, "return_dict_in_generate": True}
-            found: list[int] = model.generate([prompt], search_strategy=beam, **options).new_tokens[0]
+        options = self.settings(model) | {"max_new_tokens": int(min(self.max_new_tokens, room))}
+        if self.draws(model):
+            options["generator"] = torch.Generator().manual_seed(seed)
+        if self.searches(model):
+            found: list[int] = model.generate([prompt], **options, return_dict_in_generate=True).new_tokens[0]
             return found
-        chosen: decoding.Greedy | decoding.Sampling = decoding.Greedy()
-        if self.sampling:
-            generator = torch.Generator().manual_seed(seed)
-            chosen = decoding.Sampling(self.temperature or 1.0, self.top_k, self.top_p, generator)
-        stream: Iterable[int] = model.stream(prompt, search_strategy=chosen, max_new_tokens=most)
+        del options["num_return_sequences"]
+        stream: Iterable[int] = model.stream(prompt, **options)
         return stream
 
 
@@ -95,19 +118,27 @@ def generate(
     length_penalty: Annotated[
         float | None, typer.Option(help="With --num-beams: above 0 favours longer texts; 1 by default.")
     ] = None,
+    greedy: Annotated[
+        bool,
+        typer.Option("--greedy", metavar="", help="Take the most likely token each time, whatever the model says."),
+    ] = False,
     chat: Annotated[bool, typer.Option("--chat", metavar="", help="Answer the text as a chat message.")] = False,
     threads: Annotated[int | None, typer.Option(help="Number of processor threads.")] = None,
 ) -> None:
     """Continue a text, shown as it is generated; an encoder–decoder translates or answers it.
 
-    Each token is the most likely one, unless an option samples or searches. In a pipe only new text is printed.
+    Each token is the most likely one, unless an option or the model's generation_config.json samples or searches.
+
+    The other rules of that file hold too, except for its lengths. In a pipe only new text is printed.
     """
-    options = _Options(max_new_tokens, temperature, top_k, top_p, seed, num_beams, length_penalty)
+    options = _Options(max_new_tokens, temperature, top_k, top_p, seed, num_beams, length_penalty, greedy)
     check_threads(threads)
     words = read_prompt(text)
     progress = TextConsole(stderr=True)
     with progress.status("loading the libraries") as status:
         writer, tokenizer = _load(model, threads, status)
+        from regard.models.generation_config import UnsupportedGenerationWarning
+
         prompt = _prompt(tokenizer, words, chat, model)
         last = writer.config.max_position_embeddings or _trained_positions(writer.config, model)
         before = 1 if writer.config.kind == "encoder-decoder" else len(prompt)
@@ -117,20 +148,24 @@ def generate(
                 "generate: shorten it"
             )
         room = math.inf if last is None else last - before
-        status.update(
-            f"{model} encodes the text" if num_beams is None else f"{model} searches for the most likely text"
-        )
+        searches = options.searches(writer)
+        status.update(f"{model} searches for the most likely text" if searches else f"{model} encodes the text")
         continues = not chat and writer.config.kind == "decoder"
         screen = Screen(status, words if continues else "", Detokenizer(tokenizer, prompt if continues else ()))
         seed = secrets.randbelow(2**32) if seed is None else seed
         begun = time.perf_counter()
-        written = screen.show(options.run(writer, prompt, seed, room), writer.config.special_tokens.eos_token_ids)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", UnsupportedGenerationWarning)
+            tokens = options.run(writer, prompt, seed, room)
+        written = screen.show(tokens, writer.config.special_tokens.eos_token_ids)
         seconds = time.perf_counter() - begun
-    again = f", --seed {seed} repeats it" if options.sampling else ""
+    again = f", --seed {seed} repeats it" if options.draws(writer) else ""
     count = f"{len(written)} token{'s' if len(written) > 1 else ''}"
     summary = f"{count} in {seconds:.1f} s ({len(written) / seconds:.1f}/s)"
     why = _why(writer.config, last, room, written, max_new_tokens)
     progress.print(f"{summary}, {why}{again}", style="dim", soft_wrap=True)
+    for one in [one for one in caught if issubclass(one.category, UnsupportedGenerationWarning)]:
+        progress.print(f"warning: {one.message}", soft_wrap=True)
 
 
 def _count(name: str, value: int | None) -> None:
@@ -215,13 +250,22 @@ def _prompt(tokenizer: Any, text: str, chat: bool, name: str) -> list[int]:
 
 
 def _trained_positions(config: Any, name: str) -> int | None:
-    """Return the number of positions that a decoder with RoPE was trained on: beyond them it generates nonsense."""
+    """Return the number of positions that a decoder with RoPE was trained on or stretched to: beyond them it generates
+    nonsense.
+    """
     from regard.models.checkpoint_files import Checkpoint
+    from regard.positions import DynamicNTK, LinearScaling
 
     if config.kind != "decoder":
         return None
     found = Checkpoint(name, local_files_only=True).config().get("max_position_embeddings")
-    return found if isinstance(found, int) and found > 0 else None
+    if not isinstance(found, int) or found < 1:
+        return None
+    scaling = getattr(config.positions, "scaling", None)
+    if isinstance(scaling, DynamicNTK):  # which is stretched as the text grows
+        return None
+    factor, original = getattr(scaling, "factor", 1.0), getattr(scaling, "original_max_position_embeddings", found)
+    return max(found, int(factor * (found if isinstance(scaling, LinearScaling) else original)))
 
 
 def _why(config: Any, last: int | None, room: float, written: Sequence[int], most: int) -> str:

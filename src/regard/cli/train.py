@@ -3,9 +3,9 @@
 import json
 import os
 import signal
+import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,7 +25,7 @@ _RECENT = 0.9  # weight of the earlier steps in the speed that is shown
 
 def train(
     context: typer.Context,
-    config: Annotated[Path, typer.Argument(help="A TOML or YAML file with the tables task, model and training.")],
+    config: Annotated[Path, typer.Argument(help="A TOML file with the tables task, model and training.")],
     *,
     output_dir: Annotated[str | None, typer.Option(help="Folder of the run, instead of the file's.")] = None,
     threads: Annotated[int | None, typer.Option(help="Number of processor threads.")] = None,
@@ -39,7 +39,8 @@ def train(
     --task.max_length 64. Keys of the table training need no prefix:
     --learning_rate 3e-4 --num_train_epochs 3.
 
-    Ctrl-C saves a checkpoint after the current step and exits.
+    Ctrl-C, SIGTERM and SIGHUP save a checkpoint after the current step and
+    exit; a second one interrupts at once, and the last checkpoint stays.
 
     On several processes: torchrun --nproc-per-node 2 -m regard train FILE, or accelerate launch -m
     regard train FILE. With --context_parallel_size 2, two of them share the tokens of each row.
@@ -56,9 +57,15 @@ def train(
         import torch
 
         from regard.train.machine_memory import check_size
+        from regard.train.unreached import unreached_settings
 
         check_size(settings, on_cpu=not torch.cuda.is_available())
         print(json.dumps(settings.to_dict(), indent=2, ensure_ascii=False))
+        if unset := settings.unset_keys():
+            console.print(f"not set: {', '.join(unset)}", soft_wrap=True)
+        if (steps := settings.training.max_steps) is not None:  # else the data say how many there are
+            for note in unreached_settings(settings.training, steps):
+                console.print(note, soft_wrap=True)
         return
     with console.status("loading the libraries and the data") as status:
         try:
@@ -71,13 +78,13 @@ def train(
         folder = Path(settings.training.output_dir)
         log = JsonlLog(folder / "log.jsonl")
         screen = _Screen(console, status.stop, log)
-        callbacks = (log, Curves(log.path, folder / "curves.svg"), screen)
-        with _stop_requested() as should_stop, screen:
-            ended = run(settings, callbacks, should_stop=should_stop)
+        with _Signals() as signals, screen:
+            callbacks = (signals.receive_event, log, Curves(log.path, folder / "curves.svg"), screen)
+            ended = run(settings, callbacks, should_stop=signals)
     screen.warn(ended.warnings)
     if ended.reason == "should_stop":
         console.print(f"stopped after step {ended.step:,}; the same command resumes from there")
-        raise typer.Exit(130)
+        raise typer.Exit(signals.exit_code)
 
 
 class _Screen:
@@ -156,19 +163,47 @@ class _Screen:
             self.show(signature, style="dim")
 
 
-@contextmanager
-def _stop_requested() -> Iterator[Callable[[], bool]]:
-    """Yield a function that returns whether Ctrl-C was pressed; a second one interrupts at once."""
-    pressed: list[int] = []
-    before = signal.getsignal(signal.SIGINT)
+class _Signals:
+    """Ctrl-C, SIGTERM and SIGHUP of a run: the first one asks it to stop after its step, a second one ends it at once.
 
-    def remember(number: int, _: object) -> None:
-        if pressed:
+    Before training starts there is nothing to lose, and the first one ends it.
+    """
+
+    def __init__(self) -> None:
+        self.number = 0  # of the signal that asked
+        self.trains = False
+        names = ("SIGINT", "SIGTERM", "SIGHUP")  # Windows has no SIGHUP
+        self._numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
+
+    def __enter__(self) -> "_Signals":
+        # One that is ignored, as nohup does with SIGHUP, stays ignored.
+        numbers = [number for number in self._numbers if signal.getsignal(number) != signal.SIG_IGN]
+        self._before = {number: signal.signal(number, self._receive_signal) for number in numbers}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def __call__(self) -> bool:
+        """Return whether the run should stop."""
+        self.trains = True  # of several processes, only the first has events
+        return bool(self.number)
+
+    def receive_event(self, _: "Event") -> None:
+        """Note that training has started."""
+        self.trains = True
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of a process that the signal ends: 130 for Ctrl-C, 143 for SIGTERM."""
+        return 128 + self.number
+
+    def _receive_signal(self, number: int, _: object) -> None:
+        ends = self.number or not self.trains
+        self.number = number
+        if ends and number == signal.SIGINT:
             raise KeyboardInterrupt
-        pressed.append(number)
-
-    signal.signal(signal.SIGINT, remember)
-    try:
-        yield lambda: bool(pressed)
-    finally:
-        signal.signal(signal.SIGINT, before)
+        if ends:
+            print("regard: interrupted; no file was left half-written", file=sys.stderr)
+            sys.exit(self.exit_code)

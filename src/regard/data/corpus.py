@@ -1,17 +1,19 @@
-"""Corpus: columns of text from a file of tab-separated pairs, plain text or JSON Lines, each also packed by gzip.
+"""Corpus: columns of text from a table, plain text or JSON Lines, each also packed by gzip.
 
-A line that cannot be used is counted with its reason, never silently dropped.
+A line that cannot be used is counted with its reason, never silently dropped, and a file of another format is refused.
 """
 
-import gzip
 import hashlib
-import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from regard.data.columns import columns_of_keys, find_columns
+from regard.data.file_formats import lines_of, other_format, unpack
 from regard.errors import InputError
 from regard.files import printable, read_bytes
 from regard.strict_json import DuplicateKeyError, parse_json
@@ -24,7 +26,10 @@ class Corpus:
     """Equally long columns of text, and what is known of the file they come from.
 
     `name` is the name of the file. `sha256` is the SHA-256 of its bytes on disk (compressed, for a .gz). `skipped`
-    gives, for each reason, the number of lines left out. `corpus["source"]` is a column.
+    gives, for each reason, the number of lines left out, and `notes` what else a person should know of the reading.
+    `is_running_text` is whether the rows are the lines of one text, with their ends; `is_by_place` whether columns were
+    taken by their place, with the fields as they are, and not by a header or by the rules of CSV. `corpus["source"]` is
+    a column.
 
     >>> corpus = Corpus({"source": ("Hi.", "Run!"), "target": ("嗨。", "跑！")}, name="tiny.tsv", skipped={"empty": 1})
     >>> print(corpus)
@@ -37,6 +42,9 @@ class Corpus:
     name: str = "corpus"
     sha256: str = ""
     skipped: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    is_running_text: bool = False
+    is_by_place: bool = True
 
     def __post_init__(self) -> None:
         columns = {name: tuple(values) for name, values in self.columns.items()}
@@ -48,7 +56,15 @@ class Corpus:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A read-only view of a dictionary cannot be pickled, and worker processes are handed corpora.
-        return Corpus, (dict(self.columns), self.name, self.sha256, dict(self.skipped))
+        return Corpus, (
+            dict(self.columns),
+            self.name,
+            self.sha256,
+            dict(self.skipped),
+            self.notes,
+            self.is_running_text,
+            self.is_by_place,
+        )
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
@@ -86,34 +102,65 @@ class Corpus:
         return replace(self, columns={**self.columns, column: tuple(function(text) for text in self[column])})
 
 
-_GZIP, _UTF8, _UTF16 = b"\x1f\x8b", b"\xef\xbb\xbf", (b"\xff\xfe", b"\xfe\xff")
-_LINE_OF_JSON = (".jsonl", ".ndjson")
+_LINE_OF_JSON, _JSON = (".jsonl", ".ndjson"), ".json"
+_FASTTEXT = "__label__"
+_DELIMITERS = {"\t": "tabs", ",": "commas", ";": "semicolons"}
+_NUM_SAMPLED = 1000  # rows by which the columns of a table are recognized
+
+Row = tuple[str, ...]
+Reader = Iterator[tuple[int, "Row | _UnusableError"]]
 
 
 class _UnusableError(Exception):
     """Why a line is left out."""
 
 
-def read_corpus(path: str | Path, *, columns: Sequence[str] = ("source", "target")) -> Corpus:
-    r"""Read a file of text, a line each.
+@dataclass
+class _Reading:
+    """What is known of a file while it is read."""
 
-    - `.jsonl`: an object a line, with these columns as keys; a whole number (a label) is read as its digits.
+    notes: list[str] = field(default_factory=list)
+    kind: str = "text"  # of its lines, for people
+    is_running_text: bool = False
+    is_by_place: bool = True
+
+
+def read_corpus(
+    path: str | Path,
+    *,
+    columns: Sequence[str] = ("source", "target"),
+    languages: Sequence[str] = (),
+    keep_linebreaks: bool = False,
+) -> Corpus:
+    r"""Read a file of texts.
+
+    - `.jsonl`: an object a line (`.json`: or a list of objects), with these columns as keys; a whole number (a label)
+      is read as its digits. Texts may be in `translation`, by language, as transformers' examples have them.
+    - `.csv`: fields between commas, semicolons or tabs.
     - `.tsv`, and any other file when there are several columns: fields between tabs, the first of them for these
-      columns, further ones (Tatoeba's and ManyThings' attribution) ignored.
-    - Any other file when there is one column: plain text; empty lines are counted as skipped.
+      columns, further ones (Tatoeba's and ManyThings' attribution) ignored. For text and label also fastText's format.
+    - Any other file when there is one column: plain text, a row a line.
+
+    A first row with names of columns (`source`, `tgt`, `sentence`, `label`, a language …) is no text: it is counted as
+    skipped, and columns are taken by these names, in whatever order. Quotes of CSV are resolved in tables that are
+    written by its rules throughout. In tables, empty lines are counted and spaces around a field are removed; lines of
+    plain text, and a text alone in JSON, stay as they are.
 
     A file compressed with gzip is decompressed, whatever its name is. Text is UTF-8, with or without a byte order mark.
-    Spaces around a field are removed. Lines end with \n or \r\n, or with \r if the file contains no \n.
+    Lines end with \n or \r\n, or with \r if the file contains no \n.
 
     Args:
         path: The file.
         columns: What to call the columns: ("source", "target"), ("text",), ("text", "label").
+        languages: The codes of the languages of source and target, by which columns may be called in the file.
+        keep_linebreaks: Whether plain text is running text, such as code and verse: each line is a row, empty ones too,
+            that ends with "\n", so that the joined rows are the text. It may be markup.
 
     Returns:
         The lines that could be used; `skipped` counts the others by reason, with the number of the first of them.
 
     Raises:
-        InputError: The file cannot be read, or not one of its lines can be used.
+        InputError: The file cannot be read, is of another format or encoding, or not one of its lines can be used.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp(), "pairs.tsv")
@@ -123,19 +170,36 @@ def read_corpus(path: str | Path, *, columns: Sequence[str] = ("source", "target
     >>> corpus["target"]
     ('嗨。',)
     """
-    names, path = _checked(columns), Path(path)
-    try:
-        content = read_bytes(path)
-    except OSError as error:
-        raise InputError(f"cannot read {printable(path)}: {error.strerror or error}") from error
-    parse, suffix = _parser(path, names)
-    rows, skipped = _parsed(_lines(content, path), parse)
-    corpus_skipped = {f"{reason}, first line {first}": count for reason, (first, count) in skipped.items()}
+    names, path = _checked(columns), Path(path).expanduser()
+    content = _content(path)
+    lines = lines_of(unpack(content, path), path)
+    reading = _Reading()
+    rows: list[Row] = []
+    skipped: dict[str, tuple[int, int]] = {}
+    for number, row in _reader(lines, path, names, languages, keep_linebreaks, reading):
+        if isinstance(row, _UnusableError):
+            first, count = skipped.get(str(row), (number, 0))
+            skipped[str(row)] = first, count + 1
+        else:
+            rows.append(row)
+    ordered = sorted(skipped.items(), key=lambda item: item[1])
+    corpus_skipped = {f"{reason}, first line {first}": count for reason, (first, count) in ordered}
     if not rows:
         why = ", ".join(f"{count:,} {reason}" for reason, count in corpus_skipped.items()) or "it is empty"
-        raise InputError(f"{path} must have lines of {suffix} with {' and '.join(names)}, got none: {why}")
+        raise InputError(
+            f"{path} must have lines of {reading.kind} with {' and '.join(names)}, got none: {why}"
+            f"{_hint(lines, reading.kind)}"
+        )
     texts = dict(zip(names, zip(*rows, strict=True), strict=True))
-    return Corpus(texts, path.name, hashlib.sha256(content).hexdigest(), corpus_skipped)
+    return Corpus(
+        texts,
+        path.name,
+        hashlib.sha256(content).hexdigest(),
+        corpus_skipped,
+        tuple(reading.notes),
+        reading.is_running_text,
+        reading.is_by_place,
+    )
 
 
 def _checked(columns: Sequence[str]) -> tuple[str, ...]:
@@ -145,98 +209,251 @@ def _checked(columns: Sequence[str]) -> tuple[str, ...]:
     return names
 
 
-def _parser(path: Path, columns: tuple[str, ...]) -> tuple[Callable[[str], tuple[str, ...]], str]:
-    """The way this kind of file is read, and what it is called."""
+def _content(path: Path) -> bytes:
+    try:
+        return read_bytes(path)
+    except OSError as error:
+        reason, way = error.strerror or str(error), ""
+        if path.is_dir():
+            way = ": name one file; `cat` joins several"
+        elif re.search(r"[*?\[]", path.name):
+            way = ": a name with * or ? stands for no file here; name one file; `cat` joins several"
+        raise InputError(f"cannot read {printable(path)}: {reason}{way}") from error
+
+
+def _reader(
+    lines: Sequence[str | None],
+    path: Path,
+    names: Row,
+    languages: Sequence[str],
+    keep_linebreaks: bool,
+    reading: _Reading,
+) -> Reader:
+    """The rows of this kind of file, each with the number of its line."""
     suffixes = [suffix.lower() for suffix in path.suffixes if suffix.lower() != ".gz"]
     suffix = suffixes[-1] if suffixes else ""
-    if suffix in _LINE_OF_JSON:
-        return lambda line: _from_json(line, columns), "JSON"
-    if len(columns) > 1 or suffix == ".tsv":
-        return lambda line: _from_fields(line, len(columns)), "fields between tabs"
-    return _from_text, "text"
+    start = [line for line in lines[:200] if line is not None and line.strip()][:100]
+    if suffix in _LINE_OF_JSON or suffix == _JSON:
+        reading.kind = "JSON"
+        return _objects(lines, names, languages)
+    if names == ("text", "label") and sum(line.startswith(_FASTTEXT) for line in start) > 0.8 * len(start):
+        reading.kind, reading.is_by_place = "fastText", False
+        return map(_of_fasttext, _texts(lines))
+    is_table = len(names) > 1 or suffix in (".tsv", ".csv")
+    if found := other_format(start, path, is_table=is_table):
+        if not keep_linebreaks or is_table or found.startswith("JSON"):
+            raise InputError(f"{path} must be lines of {'fields between tabs' if is_table else 'text'}, got {found}")
+        reading.notes.append(f"it is read as it is, and it looks like {found}")
+    if is_table:
+        delimiter = _delimiter(start) if suffix == ".csv" else "\t"
+        reading.kind = f"fields between {_DELIMITERS[delimiter]}"
+        return _table(lines, delimiter, path, names, languages, reading)
+    if keep_linebreaks:
+        reading.is_running_text = True
+        return _running(lines)
+    return ((number, row if isinstance(row, _UnusableError) else (row,)) for number, row in _texts(lines))
 
 
-def _lines(content: bytes, path: Path) -> list[bytes]:
-    if content.startswith(_GZIP):
-        try:
-            content = gzip.decompress(content)
-        except (OSError, EOFError, zlib.error) as error:
-            raise InputError(f"cannot unpack {path}: {error}; is it whole? Copy or fetch it again") from error
-    if content.startswith(_UTF16):
-        raise InputError(f"{path} must be UTF-8, got UTF-16: `iconv -f UTF-16 -t UTF-8` converts it")
-    content = content.removeprefix(_UTF8)
-    lines = content.split(b"\n" if b"\n" in content else b"\r")  # \r: as Mac OS up to 9 and some spreadsheets write
-    return lines[:-1] if not lines[-1] else lines
-
-
-def _parsed(
-    lines: list[bytes], parse: Callable[[str], tuple[str, ...]]
-) -> tuple[list[tuple[str, ...]], dict[str, tuple[int, int]]]:
-    """Rows; and for each reason of a skipped line the first one's number and their count."""
-    rows: list[tuple[str, ...]] = []
-    skipped: dict[str, tuple[int, int]] = {}
+def _texts(lines: Sequence[str | None]) -> Iterator[tuple[int, "str | _UnusableError"]]:
+    """Each line without its end, or why it cannot be used."""
     for number, line in enumerate(lines, start=1):
+        if line is None:
+            yield number, _UnusableError("not UTF-8")
+        elif not line.strip():
+            yield number, _UnusableError("empty")
+        elif "\r" in line.strip():  # it may be several lines, whose fields would be mixed
+            yield number, _UnusableError("with a carriage return inside")
+        elif "\0" in line:
+            yield number, _UnusableError("with a NUL inside")
+        else:
+            yield number, line.rstrip("\r")
+
+
+def _running(lines: Sequence[str | None]) -> Reader:
+    """The lines of one text, each with its end."""
+    for number, line in enumerate(lines, start=1):
+        if line is None:
+            yield number, _UnusableError("not UTF-8")
+        elif "\0" in line:
+            yield number, _UnusableError("with a NUL inside")
+        else:
+            for part in line.removesuffix("\r").split("\r"):
+                yield number, (f"{part}\n",)
+
+
+def _of_fasttext(line: tuple[int, "str | _UnusableError"]) -> tuple[int, "Row | _UnusableError"]:
+    number, text = line
+    if isinstance(text, _UnusableError):
+        return number, text
+    label, _, rest = text.strip().partition(" ")
+    if not label.startswith(_FASTTEXT) or rest.lstrip().startswith(_FASTTEXT):
+        return number, _UnusableError("with no label or several")
+    fields = (rest.strip(), label.removeprefix(_FASTTEXT))
+    return number, fields if all(fields) else _UnusableError("with an empty column")
+
+
+def _delimiter(lines: Sequence[str]) -> str:
+    """What parts the fields of a .csv: the sign that most lines have, outside of quotes."""
+    bare = [re.sub(r'"(?:[^"]|"")*"', "", line) for line in lines]
+    return max(",;\t", key=lambda sign: (sum(sign in line for line in bare), sign == ",", sign == ";"))
+
+
+def _table(
+    lines: Sequence[str | None],
+    delimiter: str,
+    path: Path,
+    names: Row,
+    languages: Sequence[str],
+    reading: _Reading,
+) -> Reader:
+    usable = list(_texts(lines))
+    texts = [(number, text) for number, text in usable if not isinstance(text, _UnusableError)]
+    is_csv = delimiter != "\t" or path.name.lower().removesuffix(".gz").endswith(".csv")
+    split: list[tuple[int, Sequence[str]]] = [(number, text.split(delimiter)) for number, text in texts]
+    if is_csv or any(text.startswith('"') or '\t"' in text for _, text in texts):
+        quoted = _quoted(texts, delimiter)
+        if is_csv and quoted is None:
+            raise InputError(f"{path} must be CSV, got a quote that is not closed or not doubled: write tabs and .tsv")
+        if quoted is not None and (is_csv or _is_quoted(split, quoted, len(names))):
+            split, reading.is_by_place = quoted, False
+            reading.notes += [] if is_csv else ["quotes around fields are those of CSV, and are resolved"]
+    first = [fields for _, fields in split[:_NUM_SAMPLED]]
+    found = find_columns(first, names, str(path), languages)
+    reading.notes += [found.note] if found.note else []
+    reading.is_by_place &= not is_csv and not found.is_header and found.places == tuple(range(len(names)))
+    if is_csv and (widths := {len(row) for row in first}) and len(widths) > 1 and not found.is_header:
+        raise InputError(
+            f"the rows of {path} have {min(widths)} to {max(widths)} fields: put quotes around a field with a comma, "
+            "or write tabs and .tsv"
+        )
+    yield from ((number, text) for number, text in usable if isinstance(text, _UnusableError))
+    width, least = len(first[0]) if first else 0, max(found.places) + 1
+    for index, (number, fields) in enumerate(split):
+        if found.is_header and index == 0:
+            yield number, _UnusableError("header")
+        elif is_csv and len(fields) != width:
+            yield number, _UnusableError(f"with another number of fields than {width}")
+        elif len(fields) < least:
+            yield number, _UnusableError(f"with fewer than {least} columns")
+        else:
+            row = tuple(" ".join(fields[place].split("\n")).strip() for place in found.places)
+            yield number, row if all(row) else _UnusableError("with an empty column")
+
+
+def _quoted(lines: Sequence[tuple[int, str]], delimiter: str) -> list[tuple[int, Sequence[str]]] | None:
+    """Return rows read by the rules of CSV (RFC 4180), in which a quoted field may hold anything; None if broken."""
+    text = "\n".join(line for _, line in lines)
+    places = accumulate((len(line) + 1 for _, line in lines[:-1]), initial=0)
+    numbers = {place: number for place, (number, _) in zip(places, lines, strict=True)}  # of lines, by their places
+    pattern = re.compile(rf'(?:"((?:[^"]|"")*)"|([^"{delimiter}\n][^{delimiter}\n]*|))({delimiter}|\n|\Z)')
+    rows: list[tuple[int, Sequence[str]]] = []
+    row: list[str] = []
+    at, begin = 0, 0
+    while at <= len(text):
+        match = pattern.match(text, at)
+        if match is None:
+            return None
+        row.append(match[2] if match[1] is None else match[1].replace('""', '"'))
+        at = match.end()
+        if match[3] != delimiter:
+            rows.append((numbers[begin], row))
+            row, begin = [], at
+            if not match[3]:
+                break
+    return rows
+
+
+def _is_quoted(
+    plain: Sequence[tuple[int, Sequence[str]]], quoted: Sequence[tuple[int, Sequence[str]]], count: int
+) -> bool:
+    """Whether a table follows the rules of CSV throughout, so that its quotes belong to no text.
+
+    Either quotes are around fields that need them (with doubled quotes, tabs or line ends inside) and no others; or all
+    fields of a column have them.
+    """
+    short = sum(len(fields) < count for _, fields in plain)
+    if len(quoted) < len(plain) and (short == 0 or sum(len(fields) < count for _, fields in quoted) > 0):
+        return False
+    needed = len(quoted) < len(plain)
+    for place in range(count):
+        column = [fields[place].strip() for _, fields in plain if len(fields) > place]
+        around = [field for field in column if len(field) > 1 and field[0] == field[-1] == '"']
+        doubled = [field for field in around if '""' in field[1:-1]]
+        needed |= bool(doubled)
+        if len(around) == len(column) > 1:
+            needed = True
+        elif len(around) > len(doubled):
+            return False
+    return needed
+
+
+def _objects(lines: Sequence[str | None], names: Row, languages: Sequence[str]) -> Reader:
+    """The rows of a file of JSON: an object a line, or a list of objects."""
+    keys: Mapping[str, str] | None = None
+    for number, item in _parsed(lines):
+        if isinstance(item, _UnusableError):
+            yield number, item
+            continue
+        if not isinstance(item, dict):
+            yield number, _UnusableError("not a JSON object")
+            continue
+        inner = item.get("translation")
+        item = inner if isinstance(inner, dict) and names == ("source", "target") else item
+        if keys is None:
+            keys = columns_of_keys(list(item), names, languages) or dict(zip(names, names, strict=True))
         try:
-            rows.append(parse(_decoded(line)))
+            row = tuple(_value(item, keys[name]) for name in names)
         except _UnusableError as bad:
-            first, count = skipped.get(str(bad), (number, 0))
-            skipped[str(bad)] = first, count + 1
-    return rows, skipped
+            yield number, bad
+            continue
+        row = row if names == ("text",) else tuple(text.strip() for text in row)
+        yield number, row if all(text.strip() for text in row) else _UnusableError("with an empty column")
 
 
-def _decoded(line: bytes) -> str:
-    try:
-        text = line.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise _UnusableError("not UTF-8") from error
-    if not text.strip():
-        raise _UnusableError("empty")
-    return text
+def _parsed(lines: Sequence[str | None]) -> Iterator[tuple[int, Any]]:
+    start = next((line.strip() for line in lines if line and line.strip()), "")
+    if start == "{" or re.match(r"\[\s*(\{|$)", start):
+        try:
+            whole = parse_json("\n".join(line or "" for line in lines))
+        except (ValueError, RecursionError):
+            whole = None
+        if isinstance(whole, dict):  # such as {"data": [...]}
+            lists = [value for value in whole.values() if isinstance(value, list)]
+            whole = lists[0] if len(lists) == 1 else [whole]
+        if isinstance(whole, list):
+            yield from enumerate(whole, start=1)
+            return
+    for number, line in enumerate(lines, start=1):
+        if line is None or not line.strip():
+            yield number, _UnusableError("not UTF-8" if line is None else "empty")
+            continue
+        try:
+            yield number, parse_json(line)
+        except DuplicateKeyError as error:
+            yield number, _UnusableError(f"with the key `{error.key}` twice")
+        except (ValueError, RecursionError):
+            yield number, _UnusableError("not JSON")
 
 
-def _from_text(line: str) -> tuple[str]:
-    _check_one_line(line)
-    return (line.strip(),)
-
-
-def _check_one_line(line: str) -> None:
-    if "\r" in line.strip():  # it may be several lines, whose fields would be mixed
-        raise _UnusableError("with a carriage return inside")
-
-
-def _from_fields(line: str, count: int) -> tuple[str, ...]:
-    _check_one_line(line)
-    fields = tuple(field.strip() for field in line.split("\t")[:count])
-    if len(fields) < count:
-        raise _UnusableError(f"with fewer than {count} columns")
-    return _filled(fields)
-
-
-def _from_json(line: str, columns: tuple[str, ...]) -> tuple[str, ...]:
-    try:
-        found = parse_json(line)
-    except DuplicateKeyError as error:
-        raise _UnusableError(f"with the key `{error.key}` twice") from error
-    except (ValueError, RecursionError) as error:
-        raise _UnusableError("not JSON") from error
-    if not isinstance(found, dict):
-        raise _UnusableError("not a JSON object")
-    return _filled(tuple(_value(found, name) for name in columns))
-
-
-def _value(found: dict[str, object], name: str) -> str:
+def _value(found: Mapping[str, object], name: str) -> str:
     if name not in found:
         raise _UnusableError(f"without `{name}`")
     value = found[name]
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise _UnusableError(f"whose `{name}` is neither text nor a whole number")
-    text = str(value).strip()
+    text = str(value)
     if any("\ud800" <= character <= "\udfff" for character in text):  # half a character, which no file can hold
         raise _UnusableError(f"whose `{name}` is not Unicode")
     return text
 
 
-def _filled(fields: tuple[str, ...]) -> tuple[str, ...]:
-    if not all(fields):
-        raise _UnusableError("with an empty column")
-    return fields
+def _hint(lines: Sequence[str | None], kind: str) -> str:
+    """What the lines look like where none could be used."""
+    texts = [line for line in lines[:100] if line and line.strip()]
+    if kind == "JSON":
+        match = re.match(r'\s*\{\s*"([^"]*)"', texts[0]) if texts else None
+        return f"; its first key is `{match[1]}`" if match else ""
+    for sign in ("|||", ";", ","):
+        if kind == "fields between tabs" and len(texts) > 1 and all(sign in text for text in texts):
+            return f"; each has {sign!r}: write a tab instead" + (", or name the file .csv" if sign != "|||" else "")
+    return ""

@@ -1,9 +1,10 @@
 """Tokenizer: text to token ids and back, by a tokenizer.json of the `tokenizers` package, ours or a checkpoint's."""
 
 import hashlib
+import json
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, overload
@@ -11,10 +12,21 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 import torch
 
 from regard.checks import check_unicode
-from regard.data.open_tokenizer import LARGEST_VOCABULARY, USUAL_NAMES, find_token, open_tokenizer, read_settings
+from regard.data.open_tokenizer import (
+    LARGEST_VOCABULARY,
+    ROLES,
+    Template,
+    find_special_tokens,
+    is_made_by_regard,
+    open_tokenizer,
+    read_settings,
+    template_of,
+    with_template,
+)
 from regard.data.train_tokenizer import SPECIAL, train_characters, train_pieces
 from regard.errors import InputError, MissingExtraError
 from regard.files import write_atomically
+from regard.strict_json import parse_json
 
 if TYPE_CHECKING:
     import tokenizers
@@ -28,8 +40,9 @@ TokenizerModelType = Literal["bpe", "unigram", "char"]
 class Tokenizer:
     """A tokenizer.json and the ids of its special tokens; None where it has no such token.
 
-    Tokenizers from `train` begin with `<pad>` 0, `<s>` 1, `</s>` 2, `<unk>` 3, `<mask>` 4. In every tokenizer, a
-    special token that occurs in a text ("<s>") is encoded as text. The names are those of transformers' tokenizers, and
+    Tokenizers from `train` begin with `<pad>` 0, `<s>` 1, `</s>` 2, `<unk>` 3, `<mask>` 4. A special token that occurs
+    in a text ("<s>") is encoded as text, unless `split_special_tokens` is False, as in the tokenizers of checkpoints
+    when transformers or a training runs them. The names are those of transformers' tokenizers, and
     `regard.watch(model, tokenizer=…)` accepts a `Tokenizer`.
 
     >>> tokenizer = Tokenizer.train(["我爱你。", "你爱我。"], model_type="char", vocab_size=100)
@@ -45,10 +58,12 @@ class Tokenizer:
     eos_token_id: int | None = None
     unk_token_id: int | None = None
     mask_token_id: int | None = None
+    split_special_tokens: bool = True
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Without what is cached: another process makes its own tokenizer.
-        return Tokenizer, (self.json, *(getattr(self, f"{role}_token_id") for role in USUAL_NAMES))
+        ids = (getattr(self, f"{role}_token_id") for role in ROLES)
+        return Tokenizer, (self.json, *ids, self.split_special_tokens)
 
     @classmethod
     def train(
@@ -97,8 +112,10 @@ class Tokenizer:
     ) -> "Tokenizer":
         """Return the tokenizer of a tokenizer.json, ours or that of any Hugging Face checkpoint.
 
-        The special tokens are those named here; else those of a tokenizer_config.json beside it; else those with usual
-        names ("<pad>", "[CLS]", "</s>", "<|endoftext|>" …).
+        The special tokens are those named here; else those of the checkpoint's settings beside it: the names in
+        tokenizer_config.json or special_tokens_map.json, the ids in generation_config.json or config.json, and the
+        tokens of its own template. None is guessed from its name, but in a file that regard trained the five of
+        `train` are known.
 
         Args:
             path: The file, or the folder that has it.
@@ -109,16 +126,61 @@ class Tokenizer:
             mask_token: That of the mask token.
 
         Raises:
-            InputError: The file cannot be read, its vocabulary contradicts itself, or it has no token of a given name.
+            InputError: The file or a file of settings cannot be read, its vocabulary contradicts itself, or it has no
+                token of a given name.
             MissingExtraError: The package tokenizers is not installed.
         """
         path = Path(path)
         path = path / "tokenizer.json" if os.path.isdir(path) else path
-        read = open_tokenizer(path, cls)
+        read, parsed = open_tokenizer(path, cls)
         given = {"pad": pad_token, "bos": bos_token, "eos": eos_token, "unk": unk_token, "mask": mask_token}
-        config = read_settings(path.with_name("tokenizer_config.json"))
-        found = {role: find_token(read.backend_tokenizer, role, given[role], config, path) for role in given}
-        return cls(read.json, **{f"{role}_token_id": index for role, index in found.items()})
+        ids = find_special_tokens(read.backend_tokenizer, parsed, given, path)
+        return cls(read.json, ids["pad"], ids["bos"], ids["eos"], ids["unk"], ids["mask"])
+
+    def with_template(self, *, bos: bool = False, eos: bool = False) -> "Tokenizer":
+        """Return the tokenizer with another template: with the begin token before and the end token after each text.
+
+        Raises:
+            InputError: There is no such token.
+
+        >>> tokenizer = Tokenizer.train(["我爱你。"], model_type="char", vocab_size=100).with_template(eos=True)
+        >>> tokenizer(["我爱"])["input_ids"], tokenizer.template
+        ([[7, 8, 2]], ((), (2,)))
+        """
+        names = [
+            {self.convert_ids_to_tokens([index])[0]: index for index in ([self._needed(role)] if is_added else [])}
+            for role, is_added in (("bos", bos), ("eos", eos))
+        ]
+        return replace(self, json=with_template(self.json, *names))
+
+    @classmethod
+    def load_saved(cls, path: Path, *, bos: bool = False, eos: bool = False) -> "Tokenizer":
+        """Return a tokenizer that training saved beside a model, with the template that it trained the model with.
+
+        regard 0.2 saved neither a template nor the settings of a checkpoint: `bos` and `eos` are whether it put the
+        begin and the end token around each text. It put no begin token that is the end token of a model that generates.
+
+        Raises:
+            InputError: As for `load`.
+        """
+        tokenizer = cls.load(path)
+        if tokenizer.is_made_by_regard:
+            is_of_0_2 = tokenizer.template == ((), ())
+        else:
+            is_of_0_2 = not os.path.isfile(path.with_name("tokenizer_config.json"))
+        if not is_of_0_2:
+            return tokenizer if tokenizer.is_made_by_regard else tokenizer.as_configured(path)
+        starts = (
+            bos and tokenizer.bos_token_id is not None and (eos or tokenizer.bos_token_id != tokenizer.eos_token_id)
+        )
+        return tokenizer.with_template(bos=starts, eos=eos and tokenizer.eos_token_id is not None)
+
+    def as_configured(self, path: Path) -> "Tokenizer":
+        """Return the tokenizer of a checkpoint, whose file is `path`, as transformers runs it: a special token that
+        occurs in a text is that token, unless tokenizer_config.json has `split_special_tokens`.
+        """
+        config = read_settings(path.with_name("tokenizer_config.json")) or {}
+        return replace(self, split_special_tokens=bool(config.get("split_special_tokens", False)))
 
     def save(self, path: str | Path) -> Path:
         """Save the tokenizer as tokenizer.json, whole or not at all; a folder gets a file of that name.
@@ -163,11 +225,11 @@ class Tokenizer:
 
         Args:
             text: A text, or a list of texts.
-            add_special_tokens: Whether the special tokens of the tokenizer.json's template are added; tokenizers of
-                `train` have none (`encode` adds them).
+            add_special_tokens: Whether the special tokens of `template` are added; tokenizers of `train` have none
+                (`encode` and `with_template` add them).
             padding: Whether texts are padded on the right to the longest.
             truncation: Whether texts are cut to `max_length` tokens.
-            max_length: Tokens of a text at most; with `truncation`.
+            max_length: Tokens of a text at most, special ones included; with `truncation`.
             return_tensors: "pt" for tensors; lists by default.
             return_offsets_mapping: Whether `offset_mapping` has the characters of each token.
             verbose: Accepted for compatibility, without effect.
@@ -180,9 +242,10 @@ class Tokenizer:
         many = not isinstance(text, str)
         texts = [text] if isinstance(text, str) else list(text)
         check_unicode("text", *texts)
-        encoded = self.backend_tokenizer.encode_batch(texts, add_special_tokens=add_special_tokens)
-        limit = max_length if truncation else None
-        rows = [list(one.ids)[:limit] for one in encoded]
+        encoded = self.backend_tokenizer.encode_batch(texts, add_special_tokens=False)
+        before, after = self.template if add_special_tokens else ((), ())
+        limit = None if max_length is None or not truncation else max(0, max_length - len(before) - len(after))
+        rows = [[*before, *one.ids[:limit], *after] for one in encoded]
         width = max(map(len, rows), default=0)
         if return_tensors is not None and not padding and len(set(map(len, rows))) > 1:
             raise InputError("`return_tensors` needs texts of one length: pass padding=True too")
@@ -193,7 +256,7 @@ class Tokenizer:
             "attention_mask": [[1] * len(row) + [0] * more for row, more in zip(rows, extra, strict=True)],
         }
         if return_offsets_mapping:
-            offsets = [list(one.offsets)[:limit] for one in encoded]
+            offsets = [[*[(0, 0)] * len(before), *one.offsets[:limit], *[(0, 0)] * len(after)] for one in encoded]
             found["offset_mapping"] = [row + [(0, 0)] * more for row, more in zip(offsets, extra, strict=True)]
         if return_tensors is not None:
             return {name: torch.tensor(values) for name, values in found.items()}
@@ -224,8 +287,23 @@ class Tokenizer:
         tokenizer = Backend.from_str(self.json)
         tokenizer.no_truncation()
         tokenizer.no_padding()
-        tokenizer.encode_special_tokens = True  # then "<s>" in a text is text
+        tokenizer.encode_special_tokens = self.split_special_tokens  # then "<s>" in a text is text
         return tokenizer
+
+    @cached_property
+    def template(self) -> Template:
+        """The special tokens that the tokenizer.json puts before and after a text."""
+        return template_of(parse_json(self.json)) or ((), ())
+
+    @cached_property
+    def is_made_by_regard(self) -> bool:
+        """Whether the special tokens are the five of `train`."""
+        return is_made_by_regard(self.backend_tokenizer)
+
+    def build_inputs_with_special_tokens(self, token_ids: Sequence[int]) -> list[int]:
+        """Return the tokens of a text between those of `template`, as transformers' tokenizers do."""
+        before, after = self.template
+        return [*before, *token_ids, *after]
 
     @property
     def added_tokens_decoder(self) -> dict[int, Any]:
@@ -236,13 +314,27 @@ class Tokenizer:
     def all_special_ids(self) -> list[int]:
         """All ids that are not text, in order."""
         added = {index for index, token in self.added_tokens_decoder.items() if token.special}
-        roles = {getattr(self, f"{role}_token_id") for role in USUAL_NAMES} - {None}
+        roles = {getattr(self, f"{role}_token_id") for role in ROLES} - {None}
         return sorted(added | roles)
 
     @cached_property
     def sha256(self) -> str:
         """The SHA-256 of the tokenizer.json, as loaded and as saved."""
         return hashlib.sha256(self.json.encode("utf-8")).hexdigest()
+
+    @cached_property
+    def special_tokens_sha256(self) -> str:
+        """The SHA-256 of the special tokens, of which are put around a text, and of whether one in a text is text."""
+        ids = [getattr(self, f"{role}_token_id") for role in ROLES]
+        meaning = [ids, self.template, self.split_special_tokens]
+        return hashlib.sha256(json.dumps(meaning).encode()).hexdigest()
+
+    def to_config(self) -> bytes:
+        """Return a tokenizer_config.json, by which transformers' AutoTokenizer opens what `save` saves."""
+        ids = {role: getattr(self, f"{role}_token_id") for role in ROLES}
+        names = {f"{role}_token": self.convert_ids_to_tokens([one])[0] for role, one in ids.items() if one is not None}
+        options = {"tokenizer_class": "PreTrainedTokenizerFast", "split_special_tokens": self.split_special_tokens}
+        return (json.dumps(options | names, ensure_ascii=False, indent=2) + "\n").encode()
 
     @property
     def vocab_size(self) -> int:

@@ -286,8 +286,15 @@ def _write(loaded: Loaded, ids: torch.Tensor) -> torch.Tensor:
 
 
 def _start(loaded: Loaded) -> int:
-    """Return the token before the target."""
-    return int(getattr(loaded.model.config, "decoder_start_token_id", None) or 0)
+    """Return the token before the target, as generation takes it."""
+    for config in (getattr(loaded.model, "generation_config", None), loaded.model.config):
+        for key in ("decoder_start_token_id", "bos_token_id"):
+            if isinstance(token := getattr(config, key, None), int):
+                return token
+    raise InputError(
+        f"the configuration of {loaded.name} has no `decoder_start_token_id`, the token that a target starts from: put "
+        "it into config.json"
+    )
 
 
 def _shifted(start: int, ids: torch.Tensor) -> torch.Tensor:

@@ -11,10 +11,13 @@ import torch
 from regard.errors import InputError, MissingExtraError, RegardError
 from regard.extensions import extension
 from regard.hub import BundledModelError, Loaded, ModelKind, folder
+from regard.hub.file_faults import check_model
 from regard.hub.loaded import quiet
 from regard.hub.names import ModelName, is_offline, resolve
 from regard.models.as_transformers import load_bundled, load_bundled_tokenizer
 from regard.models.loading import load_saved
+from regard.models.standard_names import LOAD_MODEL
+from regard.nn.checks import refuse_unknown
 from regard.record.tokens_from_tokenizer import unknown_share
 
 __all__ = [
@@ -34,6 +37,7 @@ _OPENED_FAST = ("me5", "minilm")  # without importing transformers, which takes 
 _UNKNOWN = 0.1  # share of unknown pieces above which a text is reported as unsuitable for a model
 
 
+@refuse_unknown("load_model", LOAD_MODEL)
 def load_model(name: str, *, attn_implementation: str | None = None) -> Loaded:
     """Load a model in eval mode and its tokenizer, without executing or unpickling any file of the checkpoint.
 
@@ -72,6 +76,8 @@ def _by_transformers(name: ModelName, attn_implementation: str | None) -> Loaded
         from safetensors import SafetensorError
     except ImportError as missing:
         raise MissingExtraError(missing.name or "transformers", "models") from missing
+    if name.folder is not None:
+        check_model(name.folder)
     local = name.kind == "bundled" or is_offline(name.text)
     where = folder(name.text) if name.kind == "bundled" else name.folder or name.text
     with quiet(transformers.utils.logging):

@@ -3,11 +3,13 @@
 from regard.models import decoding, output_heads
 from regard.models.config import Learned, Sinusoidal, TransformerConfig
 from regard.models.embedding import embed
+from regard.models.generation_config import GenerationConfig, UnsupportedGenerationWarning
 from regard.models.inputs_outputs import Output, SpecialTokens
 from regard.models.recurrent import RecurrentConfig, RecurrentSeq2Seq
 from regard.models.transformer import Transformer
 
 __all__ = [
+    "GenerationConfig",
     "Learned",
     "Output",
     "RecurrentConfig",
@@ -16,6 +18,7 @@ __all__ = [
     "SpecialTokens",
     "Transformer",
     "TransformerConfig",
+    "UnsupportedGenerationWarning",
     "decoding",
     "embed",
     "output_heads",

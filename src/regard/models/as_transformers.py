@@ -88,8 +88,9 @@ class AsTransformers(nn.Module):
         return _Result(found.logits, getattr(found, "last_hidden_state", None))
 
     def generate(self, input_ids: Tensor, max_new_tokens: int, **_: Any) -> Tensor:
-        """What an encoder–decoder writes, its start token first."""
-        sequences: Tensor = self.model.generate(input_ids, max_new_tokens=max_new_tokens)
+        """What an encoder–decoder writes, token by token the likeliest one, its start token first."""
+        options = {"max_new_tokens": max_new_tokens, "do_sample": False, "num_beams": 1, "num_return_sequences": 1}
+        sequences: Tensor = self.model.generate(input_ids, **options)
         return sequences
 
     def get_input_embeddings(self) -> nn.Embedding:

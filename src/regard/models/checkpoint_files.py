@@ -10,21 +10,21 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from regard.errors import InputError, MissingExtraError
+from regard.hub.file_faults import check_model, fault_of, missing_shards
 from regard.hub.model_files import ModelFiles
 from regard.models.output_heads import OutputHead
 from regard.models.standard_names import CONFIG
 from regard.nn.value_module import ComputedBuffers
 from regard.strict_json import parse_json
 
-__all__ = ["PADDING", "Checkpoint", "change", "fill", "read_tensors"]
+__all__ = ["GENERATION", "PADDING", "Checkpoint", "change", "fill", "read_tensors"]
 
 _CONFIG, _GENERATION = "config.json", "generation_config.json"
 PADDING = "regard.padding"  # config.json's own pad_token_id, from which RoBERTa counts positions
-# The keys of generation_config.json that are used; the others are decoding options, which the caller specifies.
-_TOKENS = (
-    *("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id", "bad_words_ids"),
-    *("forced_bos_token_id", "forced_eos_token_id", "suppress_tokens"),
-)
+GENERATION = "regard.generation"  # generation_config.json or, as in transformers, an old config.json in its place
+# The keys of generation_config.json that are special tokens of a model, whose config.json may have them too.
+_TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
+_RULES = ("forced_bos_token_id", "forced_eos_token_id", "suppress_tokens")  # only from it, if it is there
 _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _PLACE = "place.json"  # of a checkpoint of a run: where training was, and the checksums of the files
 
@@ -38,24 +38,42 @@ class Checkpoint(ModelFiles):
     """
 
     def config(self) -> dict[str, Any]:
-        """Return config.json, with the used keys of generation_config.json added."""
+        """Return config.json, with the tokens of generation_config.json and, under GENERATION, all of it."""
+        if self.folder is not None and self.step_folder is None:
+            check_model(self.folder)
         raw = self._json(_CONFIG)
         if raw is None:
             where = self.name if self.folder is None else str(self.folder)
             raise InputError(f"the checkpoint {where!r} has no {_CONFIG}: name a folder or an id with a model in it")
-        said = self._json(_GENERATION) or {}
-        written = {key: said[key] for key in _TOKENS if said.get(key) is not None}
-        return raw | written | {PADDING: raw.get("pad_token_id")}
+        said = self._json(_GENERATION)
+        written = {}
+        if said is not None:
+            written = {key: said[key] for key in _TOKENS if said.get(key) is not None}
+            written |= {key: said.get(key) for key in _RULES}
+        return raw | written | {PADDING: raw.get("pad_token_id"), GENERATION: raw if said is None else said}
+
+    @property
+    def is_saved_by_regard(self) -> bool:
+        """Whether config.json is of a model that regard saved."""
+        return "regard" in (self._json(_CONFIG) or {})
+
+    def settings(self, name: str) -> dict[str, Any]:
+        """Return an optional file of settings; nothing where the model has none."""
+        return self._json(name) or {}
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Yield all tensors, one at a time, from one file or from the shards of an index."""
-        for name in self._weight_files():
-            path = self.file(name)
-            if path is None:
-                raise InputError(
-                    f"the checkpoint {self.name!r} has no {name}: regard reads safetensors alone, never pickles; "
-                    "transformers converts with save_pretrained"
-                )
+        names = self._weight_files()
+        paths = {name: self.file(name) for name in names}
+        if lacking := [name for name, path in paths.items() if path is None]:
+            if names != [_WEIGHTS]:
+                raise InputError(f"the checkpoint {self.name!r} {missing_shards(lacking, len(names))}")
+            raise InputError(
+                f"the checkpoint {self.name!r} has no {_WEIGHTS}: regard reads safetensors alone, never pickles; "
+                "transformers converts with save_pretrained"
+            )
+        for path in paths.values():
+            assert path is not None
             yield from read_tensors(path)
 
     def _weight_files(self) -> list[str]:
@@ -83,7 +101,8 @@ class Checkpoint(ModelFiles):
         try:
             found = parse_json(path.read_text("utf-8"))
         except (OSError, ValueError, RecursionError) as problem:
-            raise InputError(f"cannot read {path}: {' '.join(str(problem).split())}") from problem
+            reason = fault_of(path) or " ".join(str(problem).split())
+            raise InputError(f"cannot read {path}: {reason}") from problem
         if not isinstance(found, dict):
             raise InputError(f"cannot read {path}: it must be a JSON object, got a {type(found).__name__}")
         return found
@@ -105,7 +124,8 @@ def read_tensors(path: Path) -> Iterator[tuple[str, Tensor]]:
             for name in file.keys():  # noqa: SIM118 - it is no dict
                 yield name, file.get_tensor(name)
     except (OSError, SafetensorError) as problem:
-        raise InputError(f"cannot read {path}: {' '.join(str(problem).split())}") from problem
+        reason = fault_of(path) or " ".join(str(problem).split())
+        raise InputError(f"cannot read {path}: {reason}") from problem
 
 
 class _NothingDrawn(TorchFunctionMode):

@@ -7,6 +7,7 @@ from typing import Any, Literal, get_args
 
 from regard.checks import check_count
 from regard.errors import InputError
+from regard.models.generation_config import GenerationConfig
 from regard.models.inputs_outputs import SpecialTokens
 from regard.models.output_heads import HEADS, OutputHead
 from regard.models.standard_names import CONFIG
@@ -98,6 +99,7 @@ class TransformerConfig:
         attention_dropout, activation_dropout: Of weights, and of the hidden layer; as `dropout` by default.
         output_head: What is computed from the last hidden states, or None for the states alone.
         special_tokens: The tokens that mean something.
+        generation_config: How `generate` chooses tokens where its caller does not say; of a checkpoint its own.
 
     Raises:
         InputError: Sizes do not fit each other, or a name of transformers or PyTorch is given that is another one here.
@@ -140,6 +142,7 @@ class TransformerConfig:
     activation_dropout: float | None = None
     output_head: OutputHead | None = None
     special_tokens: SpecialTokens = field(default_factory=SpecialTokens)
+    generation_config: GenerationConfig = field(default_factory=GenerationConfig)
 
     def __post_init__(self) -> None:
         if self.positions == "auto":
@@ -166,6 +169,7 @@ class TransformerConfig:
             "positions": (Sinusoidal | Learned | RoPE | None, "such as Learned(512) or None"),
             "output_head": (OutputHead | None, "such as output_heads.LanguageModel() or None"),
             "special_tokens": (SpecialTokens, "such as SpecialTokens(eos_token_id=2)"),
+            "generation_config": (GenerationConfig, "such as GenerationConfig(num_beams=4)"),
         }
         for name, (kind, example) in kinds.items():
             if not isinstance(getattr(self, name), kind):
@@ -279,6 +283,7 @@ _OPTIONAL = {"decoder_vocab_size", "num_key_value_heads", "head_dim", "sliding_w
 KINDS: tuple[type, ...] = (
     TransformerConfig,
     SpecialTokens,
+    GenerationConfig,
     *(Sinusoidal, Learned),
     *(RoPE, LinearScaling, NTK, DynamicNTK, YaRN, LongRoPE, Proportional, Llama3),
     *HEADS,

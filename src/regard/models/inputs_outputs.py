@@ -91,6 +91,44 @@ class SpecialTokens:
         forced = () if self.forced_bos_token_id is None else (self.forced_bos_token_id,)
         return () if start is None else (start, *forced)
 
+    def end_token_id(self, eos_token_id: int | None) -> int:
+        """Return the token that ends a text: of several the one that the tokenizer has, its `eos_token_id`.
+
+        Raises:
+            InputError: There is none, or there are several and the tokenizer has none of them.
+        """
+        ends = self.eos_token_ids
+        if eos_token_id is not None and (eos_token_id in ends or not ends):
+            return eos_token_id
+        if len(ends) == 1:
+            return ends[0]
+        if ends:
+            raise InputError(
+                f"`eos_token_id` in generation_config.json or config.json has several tokens, {list(ends)}: name "
+                "the one that ends the texts of a corpus as `eos_token` in tokenizer_config.json"
+            )
+        raise InputError(
+            "no token ends a text: the model has no `eos_token_id` in generation_config.json or config.json, and its "
+            "tokenizer_config.json no `eos_token`; name the token there"
+        )
+
+    def around_target(
+        self, template: tuple[Sequence[int], Sequence[int]], eos_token_id: int | None
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return the tokens before and after a target in the labels of an encoder–decoder.
+
+        They are those of the tokenizer's template, as in transformers; but where generation forces the first token,
+        that one begins the labels, and a token that ends generation ends them.
+
+        >>> tokens = SpecialTokens(eos_token_id=2, decoder_start_token_id=2, forced_bos_token_id=7)
+        >>> tokens.around_target(((), ()), 2), tokens.around_target(((0,), (2,)), 2)
+        (((7,), (2,)), ((7,), (2,)))
+        """
+        before, after = template
+        begin = tuple(before) if self.forced_bos_token_id is None else (self.forced_bos_token_id,)
+        is_ended = len(after) > 0 and after[-1] in self.eos_token_ids
+        return begin, tuple(after) if is_ended else (*after, self.end_token_id(eos_token_id))
+
 
 def token_mask(
     name: str, mask: Tensor | None, shape: Sequence[int], before: int = 0

@@ -2,20 +2,21 @@
 tokenizer; and the tokenizer of any model, by transformers.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from regard.data import Tokenizer
 from regard.errors import InputError, MissingExtraError
 from regard.hub import Loaded
+from regard.hub.file_faults import check_files
 from regard.hub.loaded import quiet
 from regard.hub.model_files import ModelFiles
 from regard.models.as_transformers import AsTransformers
 from regard.models.checkpoint_files import Checkpoint
-from regard.models.inputs_outputs import SpecialTokens
 from regard.models.recurrent import RecurrentConfig, RecurrentSeq2Seq
 from regard.models.transformer import Transformer
 
-__all__ = ["load_saved", "load_tokenizer", "saved_model"]
+__all__ = ["load_saved", "load_tokenizer", "pair_tokenizers", "saved_model"]
 
 
 def saved_model(name: str) -> Transformer | RecurrentSeq2Seq:
@@ -36,8 +37,7 @@ def saved_model(name: str) -> Transformer | RecurrentSeq2Seq:
 def load_saved(name: str) -> Loaded:
     """Load a model that regard saved, called as those of transformers, with its tokenizer.
 
-    The tokenizer is the one that training saved, which adds the special tokens that training added, or one of
-    transformers with a tokenizer_config.json.
+    The tokenizer puts the special tokens around a text that training put there: those of its template.
 
     Args:
         name: Its folder, a run of `regard train`, or a checkpoint in it; of a run without a model yet the last
@@ -50,30 +50,34 @@ def load_saved(name: str) -> Loaded:
     files = ModelFiles(name)
     opened = AsTransformers(saved_model(files.chosen).eval())
     kind = opened.config.kind
+    if kind == "encoder-decoder":
+        source, target = pair_tokenizers(files)
+        tokens = opened.model.config.special_tokens
+        around = tokens.around_target(target.template, target.eos_token_id)
+        return Loaded(name, opened, _of_transformers(source, source.template), kind, _of_transformers(target, around))
     if files.file("tokenizer_config.json") is not None:
         return Loaded(name, opened, load_tokenizer(files.chosen), kind)
-    if kind == "encoder-decoder":
-        source, target = (files.file(f"{side}.json") for side in ("source", "target"))
-        if source is None or target is None:
-            raise InputError(f"{name} was trained on made-up symbols, which are no text: there is nothing to tokenize")
-        forced = getattr(opened.model.config, "special_tokens", SpecialTokens()).forced_bos_token_id
-        return Loaded(
-            name,
-            opened,
-            _with_special_tokens(Tokenizer.load(source), eos=True),
-            kind,
-            _with_special_tokens(Tokenizer.load(target), bos=forced, eos=True),
-        )
     if (path := files.file("tokenizer.json")) is None:
         raise InputError(
             f"{name} has no tokenizer.json: put the one that the model was trained with beside its weights"
         )
-    vocabulary = Tokenizer.load(path)
-    starts = vocabulary.bos_token_id is not None and (
-        kind == "encoder" or vocabulary.bos_token_id != vocabulary.eos_token_id
-    )
-    start = vocabulary.bos_token_id if starts else None
-    return Loaded(name, opened, _with_special_tokens(vocabulary, bos=start, eos=kind == "encoder"), kind)
+    vocabulary = Tokenizer.load_saved(path, bos=True, eos=kind == "encoder")
+    return Loaded(name, opened, _of_transformers(vocabulary, vocabulary.template), kind)
+
+
+def pair_tokenizers(files: ModelFiles) -> tuple[Tokenizer, Tokenizer]:
+    """Return the tokenizers of a saved encoder–decoder's sources and targets, which are one where a checkpoint had one.
+
+    Raises:
+        InputError: There are none, as the model was trained on made-up symbols, or one cannot be read.
+    """
+    paths = [files.file(name) or files.file("tokenizer.json") for name in ("source.json", "target.json")]
+    if None in paths:
+        raise InputError(
+            f"{files.name} was trained on made-up symbols, which are no text: there is nothing to tokenize"
+        )
+    source, target = (Tokenizer.load_saved(path, eos=True) for path in paths if path is not None)
+    return source, target
 
 
 def load_tokenizer(name: str) -> Any:
@@ -91,6 +95,8 @@ def load_tokenizer(name: str) -> Any:
     except ImportError as missing:
         raise MissingExtraError(missing.name or "transformers", "models") from missing
     files = ModelFiles(name)
+    if files.folder is not None:
+        check_files(files.folder)
     where, safe = files.folder or name, {"trust_remote_code": False, "local_files_only": files.is_local}
     with quiet(transformers.utils.logging):
         try:
@@ -109,8 +115,8 @@ def _no_tokenizer(name: str, reason: str) -> InputError:
     )
 
 
-def _with_special_tokens(vocabulary: Tokenizer, *, bos: int | None = None, eos: bool = False) -> Any:
-    """Return a tokenizer of transformers that adds the special tokens that training added: `bos`, and the end token."""
+def _of_transformers(vocabulary: Tokenizer, around: tuple[Sequence[int], Sequence[int]]) -> Any:
+    """Return a tokenizer of transformers that puts the tokens `around` each text, before and after it."""
     try:
         from tokenizers import Tokenizer as Backend
         from tokenizers import processors
@@ -118,16 +124,18 @@ def _with_special_tokens(vocabulary: Tokenizer, *, bos: int | None = None, eos: 
     except ImportError as missing:
         raise MissingExtraError(missing.name or "transformers", "models") from missing
     ids = {role: getattr(vocabulary, f"{role}_token_id") for role in ("pad", "bos", "eos", "unk", "mask")}
-    ids = {role: one for role, one in ids.items() if one is not None}
-    named = {role: str(vocabulary.backend_tokenizer.id_to_token(one)) for role, one in ids.items()}
-    before = {} if bos is None else {str(vocabulary.backend_tokenizer.id_to_token(bos)): bos}
-    after = {named["eos"]: ids["eos"]} if eos and "eos" in named else {}
+    special = {
+        f"{role}_token": str(vocabulary.backend_tokenizer.id_to_token(one))
+        for role, one in ids.items()
+        if one is not None
+    }
+    before, after = (list(vocabulary.convert_ids_to_tokens(some)) for some in around)
     backend = Backend.from_str(vocabulary.json)
     backend.no_truncation()
     backend.no_padding()
     backend.post_processor = processors.TemplateProcessing(
         single=[*before, "$A", *after],
-        special_tokens=list((before | after).items()),
+        special_tokens=list(zip([*before, *after], [*around[0], *around[1]], strict=True)),
     )
-    special = {f"{role}_token": token for role, token in named.items()}
-    return PreTrainedTokenizerFast(tokenizer_object=backend, split_special_tokens=True, **special)
+    is_split = vocabulary.split_special_tokens
+    return PreTrainedTokenizerFast(tokenizer_object=backend, split_special_tokens=is_split, **special)

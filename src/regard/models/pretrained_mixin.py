@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from regard.errors import InputError, MissingExtraError
 from regard.files import checksum_of_file, checksum_of_json, replace_files
 from regard.models.checkpoint_files import Checkpoint, change, fill
+from regard.models.standard_names import FROM_PRETRAINED, SAVE_PRETRAINED
+from regard.nn.checks import refuse_unknown
 
 __all__ = ["PretrainedMixin", "from_json", "to_json", "write_config"]
 
@@ -19,6 +21,7 @@ _OURS = "regard"  # the key of config.json that marks a folder of ours
 _FORMAT, _VERSION = "format_version", 2  # 1 had no such key, and the names of before transformers' were taken
 _SUMS = "crc"  # the key of its checksums; a folder without them is loaded unchecked
 _WEIGHTS = "model.safetensors"
+_LATER = {"generation_config"}  # what configurations of regard 0.2 lack
 # Files that training saves beside a model, and without which its numbers mean other words.
 _BESIDE = ("source.json", "target.json", "tokenizer.json", "translation.json")
 
@@ -29,6 +32,7 @@ class PretrainedMixin(nn.Module):
     config: Any
     config_kinds: ClassVar[tuple[type[Any], ...]]  # what its configuration is, and what may stand in it
 
+    @refuse_unknown("save_pretrained", SAVE_PRETRAINED)
     def save_pretrained(self, save_directory: str | Path, **asked: Any) -> str | None:
         """Write config.json and model.safetensors to a folder: all files or, if something fails, none.
 
@@ -78,6 +82,7 @@ class PretrainedMixin(nn.Module):
         return sent
 
     @classmethod
+    @refuse_unknown("from_pretrained", FROM_PRETRAINED)
     def from_pretrained(
         cls,
         name: str | Path,
@@ -241,7 +246,7 @@ def from_json(found: Any, kinds: Sequence[type[Any]]) -> Any:
     known = {field.name for field in fields(kind)}
     if unknown := sorted(set(found) - known - {"kind"}):
         raise InputError(f"the configuration's {kind.__name__} has {unknown[0]!r}, which this version does not know")
-    lacking = sorted(known - set(found)) if kind is kinds[0] else []
+    lacking = sorted(known - set(found) - _LATER) if kind is kinds[0] else []
     if lacking:  # `to_json` gives all; a default would be another model
         raise InputError(f"the configuration's {kind.__name__} has no {lacking[0]!r}, which every saved one has")
     try:

@@ -13,7 +13,7 @@ from regard.errors import InputError
 from regard.masks import Causal, Mask, Sinks
 from regard.masks.base import And, Not, Or
 from regard.normalizers import Normalizer, Sigmoid
-from regard.positions import Bias, DynamicNTK, RoPE, Rotary
+from regard.positions import Bias, RoPE, Rotary
 from regard.scores import Additive, Bilinear, Concat, Cosine, ScaledDot, Score
 from regard.torch_private import holds
 
@@ -42,8 +42,11 @@ def turning(
 ) -> Callable[[Tensor], Tensor]:
     """What turns queries and new keys by their positions, by default those after all that is in the cache.
 
+    Where angles depend on the length of a text (DynamicNTK, LongRoPE) it is the length with these tokens; the keys
+    before stay as they were turned, as in transformers.
+
     Raises:
-        InputError: Positions say nothing here, or turn by an angle that changes as the text grows.
+        InputError: Positions say nothing here.
     """
     if isinstance(cache, CrossAttentionCache):
         raise InputError(
@@ -54,11 +57,6 @@ def turning(
             raise InputError(f"`position_ids` are taken by positions.RoPE, and this module has {type(rotary).__name__}")
         at = torch.arange(cache.length, cache.length + queries, device=x.device)
         return lambda one: rotary.rotate(one, at)
-    if isinstance(rotary.scaling, DynamicNTK) and rotary.scaling.length is None:
-        raise InputError(
-            "`rotary` with DynamicNTK turns all keys anew as a text grows, and a cache keeps them turned: fix "
-            "DynamicNTK(..., length=...), or go without a cache"
-        )
     if position_ids is not None:
         if position_ids.shape[-1] != queries:
             raise InputError(

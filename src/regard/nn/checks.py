@@ -228,6 +228,8 @@ def _check_batch_first(value: object) -> None:
 def refuse_unknown(what: str, hints: Mapping[str, str]) -> Callable[[_F], _F]:
     """Make a function or a class refuse a keyword of these names, which it lacks, by a sentence that has its own.
 
+    A hint is what is meant in its place, or a whole sentence, which ends with a full stop.
+
     Raises:
         InputError: A name of `hints` is given.
     """
@@ -235,9 +237,10 @@ def refuse_unknown(what: str, hints: Mapping[str, str]) -> Callable[[_F], _F]:
     def decorate(given: _F) -> _F:
         function: Any = given.__init__ if isinstance(given, type) else given  # type: ignore[misc]
         parameters = inspect.signature(function).parameters
+        named_only = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
         known, places = (
             frozenset(parameters),
-            [name for name, one in parameters.items() if one.kind != one.KEYWORD_ONLY],
+            [name for name, one in parameters.items() if one.kind not in named_only],
         )
         first_by_name = next((name for name in parameters if name not in places), "")
         assert not known & hints.keys(), (what, known & hints.keys())
@@ -249,7 +252,9 @@ def refuse_unknown(what: str, hints: Mapping[str, str]) -> Callable[[_F], _F]:
             if not named.keys() <= known:
                 for name in named:
                     if name in hints:
-                        raise InputError(f"{what} has no argument `{name}`: {hints[name]} is meant")
+                        meant = hints[name]
+                        meant = meant[:-1] if meant.endswith(".") else f"{meant} is meant"
+                        raise InputError(f"{what} has no argument `{name}`: {meant}")
             return function(*args, **named)
 
         if isinstance(given, type):

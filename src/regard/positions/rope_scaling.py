@@ -105,8 +105,9 @@ class DynamicNTK(LengthScaling):
     """NTK by factor · L/P − (factor − 1): pairs turn slower, the longer the text (emozilla 2023).
 
     L is the length if it exceeds the length P of training; up to P nothing changes. Queries and keys must be rotated
-    for the same L. regard.attention does this if the queries are the last positions. If keys were rotated before they
-    were stored in a cache, specify L with `length`.
+    for the same L. regard.attention does this if the queries are the last positions. A cache keeps keys as they were
+    turned: beyond P, keys keep the L of the call that added them, as in transformers' `generate`, and outputs differ
+    from those of the whole text at once. To avoid this, go without a cache, or fix L with `length`.
 
     Args:
         factor: s; at L = P it is not felt, at L = 2P it slows by s + 1.

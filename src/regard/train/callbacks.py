@@ -3,9 +3,12 @@
 A callback is a function of one event; it returns nothing and changes nothing.
 """
 
+import errno
 import json
 import math
+import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from regard.errors import InputError
 from regard.files import printable, read_bytes, write_atomically
 from regard.render.mpl_figure import place, sheet, write_figure
-from regard.train.key_names import FORMAT
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -146,9 +148,17 @@ class JsonlLog:
         if isinstance(event, Saved):
             return  # the folder lists them
         found = {"event": type(event).__name__.lower(), **asdict(event)}
+        line = (json.dumps(_plain(found), ensure_ascii=False) + "\n").encode()
         try:
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(_plain(found), ensure_ascii=False) + "\n")
+            with self.path.open("ab", buffering=0) as file:
+                whole = file.tell()
+                try:
+                    if file.write(line) < len(line):
+                        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                except OSError:
+                    with suppress(OSError):
+                        file.truncate(whole)  # half a line would stand before the next one
+                    raise
         except OSError as problem:
             raise InputError(f"cannot write {self.path}: {problem.strerror}; the checkpoints are whole") from problem
 
@@ -172,7 +182,7 @@ def read_log(path: str | Path) -> list[dict[str, Any]]:
     """Return the events of a log as dictionaries, without a last line that was cut.
 
     Raises:
-        InputError: The file cannot be read, or another line is no JSON, or a line is no event.
+        InputError: The file cannot be read, or another line is no JSON.
     """
     try:  # not splitlines(): a sample may hold a line separator of Unicode's; and a cut may go through a character
         lines = read_bytes(path).removesuffix(b"\n").split(b"\n")
@@ -188,29 +198,8 @@ def read_log(path: str | Path) -> list[dict[str, Any]]:
             if number < len(lines):
                 raise InputError(f"cannot read line {number} of {path}: {problem}; {_WAY}") from problem
             break
-        if (what := _is_no_event(event)) is not None:
-            raise InputError(f"cannot read line {number} of {path}: {what}; {_WAY}")
         found.append(event)
     return found
-
-
-def _is_no_event(found: Any) -> str | None:
-    """Return why a line is not one that `JsonlLog` writes, as far as anything of it is used again."""
-    if not isinstance(found, dict):
-        return "it is no event, an object of JSON"
-    if not isinstance(found.get("event"), str) or type(found.get("step")) is not int:
-        return f'"event" must be a text and "step" a whole number, got {found.get("event")!r} and {found.get("step")!r}'
-    numbers = {"stepped": ("loss", "learning_rate"), "evaluated": ("scores",)}.get(found["event"], ())
-    if found["event"] == "stepped" and "rate" in found:
-        return f"it is of log format 1, and this release reads format {FORMAT}: its release reads it"
-    for name in numbers:
-        values = found.get(name)
-        if name == "scores" and not isinstance(values, dict):
-            return f'"scores" must be an object, got {values!r}'
-        for one in values.values() if isinstance(values, dict) else (values,):
-            if type(one) not in (int, float, type(None)):  # None: it was not finite
-                return f'"{name}" must hold numbers, got {one!r}'
-    return None
 
 
 def _plain(value: Any) -> Any:

@@ -17,13 +17,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_model_state_dict,
-    get_optimizer_state_dict,
-    set_model_state_dict,
-    set_optimizer_state_dict,
-)
 
 from regard.errors import InputError
 from regard.files import checksum_of_file, checksum_of_json, read_text, write_folder
@@ -34,12 +27,9 @@ from regard.strict_json import is_version
 __all__ = ["Checkpoints", "TrainerState", "mean_of"]
 
 _MODEL, _OPTIMIZER, _PLACE = "model.safetensors", "optimizer.safetensors", "place.json"
-_VERSION = 2  # 1 had no checksums
+_VERSION = 2
 # Whatever reading files of the wrong contents may raise.
 _BROKEN = (AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError)
-# The same names and shapes, sharded or not; offloaded, only the first process has them.
-_WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
-_EVERYWHERE = StateDictOptions(full_state_dict=True)
 
 
 @dataclass(frozen=True)
@@ -50,6 +40,11 @@ class TrainerState:
     epoch: int = 0
     batch: int = 0
     scores: tuple[dict[str, float], ...] = field(default=())  # each with its step
+
+    @property
+    def epoch_of_step(self) -> int:
+        """The epoch of the last step, whose last batch leads to the next epoch."""
+        return self.epoch - (self.batch == 0)
 
     def scored(self, scores: dict[str, float]) -> "TrainerState":
         """The place with another evaluation, of this step."""
@@ -98,8 +93,17 @@ class Checkpoints:
         Raises:
             InputError: It cannot be written, the disk being full, for example; the others are as they were.
         """
-        weights: dict[str, Any] = get_model_state_dict(model, options=_WHOLE)
-        moments: Any = get_optimizer_state_dict(model, optimizer, options=_WHOLE).get("state", {})  # the first has it
+        # Its import takes as long as that of all of regard: a wrong key should be answered before.
+        from torch.distributed.checkpoint.state_dict import (
+            StateDictOptions,
+            get_model_state_dict,
+            get_optimizer_state_dict,
+        )
+
+        # The same names and shapes, sharded or not; offloaded, only the first process has them.
+        whole = StateDictOptions(full_state_dict=True, cpu_offload=True)
+        weights: dict[str, Any] = get_model_state_dict(model, options=whole)
+        moments: Any = get_optimizer_state_dict(model, optimizer, options=whole).get("state", {})
         state = _flat(moments)
         target = self.at(place.step)
         if not writes:
@@ -125,15 +129,23 @@ class Checkpoints:
         Raises:
             InputError: It cannot be read, or is of another model.
         """
+        from torch.distributed.checkpoint.state_dict import (
+            StateDictOptions,
+            get_optimizer_state_dict,
+            set_model_state_dict,
+            set_optimizer_state_dict,
+        )
+
+        everywhere = StateDictOptions(full_state_dict=True)
         try:
             place = self._verified(step)
             weights: Any = dict(read_tensors(self.at(step) / _MODEL))
             state = _nested(dict(read_tensors(self.at(step) / _OPTIMIZER)))
-            set_model_state_dict(model, weights, options=_EVERYWHERE)
-            whole: Any = get_optimizer_state_dict(model, optimizer, options=_EVERYWHERE)
+            set_model_state_dict(model, weights, options=everywhere)
+            whole: Any = get_optimizer_state_dict(model, optimizer, options=everywhere)
             _compare(state, whole["state"])
             whole["state"] = state
-            set_optimizer_state_dict(model, optimizer, whole, options=_EVERYWHERE)
+            set_optimizer_state_dict(model, optimizer, whole, options=everywhere)
         except _BROKEN as problem:
             raise self._unreadable(step, problem) from problem
         return place
@@ -162,10 +174,7 @@ class Checkpoints:
         except ValueError as problem:
             raise ValueError(f"{_PLACE} is no JSON ({problem})") from problem
         if not isinstance(about, dict) or not is_version(about.get("version"), _VERSION):
-            raise ValueError(
-                f"{_PLACE} is not of version {_VERSION} (one of version 1, without checksums, is continued by the "
-                "release that wrote it)"
-            )
+            raise ValueError(f"{_PLACE} is not of version {_VERSION}")
         crc, files = about.pop("crc", None), about.get("files")
         if crc != checksum_of_json(about) or not isinstance(files, dict):
             raise ValueError(f"the checksum of {_PLACE} does not hold")

@@ -1,26 +1,33 @@
-"""The configuration of a run, read from a TOML or YAML file and from `--table.key value`."""
+"""The configuration of a run: three tables, read from a TOML file and from `--table.key value`."""
 
-import difflib
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from regard.errors import InputError
-from regard.files import printable, read_text
-from regard.train.key_names import FORMAT, OLD_TYPES, RENAMED
+from pydantic import ValidationError, model_validator
+
+from regard.errors import InputError, MissingExtraError
+from regard.files import expand_user, printable, read_text
 from regard.train.model_types import MODEL_TYPES, ModelSettings, TransformerSettings
-from regard.train.settings import check_texts, from_table, to_table, unknown_key, yaml_table
+from regard.train.settings import OneOf, check_texts, sentence
 from regard.train.tasks import TASKS
 from regard.train.tasks.base import Task, TaskSettings
 from regard.train.training import Training
 
+try:
+    from pydantic_settings import BaseSettings, InitSettingsSource, SettingsConfigDict
+except ImportError as missing:
+    raise MissingExtraError("pydantic-settings", "train") from missing
+
 __all__ = ["Config", "Training", "read_config", "task_of"]
 
+_TRAINING = frozenset(field.name for field in fields(Training))  # options without a table
+_TYPED = ("task", "model")  # tables that a text may stand for, as their type
 
-@dataclass(frozen=True, kw_only=True)
-class Config:
+
+class Config(BaseSettings):
     """The configuration of a run.
 
     Args:
@@ -29,13 +36,23 @@ class Config:
         model: The model.
     """
 
-    task: TaskSettings
-    training: Training
-    model: ModelSettings = field(default_factory=TransformerSettings)
+    model_config = SettingsConfigDict(extra="forbid", frozen=True)
 
-    def __post_init__(self) -> None:
-        if self.training.context_parallel_size > 1:
-            self._check_sequence_ranks()
+    task: Annotated[TaskSettings, OneOf(tuple(task.settings for task in TASKS))]
+    training: Training
+    model: Annotated[ModelSettings, OneOf(MODEL_TYPES)] = TransformerSettings()
+
+    def __init__(self, **tables: Any) -> None:
+        try:
+            super().__init__(**tables)
+        except ValidationError as problem:
+            raise InputError(sentence(problem, Config)) from problem
+
+    @classmethod
+    def settings_customise_sources(cls, settings_cls: Any, init_settings: Any, *_: Any, **__: Any) -> tuple[Any, ...]:
+        """Return the arguments as the only source: no variable of the environment changes a run."""
+        del settings_cls
+        return (init_settings,)
 
     @classmethod
     def from_dict(cls, config_dict: Mapping[str, Any]) -> "Config":
@@ -44,25 +61,37 @@ class Config:
         Raises:
             InputError: A key is unknown or missing, or a value does not fit.
         """
-        names = [one.name for one in fields(cls)]
-        for name in config_dict:
-            if name not in names:
-                raise InputError(_wrong_table(str(name)) or unknown_key(str(name), names, ""))
-        for name in ("task", "training"):
-            if name not in config_dict:
-                raise InputError(f"the key `{name}` is missing: it must be a table of keys and values")
-        check_texts(config_dict)
-        model = config_dict.get("model", {})
-        if isinstance(model, Mapping):
-            model = {"type": TransformerSettings.type, **model}
-        return cls(
-            task=_of_type([one.settings for one in TASKS], config_dict["task"], "task"),
-            model=_of_type(MODEL_TYPES, model, "model"),
-            training=from_table(Training, config_dict["training"], "training"),
-        )
+        return cls(_build_sources=((InitSettingsSource(cls, dict(config_dict)),), {}))
 
-    def _check_sequence_ranks(self) -> None:
+    def to_dict(self) -> dict[str, dict[str, Any]]:
+        """Return tables of plain values that `from_dict` reads back; None is left out, as TOML has none."""
+        return self.model_dump(mode="json", exclude_none=True)
+
+    def unset_keys(self) -> list[str]:
+        """Return the dotted keys that are None, which `to_dict` leaves out."""
+        tables = {table: getattr(self, table) for table in type(self).model_fields}
+        return [
+            f"{table}.{field.name}"
+            for table, value in tables.items()
+            for field in fields(value)
+            if getattr(value, field.name) is None
+        ]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named_types(cls, tables: dict[str, Any]) -> dict[str, Any]:
+        """Read a text in the place of a table as its type; a model without a type is a Transformer."""
+        check_texts(tables)
+        tables = {name: _as_table(name, value) if name in _TYPED else value for name, value in tables.items()}
+        if isinstance(model := tables.get("model"), Mapping):
+            tables["model"] = {"type": TransformerSettings.type, **model}
+        return tables
+
+    @model_validator(mode="after")
+    def _sequence_ranks(self) -> "Config":
         """Refuse what no rank has: whole rows, or rows of two sequences."""
+        if self.training.context_parallel_size == 1:
+            return self
         key = f"`training.context_parallel_size` is {self.training.context_parallel_size}, and"
         if self.task.type not in ("clm", "mlm"):
             raise InputError(
@@ -74,10 +103,7 @@ class Config:
                 f"{key} attention over several ranks is not compiled: set torch_compile = false, or "
                 "context_parallel_size = 1"
             )
-
-    def to_dict(self) -> dict[str, dict[str, Any]]:
-        """Return tables of plain values that `from_dict` reads back."""
-        return {one.name: to_table(getattr(self, one.name)) for one in fields(self)}
+        return self
 
 
 def task_of(config: Config, folder: Path) -> Task:
@@ -86,137 +112,86 @@ def task_of(config: Config, folder: Path) -> Task:
     Raises:
         InputError: The data cannot be read, or the model does not fit the task.
     """
-    kind = next(one for one in TASKS if one.settings is type(config.task))
+    kind = next(task for task in TASKS if task.settings is type(config.task))
     return kind(config.task, config.training, config.model, folder)
 
 
-_TRAINING = frozenset(one.name for one in fields(Training))  # options without a table
-_WORDS = {"task": "type", "model": "type"} | dict.fromkeys(
-    ("tokenizer", "src_tokenizer", "tgt_tokenizer"), "model_type"
-)  # tables that a word may stand for, and which key it is
-
-
 def read_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
-    """Return the configuration in a file, with the keys that the command line replaces.
+    """Return the configuration in a TOML file, with the keys that the command line replaces.
 
     Args:
-        path: TOML, or YAML by its suffix.
-        overrides: Such as ["--training.max_steps", "128", "--learning_rate=3e-4"]; a key without a table is one of
-            [training]; values are written as in TOML, or plain words.
+        path: The file.
+        overrides: Such as ["--training.max_steps", "128", "--learning-rate=3e-4"]; a key without a table is one of
+            [training]; values are written as in TOML, or plain words; "none" is the default.
 
     Raises:
-        InputError: The file cannot be read, a key is unknown, missing or of an older format, or a value is of the
-            wrong type.
+        InputError: The file cannot be read, a key is unknown or missing, or a value is of the wrong type.
     """
-    found = _read(Path(path))
-    _check_format(found, str(path))
-    # Types first: they clear the keys of another type in the file, and none of the command line.
-    for key, value in sorted(_pairs(overrides), key=lambda pair: not pair[0].endswith(".type")):
-        _put(found, key.split("."), value, key)
-    _check_format(found, "the command line")
-    return Config.from_dict(found)
-
-
-def _of_type(kinds: Sequence[type[Any]], found: Any, where: str) -> Any:
-    """Return the value of a table that has several types; a text stands for a table of that type alone."""
-    found = {"type": found} if isinstance(found, str) else found
-    names = {one.type: one for one in kinds}
-    every = ", ".join(map(repr, names))
-    if not isinstance(found, Mapping):
-        raise InputError(f"`{where}` must be a table with `type`, one of {every}, got {found!r}")
-    if "type" not in found:
-        raise InputError(f"the key `{where}.type` is missing: one of {every}")
-    named = str(found["type"])
-    if named not in names:
-        near = [OLD_TYPES[named]] if OLD_TYPES.get(named) in names else difflib.get_close_matches(named, names, 1)
-        hint = f": did you mean {near[0]!r}?" if near else ""
-        raise InputError(f"`{where}.type` must be one of {every}, got {named!r}{hint}")
-    for name in found:
-        if name not in [one.name for one in fields(names[named])] and (wrong := _wrong_table(name, where)):
-            raise InputError(wrong)
-    return from_table(names[named], found, where)
-
-
-def _wrong_table(name: str, where: str = "") -> str | None:
-    if name not in _TRAINING:
-        return None
-    return f"the key `{where + '.' if where else ''}{name}` is in the wrong table: it is `training.{name}`"
-
-
-def _check_format(found: Mapping[str, Any], where: str) -> None:
-    """Refuse keys of format 1, each with its new name."""
-    keys: list[str] = []
-
-    def walk(table: Mapping[str, Any], outer: str) -> None:
-        for name, value in table.items():
-            key = f"{outer}.{name}" if outer else str(name)
-            inside = isinstance(value, Mapping) and any(one.startswith(key + ".") for one in RENAMED)
-            if key in RENAMED and not (inside and key == "optimizer.schedule"):  # whose keys have names of their own
-                keys.append(key)
-            if inside:
-                walk(value, key)
-
-    walk(found, "")
-    if keys:
-        names = ", ".join(f"`{key}` is now `{RENAMED[key]}`" for key in keys)
-        formats = f"configuration format 1, and this release reads format {FORMAT}"
-        raise InputError(f"{where} has keys of {formats}: {names}")
+    file, command_line = _read(Path(expand_user(str(path)))), _tables(overrides)
+    _make_way(file, command_line)
+    return Config(_build_sources=((InitSettingsSource(Config, command_line), InitSettingsSource(Config, file)), {}))
 
 
 def _read(path: Path) -> dict[str, Any]:
+    """Return the tables of a TOML file."""
     try:
-        text = read_text(path, "utf-8-sig")
-    except (OSError, UnicodeDecodeError) as problem:
-        raise InputError(
-            f"cannot read the configuration {printable(path)}: {getattr(problem, 'strerror', problem)}"
-        ) from problem
-    try:
-        found = yaml_table(text) if path.suffix in (".yaml", ".yml") else tomllib.loads(text)
-    except Exception as problem:
-        known = isinstance(problem, ValueError | RecursionError)  # tomllib's error is a ValueError
-        if not known and type(problem).__module__.partition(".")[0] != "yaml":
-            raise
-        raise InputError(f"cannot read the configuration {path}: {' '.join(str(problem).split())}") from problem
-    if not isinstance(found, dict):
-        raise InputError(f"the configuration {path} must be a table of keys and values, got {type(found).__name__}")
-    return found
+        return tomllib.loads(read_text(path, "utf-8-sig"))
+    except OSError as problem:
+        reason = problem.strerror or str(problem)
+    except (ValueError, RecursionError) as problem:  # tomllib's error and UnicodeDecodeError are ValueErrors
+        reason = " ".join(str(problem).split())
+    yaml = ": YAML is read no more, write its keys as TOML" if path.suffix in (".yaml", ".yml") else ""
+    raise InputError(f"cannot read the configuration {printable(path)}: {reason}{yaml}")
 
 
-def _pairs(overrides: Sequence[str]) -> list[tuple[str, Any]]:
-    """Keys and values of `--a.b value` and `--a.b=value`."""
-    found, rest = [], list(overrides)
+def _tables(arguments: Sequence[str]) -> dict[str, Any]:
+    """Return the tables that `--a.b value` and `--a.b=value` make."""
+    tables: dict[str, Any] = {}
+    rest = list(arguments)
     while rest:
-        one = rest.pop(0)
-        key, equals, text = one.removeprefix("--").partition("=")
-        if not one.startswith("--") or not key:
-            raise InputError(f"{one!r} is no key: write --table.key value, such as --training.max_steps 300")
+        argument = rest.pop(0)
+        key, equals, text = argument.removeprefix("--").partition("=")
+        if not argument.startswith("--") or not key:
+            raise InputError(f"{argument!r} is no key: write --table.key value, such as --training.max_steps 300")
         if not equals:
-            if not rest or (rest[0].startswith("--")):
+            if not rest or rest[0].startswith("--"):
                 raise InputError(f"`--{key}` has no value: write --{key} value")
             text = rest.pop(0)
         key = key.replace("-", "_")
-        found.append((f"training.{key}" if key in _TRAINING else key, _plain(text)))
-    return found
+        *outer, name = ["training", key] if key in _TRAINING else key.split(".")
+        table = tables
+        for part in outer:
+            table[part] = inner = _as_table(part, table.get(part, {}))
+            if not isinstance(inner, dict):
+                raise InputError(f"`--{key}` names a key of `{part}`, which is {inner!r} and no table")
+            table = inner
+        # "none" is the default, which is None where that is possible; here it is a value.
+        table[name] = None if text == "none" and name not in ("attention", "positions") else _plain(text)
+    return tables
 
 
 def _plain(text: str) -> Any:
-    """A value as TOML writes it; a plain word is itself."""
+    """Return a value as TOML writes it; a plain word is itself."""
     try:
         return tomllib.loads(f"it = {text}")["it"]
     except (ValueError, RecursionError):  # tomllib's error is a ValueError
         return {"True": True, "False": False}.get(text, text)
 
 
-def _put(table: dict[str, Any], parts: list[str], value: Any, key: str) -> None:
-    for part in parts[:-1]:
-        if isinstance(table.get(part), str) and part in _WORDS:
-            table[part] = {_WORDS[part]: table[part]}
-        table = table.setdefault(part, {})
-        if not isinstance(table, dict):
-            raise InputError(f"`--{key}` names a key of `{part}`, which is no table in the configuration")
-    if parts[-1] == "type" and table.get("type") not in (None, value):
-        table.clear()  # this type does not have the keys of another one
-    if value == "none" and parts[-1] not in ("attention", "positions"):
-        table.pop(parts[-1], None)  # the default, which is None where None is possible
-    else:
-        table[parts[-1]] = value
+def _make_way(file: dict[str, Any], command_line: dict[str, Any]) -> None:
+    """Take out of a file's tables what the command line resets, and the keys of another type than it names."""
+    for name, value in list(command_line.items()):
+        if value is None:
+            del command_line[name]
+            file.pop(name, None)
+        elif isinstance(value, dict) and isinstance(table := _as_table(name, file.get(name, {})), dict):
+            file[name] = table
+            if "type" in value and table.get("type", TransformerSettings.type) != value["type"]:
+                table.clear()
+            _make_way(table, value)
+
+
+def _as_table(name: str, value: Any) -> Any:
+    """Return the table that a text stands for: a type, or that of a tokenizer."""
+    word = "type" if name in _TYPED else "model_type" if name.endswith("tokenizer") else None
+    return {word: value} if word and isinstance(value, str) else value

@@ -26,8 +26,9 @@ from regard.train.config import Config, task_of
 from regard.train.loss_and_optimizer import OneProcess, optimizer_of, summed_cross_entropy, total_steps
 from regard.train.machine_memory import check_size
 from regard.train.optional_parts import optional_part, reason_of
-from regard.train.run_dir import Folder, hold_folder
+from regard.train.run_dir import Folder, hold_folder, last_checkpoint_named
 from regard.train.tasks import Task
+from regard.train.unreached import unreached_settings
 
 __all__ = ["Trainer", "train"]
 
@@ -73,10 +74,11 @@ def train(
         from regard.train.ranks import Ranks
 
         ranks = Ranks(accelerator, training.context_parallel_size)
-    with _threads(training.num_threads), hold_folder(Path(training.output_dir)) if first else nullcontext():
+    path = Path(training.output_dir)
+    with _threads(training.num_threads), last_checkpoint_named(path), hold_folder(path) if first else nullcontext():
         with torch.random.fork_rng(), ranks.main_process_first():
-            folder = Folder(Path(training.output_dir), config, writes=first, processes=ranks.data_ranks)
-            task = task_of(config, folder.tokenizers)
+            folder = Folder(path, config, writes=first, processes=ranks.data_ranks)
+            task = task_of(folder.config, folder.tokenizers)
             torch.manual_seed(training.seed)
             model = task.model(config.model)
             by = "the backend sharded" if ranks.sequence_ranks > 1 else attends_by(accelerator.device)
@@ -143,47 +145,65 @@ class Trainer:
                     f"`training.metric_for_best_model` is {self.metric}, which earlier evaluations of this run did not "
                     "compute: take another"
                 )
-        notes = (*self.task.notes, *self.folder.notes)
+        notes = (*self.task.notes, *self.folder.notes, *self.unreached())
         self.notify(Started(self.folder.path, self.place.step, self.total, self.num_parameters, notes))
         reason = self.over()
         if reason is None and self.place.step > 0 and self.evaluates() and not self.scored():
-            # It failed before the checkpoint was saved. After the last batch the place is in the next epoch already.
-            self.evaluate(self.place.epoch - (self.place.batch == 0))
+            # It failed before the checkpoint was saved, or the run was stopped before it.
+            self.evaluate()
             reason = self.over()
         steps = self.steps()
         while reason is None:
             began = time.perf_counter()
-            epoch, rows = next(steps)
-            self.step(epoch, rows, began)
-            if self.evaluates():
-                self.evaluate(epoch)
+            rows, place = next(steps)
+            self.step(rows, place, began)
+            stops = self.stopped() and not self.done()  # an evaluation can take minutes: the resumed run makes it up
+            if self.evaluates() and not stops:
+                self.evaluate()
             elif self.training.save_steps and self.place.step % self.training.save_steps == 0:
                 self.save()
-            reason = self.over() or ("should_stop" if self.stopped() else None)
+            reason = self.over() or ("should_stop" if stops else None)
         return self.end(reason)
+
+    def unreached(self) -> tuple[str, ...]:
+        """Return a sentence for each setting that this run will not reach."""
+        training, evaluations = self.training, None
+        if training.num_train_epochs is not None:
+            evaluations = math.ceil(training.num_train_epochs)
+        elif self.total <= len(self._batches(0)):
+            evaluations = 1
+        found = unreached_settings(training, self.total, evaluations)
+        if self.num_shards == 1:
+            return found
+        tokens = training.max_tokens_per_batch
+        parts = f"`gradient_accumulation_steps` × processes is {self.num_shards:,}"
+        longest = max(row if isinstance(row, int) else max(row) for row in self.task.lengths)
+        if longest > tokens:  # `batches` refuses only what is longer than all batches of a step together
+            return (*found, f"a row has {longest:,} tokens, more than `training.max_tokens_per_batch`, {tokens:,}")
+        if (num_batches := len(self.task.epoch(tokens, training.seed, 0))) < self.num_shards:
+            return (*found, f"{parts}, and an epoch has {num_batches:,} batches: each step is a whole epoch")
+        return found
 
     def stopped(self) -> bool:
         """Whether any process should stop: all end after the same step, or they would wait for each other."""
         requested = torch.tensor(int(self.should_stop()), device=self.accelerator.device)
         return bool(self.ranks.sum(requested))
 
-    def steps(self) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """Yield the epoch and the rows of each step from here on; the place is already after them."""
+    def steps(self) -> Iterator[tuple[tuple[int, ...], TrainerState]]:
+        """Yield the rows of each step from here on, and the place after it, at which `step` arrives."""
         for epoch in count(self.place.epoch):
             batches = self._batches(epoch)
-            while self.place.batch < len(batches):
-                rows = batches[self.place.batch]
-                self.place = replace(self.place, batch=self.place.batch + 1)
-                if self.place.batch == len(batches):
-                    self.place = replace(self.place, epoch=epoch + 1, batch=0)
-                yield epoch, rows
-                if self.place.batch == 0:
-                    break
+            for batch in range(self.place.batch, len(batches)):
+                epoch_after, batch_after = (epoch, batch + 1) if batch + 1 < len(batches) else (epoch + 1, 0)
+                step = self.place.step + 1
+                yield batches[batch], replace(self.place, step=step, epoch=epoch_after, batch=batch_after)
 
-    def step(self, epoch: int, rows: tuple[int, ...], began: float) -> None:
-        """Run the rows through the model, over accumulation steps and processes, and take an optimizer step."""
-        accelerator, training, ranks = self.accelerator, self.training, self.ranks
-        step = self.place.step + 1
+    def step(self, rows: tuple[int, ...], place: TrainerState, began: float) -> None:
+        """Run the rows through the model, over accumulation steps and processes, and take an optimizer step.
+
+        Until it is taken, `self.place` is the one before, of which a checkpoint can be saved.
+        """
+        accelerator, training, ranks, step = self.accelerator, self.training, self.ranks, place.step
         torch.manual_seed(training.seed * 2**32 + step * 2**10 + ranks.data_rank)  # another for each step and rows
         self.model.train()
         shards = shard_batch(rows, self.num_shards)[ranks.data_rank :: ranks.data_ranks]
@@ -209,8 +229,9 @@ class Trainer:
             group["lr"] = learning_rate
         self.optimizer.step()
         self.optimizer.zero_grad()
-        self.place = replace(self.place, step=step)
-        self.notify(Stepped(step, epoch, value, learning_rate, norm, int(num_tokens), time.perf_counter() - began))
+        self.place = place
+        seconds = time.perf_counter() - began
+        self.notify(Stepped(step, place.epoch_of_step, value, learning_rate, norm, int(num_tokens), seconds))
 
     def evaluates(self) -> bool:
         """Whether the held-out data is evaluated after this step."""
@@ -221,7 +242,7 @@ class Trainer:
         """Whether the held-out data was evaluated after this step."""
         return bool(self.place.scores) and self.place.scores[-1]["step"] == self.place.step
 
-    def evaluate(self, epoch: int) -> None:
+    def evaluate(self) -> None:
         """Score the held-out data, and save, whatever fails."""
         began = time.perf_counter()
         self.model.eval()
@@ -243,7 +264,7 @@ class Trainer:
         seconds, warnings = time.perf_counter() - began, self.take_warnings()
         # Before it is saved: killed in between, the run evaluates again, and the log drops what came after.
         try:
-            self.notify(Evaluated(self.place.step, epoch, scores, best, seconds, samples, warnings))
+            self.notify(Evaluated(self.place.step, self.place.epoch_of_step, scores, best, seconds, samples, warnings))
         except Exception:
             self.save()
             raise
@@ -290,7 +311,7 @@ class Trainer:
             ended = Ended(self.place.step, reason, {}, None, warnings=self.take_warnings())
         else:
             if self.unscored is None and not self.scored():
-                self.evaluate(self.place.epoch)
+                self.evaluate()
             scores: dict[str, float] = {}
             self.ranks.meet()  # the first process has saved the last checkpoint
             if self.accelerator.is_main_process or self.ranks.sequence_ranks > 1:
@@ -316,8 +337,18 @@ class Trainer:
         """Call all callbacks with an event; after the last step, do without one that fails."""
         ends = isinstance(event, Ended) or (self.over() is not None and not isinstance(event, Started))
         for callback in self.callbacks:
-            with optional_part(_name_of(callback), self.task.warnings) if ends else nullcontext():
+            with optional_part(_name_of(callback), self.task.warnings) if ends else self.saved_first(event):
                 callback(event)
+
+    @contextmanager
+    def saved_first(self, event: Event) -> Iterator[None]:
+        """Save the step before an error of a callback ends the run: it is finished, the disk being full or not."""
+        try:
+            yield
+        except Exception:
+            if isinstance(event, Stepped) and self.accelerator.num_processes == 1:  # others would wait in the next step
+                self.save()
+            raise
 
     def take_warnings(self) -> tuple[str, ...]:
         """Return the warnings since the last call."""

@@ -187,17 +187,21 @@ class Schedule:
         """Whether the learning rate depends on the number of all steps."""
         return self.kind not in ("inverse_sqrt", "constant", "constant_with_warmup") or 0 < self.warmup_steps < 1
 
+    def num_warmup_steps(self, total: int | None = None) -> int:
+        """Return the steps of the rise; `total` is required where they are a fraction of it."""
+        if self.kind == "constant":
+            return 0
+        if not 0 < self.warmup_steps < 1:
+            return int(self.warmup_steps)
+        assert total is not None
+        return math.ceil(total * self.warmup_steps)
+
     def factor(self, step: int, total: int | None = None) -> float:
         """Return the fraction of the peak after `step` steps; `total` is required where `needs_total`."""
-        if self.kind == "constant":
-            return 1.0
-        warmup = int(self.warmup_steps)
-        if 0 < self.warmup_steps < 1:
-            assert total is not None
-            warmup = math.ceil(total * self.warmup_steps)
+        warmup = self.num_warmup_steps(total)
         if step < warmup:
             return _to_floor(step / warmup, self.options.min_lr_ratio or 0.0)  # of "warmup_stable_decay" only
-        if self.kind == "constant_with_warmup":
+        if self.kind in ("constant", "constant_with_warmup"):
             return 1.0
         if self.kind == "inverse_sqrt":
             timescale = warmup or _TIMESCALE

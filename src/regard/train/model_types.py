@@ -12,7 +12,9 @@ import torch
 from pydantic import Field
 
 from regard.data import Tokenizer
+from regard.data.open_tokenizer import TOKENIZER_FILES
 from regard.errors import InputError
+from regard.files import read_bytes
 from regard.models import Learned, RecurrentConfig, RecurrentSeq2Seq, Sinusoidal, SpecialTokens, TransformerConfig
 from regard.models import Transformer as TransformerModel
 from regard.models.checkpoint_files import Checkpoint
@@ -20,7 +22,7 @@ from regard.models.output_heads import OutputHead
 from regard.models.pretrained_mixin import PretrainedMixin
 from regard.models.recurrent.config import AttentionKind
 from regard.positions import RoPE
-from regard.train.settings import Fraction, Width, settings
+from regard.train.settings import FilePath, Fraction, Width, settings
 
 __all__ = [
     "MODEL_TYPES",
@@ -69,19 +71,33 @@ class ModelSettings:
         """Return the model that a task requests, with new weights or those of a checkpoint."""
         raise NotImplementedError  # each type of model defines it
 
-    def generation_tokens(self, tokenizer: SpecialTokens) -> SpecialTokens:
-        """Return the special tokens that the model generates with: those of the tokenizer, or a checkpoint's own."""
-        return tokenizer
+    def generation_tokens(self, tokenizer: Tokenizer, sides: tuple[str, ...]) -> SpecialTokens:
+        """Return the special tokens of the model, which it generates with: those of its tokenizer, or a checkpoint's.
+
+        Args:
+            tokenizer: The tokenizer of what it generates.
+            sides: "encoder", "decoder" or both, as the task needs them.
+        """
+        del sides
+        return SpecialTokens(
+            pad_token_id=tokenizer.pad_token_id,
+            bos_token_id=tokenizer.bos_token_id,
+            eos_token_id=tokenizer.eos_token_id,
+        )
 
     def least_parameters(self, sides: int, symbols: int) -> int:
         """Return the least number of parameters of so many sides with so many symbols each; 0 where files give it."""
         del sides, symbols
         return 0
 
-    def tokenizer(self, name: str) -> Tokenizer | None:
-        """Return the tokenizer that the model has already; None where one is trained."""
+    def tokenizer(self, name: str) -> tuple[str, Tokenizer] | None:
+        """Return the tokenizer that the model has already, with the name of its file; None where one is trained."""
         del name
         return None
+
+    def tokenizer_files(self) -> dict[str, bytes]:
+        """Return the files of a checkpoint, by name, that say more of its tokenizer and of generation."""
+        return {}
 
 
 def _settings_of(config: type[Any], *given: str) -> Callable[[type[Any]], Any]:
@@ -102,6 +118,7 @@ def _settings_of(config: type[Any], *given: str) -> Callable[[type[Any]], Any]:
     TransformerConfig,
     *("vocab_size", "decoder_vocab_size", "encoder_layers", "decoder_layers"),
     *("position_bias", "type_vocab_size", "output_head", "special_tokens"),
+    "generation_config",
 )
 class TransformerSettings(ModelSettings):
     """A Transformer trained from scratch; its keys are those of `models.TransformerConfig`, and these.
@@ -193,7 +210,7 @@ class RecurrentSettings(ModelSettings):
                 tgt_vocab_size=request.decoder_vocab_size,
                 pad_token_id=tokens.pad_token_id,
                 bos_token_id=tokens.bos_token_id,
-                eos_token_id=tokens.eos_token_ids[0],
+                eos_token_id=tokens.end_token_id(None),
             )
         )
 
@@ -212,47 +229,96 @@ class CheckpointSettings(ModelSettings):
     """A model to fine-tune: a folder, an id of the hub, or a bundled model (minilm, smollm2, me5)."""
 
     type: ClassVar[str] = "checkpoint"
-    model_name_or_path: str
+    model_name_or_path: FilePath
     dropout: Fraction | None = None
 
     def build(self, request: ModelRequest) -> PretrainedMixin:
         """Return the checkpoint's model, in float32: a step of 1e-5 is nothing to the eight bits of bfloat16."""
         head = request.output_head if request.output_head.fresh else type(request.output_head)()  # the checkpoint's own
-        asked: dict[str, Any] = {"output_head": head, "dtype": torch.float32}
+        asked: dict[str, Any] = {"output_head": head, "dtype": torch.float32, "special_tokens": request.special_tokens}
         if self.dropout is not None:
             asked |= dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), self.dropout)
         return TransformerModel.from_pretrained(self.model_name_or_path, **asked)
 
-    def generation_tokens(self, tokenizer: SpecialTokens) -> SpecialTokens:
-        """Return the checkpoint's own special tokens; where it has none to pad or to end, those of its tokenizer.
+    def generation_tokens(self, tokenizer: Tokenizer, sides: tuple[str, ...]) -> SpecialTokens:
+        """Return the checkpoint's own special tokens; where a model that generates has none to pad or to end a text,
+        those that its tokenizer's configuration names.
 
         Raises:
-            InputError: It names no token to start from: what is trained from another one could not generate.
+            InputError: The model is no encoder–decoder or decoder where the task needs one, its configuration does not
+                say what a target starts with, or its tokenizer puts a language's token there.
         """
-        own: SpecialTokens = TransformerModel.pretrained_config(self.model_name_or_path).special_tokens
-        if not own.decoder_prefix:
+        name = self.model_name_or_path
+        config = TransformerModel.pretrained_config(name)
+        own: SpecialTokens = config.special_tokens
+        if "decoder" not in sides:
+            return own
+        needed = "encoder-decoder" if len(sides) == 2 else "decoder"
+        if config.kind != needed:
+            article = "an" if needed.startswith("e") else "a"
             raise InputError(
-                f"the configuration of {self.model_name_or_path} has neither `decoder_start_token_id` nor "
-                "`bos_token_id`: put the token that its decoder starts from into its config.json"
+                f"`model.model_name_or_path` must name {article} {needed} for this task, and {name!r} is of the kind "
+                f"{config.kind}: name another model, or set another `task.type`"
             )
-        lacking = {name: getattr(tokenizer, name) for name in ("pad_token_id", "eos_token_id")}
-        lacking = {name: token for name, token in lacking.items() if getattr(own, name) is None}
+        if len(sides) == 2:
+            self._check_start()
+        lacking = {
+            key: getattr(tokenizer, key) for key in ("pad_token_id", "eos_token_id") if getattr(own, key) is None
+        }
         return replace(own, **lacking)
 
-    def tokenizer(self, name: str) -> Tokenizer:
-        """Return the checkpoint's tokenizer.
+    def _check_start(self) -> None:
+        """Refuse an encoder–decoder whose first tokens are not set by its configuration."""
+        files = Checkpoint(self.model_name_or_path)
+        raw = files.config()
+        if raw.get("decoder_start_token_id") is None and not files.is_saved_by_regard:
+            raise InputError(
+                f"the checkpoint {self.model_name_or_path} has no `decoder_start_token_id`, the token that targets "
+                "start from, in its config.json or generation_config.json: put it into config.json"
+            )
+        for key in ("src_lang", "tgt_lang"):
+            if (language := files.settings("tokenizer_config.json").get(key)) is not None:
+                raise InputError(
+                    f"the tokenizer of {self.model_name_or_path} begins texts with the token of a language (`{key}` = "
+                    f"{language!r} in its tokenizer_config.json), and regard does not set tokens of languages: "
+                    "fine-tune this checkpoint with transformers"
+                )
+
+    def tokenizer(self, name: str) -> tuple[str, Tokenizer]:
+        """Return the checkpoint's tokenizer, and the name of its file.
 
         Raises:
             InputError: It has none.
         """
         files = Checkpoint(self.model_name_or_path)
+        files.config(), self.tokenizer_files()  # of an id of the hub: they are beside the tokenizer when asked for
         for one in dict.fromkeys((name, "tokenizer.json")):
-            if (found := files.file(one)) is not None:
-                return Tokenizer.load(found)
+            if (path := files.file(one)) is None:
+                continue
+            kind = TransformerModel.pretrained_config(self.model_name_or_path).kind
+            if files.is_saved_by_regard:
+                return one, Tokenizer.load_saved(path, bos=kind != "encoder-decoder", eos=kind != "decoder")
+            found = Tokenizer.load(path).as_configured(path)
+            if kind == "encoder-decoder" and found.template == ((), ()) and found.eos_token_id is not None:
+                found = found.with_template(eos=True)  # without a template, sources end as targets must
+            return one, found
         raise InputError(
-            f"the checkpoint {self.model_name_or_path!r} has no {name}: "
-            "only models with a fast tokenizer can be fine-tuned"
+            f"the checkpoint {self.model_name_or_path!r} has no tokenizer.json, the file of a fast tokenizer, which "
+            "fine-tuning needs: save one there by `save_pretrained` of a fast tokenizer of transformers"
         )
+
+    def tokenizer_files(self) -> dict[str, bytes]:
+        """Return the files of the checkpoint, by name, that say more of its tokenizer and of generation.
+
+        Raises:
+            InputError: One cannot be read.
+        """
+        files = Checkpoint(self.model_name_or_path)
+        paths = {name: files.file(name, optional=True) for name in TOKENIZER_FILES}
+        try:
+            return {name: read_bytes(path) for name, path in paths.items() if path is not None}
+        except OSError as problem:
+            raise InputError(f"cannot read the files of {self.model_name_or_path!r}: {problem}") from problem
 
 
 MODEL_TYPES: tuple[type[ModelSettings], ...] = (TransformerSettings, RecurrentSettings, CheckpointSettings)

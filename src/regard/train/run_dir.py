@@ -2,11 +2,13 @@
 
 run.json         format version, configuration, package versions, git revision, hashes of the data
 log.jsonl        one event a line
-checkpoints/     step-00000100/ …: weights, optimizer, place; beside them the model's config.json and tokenizers
-model/           the final model, with its tokenizers
+checkpoints/     step-00000100/ …: weights, optimizer, place; beside them the model's config.json and tokenizers, with
+                 the tokenizer_config.json, chat template and generation_config.json of a checkpoint
+model/           the final model, with the same files
 """
 
 import contextlib
+import errno
 import importlib.metadata
 import json
 import math
@@ -21,21 +23,22 @@ from typing import Any
 
 import torch
 
+from regard.data.open_tokenizer import TOKENIZER_FILES
 from regard.errors import InputError
 from regard.files import read_text, replace_files, write_atomically, write_folder
 from regard.models.pretrained_mixin import PretrainedMixin, write_config
 from regard.strict_json import is_version
 from regard.train.checkpoints import Checkpoints, TrainerState, mean_of
 from regard.train.config import Config
-from regard.train.key_names import FORMAT
 from regard.train.optional_parts import optional_part
 from regard.train.settings import changed_keys
 from regard.train.tasks.base import Task
+from regard.train.tasks.data_files import read_otherwise, recorded_by_0_2
 
-__all__ = ["Folder", "hold_folder"]
+__all__ = ["Folder", "hold_folder", "last_checkpoint_named"]
 
 # What may change when a run resumes: nothing of it changes a step that was taken.
-_FREE = {"task.train_file", "task.num_completions_to_print", "task.max_predict_samples"} | {
+_FREE = {"task.train_file", "task.test_file", "task.num_completions_to_print", "task.max_predict_samples"} | {
     f"training.{name}"
     for name in (
         "output_dir",
@@ -51,8 +54,9 @@ _FREE = {"task.train_file", "task.num_completions_to_print", "task.max_predict_s
         "context_parallel_size",
     )
 }
+_FORMAT = 2  # of run.json
 _TOKENIZERS = ("source.json", "target.json", "tokenizer.json")
-_BESIDE_CHECKPOINTS = ("config.json", "labels.txt", "translation.json", *_TOKENIZERS)
+_BESIDE_CHECKPOINTS = ("config.json", "labels.txt", "translation.json", *_TOKENIZERS, *TOKENIZER_FILES)
 _WAY = "move it, or name another folder as `output_dir`"
 _PACKAGES = ("torch", "numpy", "accelerate", "tokenizers", "safetensors", "transformers", "sacrebleu")
 
@@ -97,6 +101,8 @@ class Folder:
                     file.unlink()
         if self._before is None and begun and writes:
             raise InputError(f"{path} has checkpoints and no run.json: name another folder as `output_dir`")
+        before = None if self._before is None else Config.from_dict(self._before["config"]).task
+        self.config = config = config.model_copy(update={"task": config.task.settled(before)})
         if self._before is not None:
             self._compare(self._before["config"], config.to_dict())
             if (were := self._before.get("processes", 1)) != processes:
@@ -118,7 +124,9 @@ class Folder:
                 raise InputError(f"{one} must be a file and is none: {_WAY}")
         for one in (self.path, self.checkpoints):
             if self._writes and one.exists() and not os.access(one, os.W_OK | os.X_OK):
-                raise InputError(f"{one} cannot be written in: change its mode, or name another folder as `output_dir`")
+                way = "change its mode, or name another folder as `output_dir`"
+                reason = PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+                raise InputError(f"{one} cannot be written in: {way}") from reason
 
     def begin(self, task: Task, model: PretrainedMixin, *, attends_by: str) -> None:
         """Record what the run is started with, or compare the data with that record; save what opens its checkpoints.
@@ -129,6 +137,11 @@ class Folder:
             attends_by: What computes attention in this session; another than in the session before becomes a note.
         """
         if self._before is not None:
+            if (name := read_otherwise(task.data, self._before["data"])) is not None:
+                raise InputError(
+                    f"the run in {self.path} was started by a release that read other rows from {name}: resume it by "
+                    "that release, or name another folder as `output_dir`; the checkpoints are as they were"
+                )
             for name, was in self._before["data"].items():
                 now = task.data.get(name)
                 if now != was:
@@ -137,12 +150,19 @@ class Folder:
                         f"{str(now)[:12]}… now): bring the old file back, or name another folder as `output_dir`; the "
                         "checkpoints are as they were"
                     )
+            if tokens := [
+                name for name in task.data if "(special tokens)" in name and name not in self._before["data"]
+            ]:
+                raise InputError(
+                    f"the run in {self.path} was started by regard 0.2, which did not put the special tokens of a "
+                    f"checkpoint's tokenizer around texts ({tokens[0]}): name another folder as `output_dir`"
+                )
             self.notes = _notes(self._before.get("sessions", []), attends_by)
         if not self._writes:
             return
         known = self._before or {"started": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
         known |= {
-            "version": FORMAT,
+            "version": _FORMAT,
             "config": self.config.to_dict(),
             "data": dict(task.data),
             "processes": self._processes,
@@ -224,7 +244,8 @@ class Folder:
         try:
             found = json.loads(read_text(self._record))
             _check_record(found)
-            found["config"] = Config.from_dict(found["config"]).to_dict()  # with the keys of this release
+            task = recorded_by_0_2(found["config"]["task"], found["data"])
+            found["config"] = Config.from_dict(found["config"] | {"task": task}).to_dict()  # with today's keys
         except FileNotFoundError:
             return None
         except (OSError, ValueError, RecursionError) as problem:
@@ -253,11 +274,8 @@ def _check_record(found: Any) -> None:
     """
     if not isinstance(found, dict) or not isinstance(found.get("config"), dict):
         raise ValueError("it has no configuration")
-    if not is_version(version := found.get("version", 1), FORMAT):
-        raise ValueError(
-            f"it is of format {version}, and this release reads format {FORMAT}: a run of format {version} is resumed "
-            "by the release that started it"
-        )
+    if not is_version(version := found.get("version"), _FORMAT):
+        raise ValueError(f"it is of format {version}, and this release reads format {_FORMAT}")
     data, sessions, processes = found.get("data"), found.get("sessions", []), found.get("processes", 1)
     if not isinstance(data, dict) or not all(isinstance(one, str) for one in data.values()):
         raise ValueError(f'"data" must be the hashes of files, got {data!r}')
@@ -302,6 +320,36 @@ def _revision() -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return head.stdout.strip() + ("+" if status.stdout.strip() else "")
+
+
+@contextlib.contextmanager
+def last_checkpoint_named(path: Path) -> Iterator[None]:
+    """Name the last checkpoint in an error of writing to the folder of a run: it is what the same command resumes from.
+
+    Raises:
+        InputError: Something cannot be written.
+    """
+    try:
+        yield
+    except (InputError, OSError) as problem:
+        cause: BaseException | None = problem
+        while cause is not None and not isinstance(cause, OSError):
+            cause = cause.__cause__
+        if cause is None or not _cannot_write(cause, path):
+            raise
+        steps = Checkpoints(path / "checkpoints").steps()
+        state = f"the last good checkpoint is that of step {steps[-1]}" if steps else "there is no checkpoint yet"
+        if state in str(problem):
+            raise
+        raise InputError(f"{problem}; {state}; mend it, and start the same command again") from problem
+
+
+def _cannot_write(problem: OSError, path: Path) -> bool:
+    """Return whether an error says that a disk is full or read-only, or that a folder of the run is."""
+    if problem.errno in (errno.EACCES, errno.EPERM):
+        folders = [one for one in (path.parent, path, path / "checkpoints", path / "model") if one.exists()]
+        return not all(os.access(one, os.W_OK | os.X_OK) for one in folders)
+    return problem.errno in (errno.ENOSPC, errno.EROFS, errno.EFBIG, getattr(errno, "EDQUOT", None), errno.EIO)
 
 
 @contextlib.contextmanager

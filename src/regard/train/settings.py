@@ -1,60 +1,72 @@
-"""Tables of a training file as frozen values: pydantic checks types and limits, and every error is one sentence."""
+"""Tables of a configuration as frozen values: pydantic checks types and limits, and every error is one sentence."""
 
 import difflib
 import functools
-import re
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, fields
-from typing import Annotated, Any, Literal, dataclass_transform
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal, Union, dataclass_transform, get_args
 
 from regard.data.tokenizer import LARGEST_VOCABULARY
 from regard.errors import InputError, MissingExtraError
+from regard.files import expand_user
 from regard.train.key_names import INSTEAD
 
 try:
-    from pydantic import BeforeValidator, ConfigDict, Field, ValidationError
+    from pydantic import AfterValidator, ConfigDict, Field, GetCoreSchemaHandler, TypeAdapter, ValidationError
     from pydantic.dataclasses import dataclass as checked_dataclass
+    from pydantic_core import core_schema
 except ImportError as missing:
     raise MissingExtraError("pydantic", "train") from missing
 
 __all__ = [
     "Count",
+    "FilePath",
     "Fraction",
     "Length",
+    "OneOf",
     "Probability",
     "Rows",
     "TokenizerConfig",
     "Width",
     "changed_keys",
     "check_texts",
-    "from_table",
-    "nested",
+    "sentence",
     "settings",
-    "to_table",
-    "unknown_key",
-    "yaml_table",
 ]
 
-# The largest counts that mean anything; `check_size` in model_types.py checks what fits into this machine.
+# The largest counts that mean anything; `check_size` in machine_memory.py checks what fits into this machine.
 Count = Annotated[int, Field(ge=1)]
 Rows = Annotated[int, Field(ge=1, le=10**9)]
 Length = Annotated[int, Field(ge=2, le=2**20)]
 Width = Annotated[int, Field(ge=1, le=2**20)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 Probability = Annotated[float, Field(gt=0, lt=1)]
+FilePath = Annotated[str, AfterValidator(expand_user)]  # of a file or folder, where ~ is the home
 
 _PLAIN = {"a valid integer": "a whole number", "a valid number": "a number", "a valid string": "a text"}
 _BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
+_STRICT = ConfigDict(strict=True, allow_inf_nan=False, extra="forbid")
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def settings(kind: type[Any]) -> Any:
     """Make a class the frozen value of a table; keys and values that do not fit raise InputError.
 
-    A `type: ClassVar[str]` is what the table's key `type` says, where it has one.
+    A `type: ClassVar[str]` is the value of the table's key `type`. A text in the place of the table is its key `word`,
+    where the class has one.
     """
-    config = ConfigDict(strict=True, allow_inf_nan=False, extra="forbid")
-    made = checked_dataclass(kind, frozen=True, kw_only=True, config=config)
+    if "type" in vars(kind):
+        kind.__annotations__["type"] = Literal[kind.type]  # pydantic chooses the class by it
+
+    def schema(cls: type[Any], source: Any, handler: GetCoreSchemaHandler) -> Any:
+        del cls
+        made = {**handler(source), "strict": False}  # a table may take the place of a value: its own values are strict
+        word = getattr(kind, "word", None)
+        read = core_schema.no_info_before_validator_function
+        return made if word is None else read(lambda given: {word: given} if isinstance(given, str) else given, made)
+
+    kind.__get_pydantic_core_schema__ = classmethod(schema)
+    made = checked_dataclass(kind, frozen=True, kw_only=True, config=_STRICT)
     build: Callable[..., None] = made.__init__
 
     @functools.wraps(build)
@@ -62,37 +74,22 @@ def settings(kind: type[Any]) -> Any:
         try:
             build(self, **given)
         except ValidationError as problem:
-            raise InputError(_sentence(problem, made, given, "")) from problem
+            raise InputError(sentence(problem, made)) from problem
 
     made.__init__ = checked  # type: ignore[method-assign]
     return made
 
 
-def from_table(kind: type[Any], found: Any, where: str = "") -> Any:
-    """Return the value of a table; `where` is its name, for errors."""
-    if not isinstance(found, Mapping):
-        raise InputError(f"`{where}` must be a table of keys and values, got {found!r}")
-    names = [one.name for one in fields(kind)]
-    given = {name: value for name, value in found.items() if (name, value) != ("type", getattr(kind, "type", None))}
-    for name in given:
-        if name not in names:
-            raise InputError(unknown_key(str(name), names, where))
-    try:
-        return kind(**given)
-    except InputError as problem:
-        if not isinstance(cause := problem.__cause__, ValidationError):
-            raise
-        raise InputError(_sentence(cause, kind, given, where)) from cause
+@dataclass(frozen=True)
+class OneOf:
+    """An annotation: the table is one of these classes, by its key `type`."""
 
+    kinds: tuple[type[Any], ...]
 
-def to_table(value: Any) -> dict[str, Any]:
-    """Return keys and plain values that `from_table` reads back; None is left out, as TOML has none."""
-
-    def without_none(found: list[tuple[str, Any]]) -> dict[str, Any]:
-        return {name: list(one) if isinstance(one, tuple) else one for name, one in found if one is not None}
-
-    own = {"type": value.type} if hasattr(value, "type") else {}
-    return own | asdict(value, dict_factory=without_none)
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> Any:
+        """Return the schema of a union that pydantic tells apart by `type`."""
+        del source
+        return handler.generate_schema(Annotated[Union[self.kinds], Field(discriminator="type")])  # noqa: UP007
 
 
 def changed_keys(before: Mapping[str, Any], now: Mapping[str, Any], where: str = "") -> dict[str, tuple[Any, Any]]:
@@ -115,58 +112,105 @@ def check_texts(found: Any, where: str = "") -> None:
     """Refuse texts that no file name and no JSON can have."""
     if isinstance(found, Mapping):
         for name, value in found.items():
-            check_texts(value, f"{where}.{name}" if where else str(name))
-    elif isinstance(found, str) and ("\0" in found or any("\ud800" <= one <= "\udfff" for one in found)):
+            check_texts(value, _join(where, str(name)))
+    elif isinstance(found, str) and ("\0" in found or any("\ud800" <= letter <= "\udfff" for letter in found)):
         raise InputError(f"`{where}` must be a text without NUL bytes and halves of characters, got {found!r}")
 
 
-def unknown_key(name: str, names: list[str], where: str) -> str:
-    """Return the sentence about a key that a table does not have."""
-    key = _join(where, name)
-    if name in INSTEAD:
-        return f"the key `{key}` of transformers is not a key here: {INSTEAD[name]}"
-    near = difflib.get_close_matches(name, names, 1)
-    way = f"did you mean `{_join(where, near[0])}`?" if near else f"there are {', '.join(names)}"
-    return f"the key `{key}` is unknown: {way}"
+def sentence(problem: ValidationError, kind: type[Any]) -> str:
+    """Return one error of a table of this class, or of tables in it, as one sentence that names the key.
+
+    A key that does not exist comes before a value that does not fit, of which it is often the reason.
+    """
+    unknown = ("unexpected_keyword_argument", "extra_forbidden")
+    errors: list[Any] = problem.errors(include_url=False)
+    error = min(errors, key=lambda error: (error["type"] not in unknown, len(error["loc"])))
+    if error["type"] in unknown:
+        return _unknown_key(kind, error["loc"])
+    keys, tables = _place(kind, error["loc"])
+    key, context = ".".join(keys), error.get("ctx", {})
+    types = [table.type for table in tables[:-1] and tables]
+    every = ", ".join(map(repr, types))
+    if isinstance(cause := context.get("error"), InputError):  # of several keys that do not go together
+        return f"[{key}] {cause}" if key else str(cause)
+    if error["type"] == "union_tag_not_found":
+        return f"the key `{key}.type` is missing: one of {every}"
+    if error["type"] == "union_tag_invalid":
+        near = difflib.get_close_matches(context["tag"], types, 1)
+        hint = f": did you mean {near[0]!r}?" if near else ""
+        return f"`{key}.type` must be one of {every}, got {context['tag']!r}{hint}"
+    table = "must be a table " + (f"with `type`, one of {every}" if types else "of keys and values")
+    if error["type"] in ("model_attributes_type", "dataclass_type"):
+        return f"`{key}` {table}, got {error['input']!r}"
+    if error["type"] != "missing":
+        number = any(name in context for name in _BOUNDS)
+        return f"`{key}` {_rule(error)}, got " + (f"{error['input']:,}" if number else repr(error["input"]))
+    if not tables:
+        (outer,) = _place(kind, error["loc"][:-1])[1]
+        try:
+            TypeAdapter(outer.__pydantic_fields__[keys[-1]].annotation, config=_STRICT).validate_python(None)
+        except ValidationError as absent:
+            table = _rule(absent.errors()[0])
+    return f"the key `{key}` is missing: it {table}"
 
 
-def nested(kind: type[Any], word: str = "type") -> BeforeValidator:
-    """Return the reader of a table inside another; a text in its place is its key `word`."""
+def _place(kind: type[Any], location: Iterable[Any]) -> tuple[list[str], tuple[type[Any], ...]]:
+    """Return the keys to an error, and the classes that the last one's table may have, none of a value."""
+    keys: list[str] = []
+    tables: tuple[type[Any], ...] = (kind,)
+    for part in location:
+        if len(tables) > 1:  # pydantic names the one that it took
+            tables = tuple(table for table in tables if table.type == part)
+        elif tables and part in tables[0].__pydantic_fields__:
+            keys.append(part)
+            tables = _tables(tables[0].__pydantic_fields__[part])
+        else:  # an item of a list, or one of several types of a value
+            break
+    return keys, tables
 
-    def read(found: Any) -> Any:
-        found = {word: found} if isinstance(found, str) else found
-        return from_table(kind, found) if isinstance(found, Mapping) else found
 
-    return BeforeValidator(read)
+def _tables(field: Any) -> tuple[type[Any], ...]:
+    """Return the classes of a field that is a table."""
+    kinds = next((note.kinds for note in field.metadata if isinstance(note, OneOf)), None)
+    annotated = (field.annotation, *get_args(field.annotation))
+    return tuple(one for one in annotated if hasattr(one, "__pydantic_fields__")) if kinds is None else kinds
 
 
-def _sentence(problem: ValidationError, kind: type[Any], given: Mapping[str, Any], where: str) -> str:
-    """Return what pydantic says of the first error, as one sentence that names the key."""
-    error: Any = problem.errors(include_url=False)[0]
-    place = [str(one) for one in error["loc"]]
-    key, context = ".".join(filter(None, [where, *place])), error.get("ctx", {})
-    if isinstance(context.get("error"), InputError):  # of a table inside, or of several keys that do not go together
-        return f"[{key}] {context['error']}" if key else str(context["error"])
-    if error["type"] == "missing":
-        return f"the key `{key}` is missing: it {_rule(kind, given, place[0])}"
-    if error["type"] == "unexpected_keyword_argument":
-        return unknown_key(place[-1], [one.name for one in fields(kind)], where)
-    bound = next(((word, context[name]) for name, word in _BOUNDS.items() if name in context), None)
-    if bound is not None:
-        return f"`{key}` must be {bound[0]} {bound[1]:,.15g}, got {error['input']:,}"
-    rule = error["msg"].replace("Input should be", "must be")
+def _rule(error: Any) -> str:
+    """Return what a value must be."""
+    for name, word in _BOUNDS.items():
+        if name in error.get("ctx", {}):
+            return f"must be {word} {error['ctx'][name]:,.15g}"
+    rule: str = error["msg"].replace("Input should be", "must be")
     for theirs, ours in _PLAIN.items():
         rule = rule.replace(theirs, ours)
-    return f"`{key}` {rule}, got {error['input']!r}"
+    return rule
 
 
-def _rule(kind: type[Any], given: Mapping[str, Any], name: str) -> str:
-    """Return what the value of a missing key must be: what is said of None."""
-    try:
-        kind(**given, **{name: None})
-    except InputError as problem:
-        return str(problem).partition("` ")[2].removesuffix(", got None")
-    return "must be given"
+def _unknown_key(kind: type[Any], location: tuple[Any, ...]) -> str:
+    """Return what to write instead of a key that a table does not have."""
+    *place, name = map(str, location)
+    keys, (table,) = _place(kind, place)
+    key, names = ".".join([*keys, name]), list(table.__pydantic_fields__)
+    others: dict[str, list[str]] = {}  # all keys of all tables, each with the types that have it
+    for outer, field in kind.__pydantic_fields__.items():
+        for inner in _tables(field):
+            for one in inner.__pydantic_fields__:
+                others.setdefault(_join(outer, one), []).append(str(getattr(inner, "type", "")))
+    if key in others:
+        return (
+            f"the key `{key}` is of `{keys[0]}.type` {' or '.join(others[key])}, and not of {table.type}: leave it out"
+        )
+    if elsewhere := [other for other in others if other.rpartition(".")[2] == name]:
+        return f"the key `{key}` is in the wrong table: it is `{elsewhere[0]}`"
+    if libraries := [library for library, words in INSTEAD.items() if name in words]:
+        way = INSTEAD[libraries[0]][name]
+        return f"the key `{key}` of {' and '.join(libraries)} is not a key here: {way}"
+    ways = {own: ".".join([*keys, own]) for own in names}
+    ways = {other.rpartition(".")[2]: other for other in others} | ways
+    near = difflib.get_close_matches(name, ways, 1)
+    way = f"did you mean `{ways[near[0]]}`?" if near else f"there are {', '.join(names)}"
+    return f"the key `{key}` is unknown: {way}"
 
 
 def _join(where: str, name: str) -> str:
@@ -183,27 +227,7 @@ class TokenizerConfig:
         lowercase: Whether texts are lowercased.
     """
 
+    word: ClassVar[str] = "model_type"
     model_type: Literal["bpe", "unigram", "char"] = "bpe"
     vocab_size: Annotated[int, Field(ge=8, le=LARGEST_VOCABULARY)] = 8000
     lowercase: bool = False
-
-
-def yaml_table(text: str) -> Any:
-    """Return what a text in YAML holds, in which 1e-3 is a number: of PyYAML's own, YAML 1.1, it is a text."""
-    import yaml
-
-    class Loader(yaml.SafeLoader):  # type: ignore[misc]
-        """With the floats of YAML 1.2, and no key twice."""
-
-        def compose_mapping_node(self, anchor: Any) -> Any:
-            node = super().compose_mapping_node(anchor)
-            keys: set[str] = set()
-            for key, _ in node.value:
-                if key.value in keys if isinstance(key, yaml.ScalarNode) else False:
-                    raise ValueError(f"it names the key {key.value!r} twice, again in line {key.start_mark.line + 1}")
-                keys |= {key.value} if isinstance(key, yaml.ScalarNode) else set()
-            return node
-
-    number = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+")
-    Loader.add_implicit_resolver("tag:yaml.org,2002:float", number, list("-+.0123456789"))
-    return yaml.load(text, Loader)  # with SafeLoader's constructors: nothing of the text is run

@@ -1,13 +1,12 @@
 """The table [training]: optimizer, schedule, length, checkpoints, and the folder of the run."""
 
-from dataclasses import field
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from regard.errors import InputError
 from regard.train.loss_and_optimizer import Schedule, SchedulerKwargs, SchedulerType
-from regard.train.settings import Count, Fraction, nested, settings
+from regard.train.settings import Count, FilePath, Fraction, settings
 
 __all__ = ["Training"]
 
@@ -44,13 +43,13 @@ class Training:
         seed: Seed of the weights, the order of the data, and dropout.
     """
 
-    output_dir: str
+    output_dir: FilePath
     max_steps: Annotated[int, Field(ge=1, le=10**12)] | None = None
     num_train_epochs: Annotated[float, Field(gt=0, le=10_000)] | None = None
     learning_rate: Annotated[float, Field(gt=0, lt=10)] = 1e-3
     lr_scheduler_type: SchedulerType = "inverse_sqrt"
     warmup_steps: float = 1000
-    lr_scheduler_kwargs: Annotated[SchedulerKwargs, nested(SchedulerKwargs)] = field(default_factory=SchedulerKwargs)
+    lr_scheduler_kwargs: SchedulerKwargs = SchedulerKwargs()
     weight_decay: Annotated[float, Field(ge=0)] = 0.01
     adam_beta1: Fraction = 0.9
     adam_beta2: Fraction = 0.98

@@ -26,7 +26,7 @@ from regard.models.decoding import (
     Greedy,
 )
 from regard.models.decoding.base import of_rows
-from regard.models.loading import saved_model
+from regard.models.loading import pair_tokenizers, saved_model
 from regard.record.records import Record
 from regard.record.subwords import is_unspaced
 from regard.record.tokens_from_tokenizer import tokens_of
@@ -69,13 +69,19 @@ def _code(language: str) -> str:
 _ABOUT, _VERSION = "translation.json", 2
 
 
+def save_languages(folder: Path, source_lang: str, target_lang: str, script: str | None) -> None:
+    """Save the languages of a translation in the folder of its model, for `Translator.load`."""
+    about = {"version": _VERSION, "source_lang": source_lang, "target_lang": target_lang, "script": script}
+    (folder / _ABOUT).write_text(json.dumps(about, indent=2) + "\n", "utf-8")
+
+
 @dataclass(frozen=True, eq=False)
 class Translator:
     """A model with the tokenizers of both sides.
 
     Args:
         model: A Transformer or RecurrentSeq2Seq in eval mode.
-        src_tokenizer, tgt_tokenizer: The tokenizers.
+        src_tokenizer, tgt_tokenizer: The tokenizers, with the template that the model was trained with.
         source_lang, target_lang: The languages, by any of their codes.
         script: Script that Chinese sources are converted to, "hans" or "hant"; None for no conversion.
     """
@@ -114,20 +120,18 @@ class Translator:
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
             raise InputError(f"cannot read {found}: {problem}") from problem
         model = saved_model(files.chosen)  # first: it checks the checksums of the other files too
-        reads, writes = (Tokenizer.load(found.with_name(f"{side}.json")) for side in ("source", "target"))
-        return cls(model, reads, writes, _code(source), _code(target), script)
+        return cls(model, *pair_tokenizers(files), _code(source), _code(target), script)
 
     def save(self, folder: Path) -> None:
         """Save the tokenizers and languages in a folder, for `load` with the model."""
         self.src_tokenizer.save(folder / "source.json")
         self.tgt_tokenizer.save(folder / "target.json")
-        about = {name: getattr(self, name) for name in ("source_lang", "target_lang", "script")}
-        about = {"version": _VERSION} | about
-        (folder / _ABOUT).write_text(json.dumps(about, indent=2) + "\n", "utf-8")
+        save_languages(folder, self.source_lang, self.target_lang, self.script)
 
     def encode(self, text: str) -> list[int]:
-        """Return the token ids of a source, with the end token."""
-        return self.src_tokenizer.encode([self._converted(text)], eos=True)[0]
+        """Return the token ids of a source, with the special tokens of the tokenizer's template around them."""
+        ids: list[int] = self.src_tokenizer(self._converted(text))["input_ids"]
+        return ids
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Return token ids of the target as text."""
@@ -270,7 +274,7 @@ class Translator:
         record = self._attention(source, [*start, *tokens])
         cross = [record.weights(layer=layer)[0].mean(0) for layer in record.layers if layer.kind == "cross"]
         weights = sum(cross) / len(cross)  # (target tokens, source tokens), each row of the token that comes next
-        spans = _words_of_tokens(self.src_tokenizer, text)
+        spans, first_token = _words_of_tokens(self.src_tokenizer, text), len(self.src_tokenizer.template[0])
         name = tokenizer.convert_ids_to_tokens([unknown])[0]
         first, *others = tokenizer.decode(list(tokens)).split(name)
         shown, before = [name] * len(others), None
@@ -278,11 +282,11 @@ class Translator:
             if token != unknown:
                 before = None
                 continue
-            total = dict.fromkeys(spans, 0.0)
-            for span, weight in zip(
-                spans, weights[len(start) + place - 1].tolist(), strict=False
-            ):  # not of the end token
-                total[span] += weight
+            total = {span: 0.0 for span in spans if span[0] < span[1]}  # a space is no word
+            row = weights[len(start) + place - 1, first_token:].tolist()
+            for span, weight in zip(spans, row, strict=False):  # not of the special tokens around the text
+                if span in total:
+                    total[span] += weight
             span = max(total, key=lambda one: total[one])
             ordinal = tokenizer.decode(list(tokens[:place])).count(name)  # a text may also have "<unk>" in letters
             shown[ordinal] = "" if span == before else text[slice(*span)]
@@ -355,7 +359,9 @@ class _OwnLimits:
         """Search, no text for longer than its own limit and that of the model."""
         most = of_rows(limits.max_new_tokens, len(prompt))
         own = tuple(map(min, most, self.limits))
-        found = self._search.search(text, prompt, replace(limits, max_new_tokens=own), attention_mask)
+        least = tuple(map(min, of_rows(limits.min_new_tokens, len(prompt)), own))
+        limits = replace(limits, max_new_tokens=own, min_new_tokens=least)
+        found = self._search.search(text, prompt, limits, attention_mask)
         each = len(found) // len(prompt)
         for first, start in zip(range(0, len(found), each), prompt.tolist(), strict=True):
             sequences = [one for one in found[first : first + each] if one.score > -torch.inf]  # there may be fewer
@@ -364,7 +370,7 @@ class _OwnLimits:
 
 
 def _words_of_tokens(tokenizer: Tokenizer, text: str) -> list[tuple[int, int]]:
-    """Return for each token of a text, without the end token, where the word begins and ends that it belongs to.
+    """Return for each token of a text, without special tokens, where the word begins and ends that it belongs to.
 
     A word goes as far as letters, digits, and single hyphens and apostrophes between them. Where words are not parted
     by spaces, as in Chinese, a token is one.

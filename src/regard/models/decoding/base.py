@@ -104,7 +104,7 @@ class GenerationLimits:
         rules: What else changes scores, such as a RepetitionPenalty, in this order.
 
     Raises:
-        InputError: A number is out of its range, or a token is both suppressed and the end of a text.
+        InputError: A number is out of its range, or a token is suppressed that is forced or the end of a text.
 
     >>> GenerationLimits(max_new_tokens=20, eos_token_id=(2,)).min_new_tokens
     0
@@ -121,6 +121,24 @@ class GenerationLimits:
     rules: tuple[TokenRule, ...] = ()
 
     def __post_init__(self) -> None:
+        self._check_counts()
+        for name in ("eos_token_id", "suppress_tokens", "begin_suppress_tokens"):
+            check_tokens(name, getattr(self, name))
+        for name in ("forced_bos_token_id", "forced_eos_token_id"):
+            if getattr(self, name) is not None:
+                check_count(name, getattr(self, name), 0, "is a token", None)
+            if getattr(self, name) in self.suppress_tokens:
+                raise InputError(
+                    f"`{name}` and `suppress_tokens` exclude one another, got {getattr(self, name)} in both: take it "
+                    "out of `suppress_tokens`"
+                )
+        if both := sorted(set(self.eos_token_id) & set(self.suppress_tokens)):
+            raise InputError(
+                f"`suppress_tokens` and `eos_token_id` exclude one another, got {both} in both: take {both[0]} out of "
+                "`eos_token_id` if texts must not end with it, out of `suppress_tokens` if they may"
+            )
+
+    def _check_counts(self) -> None:
         counts = [value for value in (self.max_new_tokens, self.min_new_tokens) if isinstance(value, tuple)]
         rows = len(counts[0]) if counts else 1
         most, least = of_rows(self.max_new_tokens, rows), of_rows(self.min_new_tokens, rows)
@@ -139,16 +157,6 @@ class GenerationLimits:
                     f"`min_new_tokens` ({low}) cannot be above `max_new_tokens` ({high}): "
                     "raise `max_new_tokens`, or lower `min_new_tokens`"
                 )
-        for name in ("eos_token_id", "suppress_tokens", "begin_suppress_tokens"):
-            check_tokens(name, getattr(self, name))
-        for name in ("forced_bos_token_id", "forced_eos_token_id"):
-            if getattr(self, name) is not None:
-                check_count(name, getattr(self, name), 0, "is a token", None)
-        if both := sorted(set(self.eos_token_id) & set(self.suppress_tokens)):
-            raise InputError(
-                f"`suppress_tokens` and `eos_token_id` exclude one another, got {both} in both: take {both[0]} out of "
-                "`eos_token_id` if texts must not end with it, out of `suppress_tokens` if they may"
-            )
 
 
 def of_rows(value: int | tuple[int, ...], rows: int) -> list[int]:
@@ -250,23 +258,22 @@ class Rules:
                     f"`{name}` must be of the model's vocabulary of {vocabulary}, got {token}: take it from the "
                     "model's own tokenizer"
                 )
-        numbers = []
-        for name in ("max_new_tokens", "min_new_tokens"):
-            value = of_rows(getattr(limits, name), rows)
-            if len(value) != rows:
-                raise InputError(f"`{name}` must have a number for each of the {rows} rows, got {len(value)}")
-            numbers.append(value)
+        most, least = of_rows(limits.max_new_tokens, rows), of_rows(limits.min_new_tokens, rows)
+        for name, numbers in (("max_new_tokens", most), ("min_new_tokens", least)):
+            if len(numbers) != rows:
+                raise InputError(f"`{name}` must have a number for each of the {rows} rows, got {len(numbers)}")
         lengths = [prompt.shape[1]] * rows if attention_mask is None else attention_mask.sum(1).tolist()
         suppressed, not_first = limits.suppress_tokens, limits.begin_suppress_tokens
         return cls(
             limits,
-            _without_padding(prompt, attention_mask) if limits.rules else prompt[:, :0],
-            *numbers,
-            [length == 1 for length in lengths],
-            torch.tensor(limits.eos_token_id, dtype=torch.int64, device=logits.device),
-            _flags(suppressed, logits) if suppressed else None,
-            _flags(limits.eos_token_id, logits),
-            _flags(not_first, logits) if not_first else None,
+            prompt=_without_padding(prompt, attention_mask) if limits.rules else prompt[:, :0],
+            max_new_tokens=most,
+            min_new_tokens=least,
+            begins=[length == 1 for length in lengths],
+            eos_token_id=torch.tensor(limits.eos_token_id, dtype=torch.int64, device=logits.device),
+            always=_flags(suppressed, logits) if suppressed else None,
+            ends_of_texts=_flags(limits.eos_token_id, logits),
+            first=_flags(not_first, logits) if not_first else None,
         )
 
     def select(self, rows: Sequence[int]) -> Self:
@@ -320,7 +327,7 @@ def _without_padding(prompt: Int[Tensor, "rows n"], attention_mask: Tensor | Non
     """The prompts with −1 in place of padding, which comes before the tokens."""
     if attention_mask is None:
         return prompt
-    order = attention_mask.int().argsort(1, stable=True)
+    order = attention_mask.int().argsort(dim=1, stable=True)
     return prompt.masked_fill(~attention_mask, -1).gather(1, order)
 
 

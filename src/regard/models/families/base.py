@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from regard.errors import InputError
+from regard.models.checkpoint_files import GENERATION
 from regard.models.config import TransformerConfig
+from regard.models.generation_config import read_generation_config
 from regard.models.inputs_outputs import SpecialTokens
 from regard.models.output_heads import OutputHead
 from regard.nn.feed_forward import HiddenAct, check_hidden_act
@@ -123,16 +125,15 @@ def label_count(raw: Raw) -> int:
 def tokens(raw: Raw) -> SpecialTokens:
     """The tokens that mean something; those for writing are read from generation_config.json, which is merged in."""
     stop = raw.get("eos_token_id")
-    suppressed = [one[0] for one in raw.get("bad_words_ids") or () if len(one) == 1]
-    suppressed += [one for one in raw.get("suppress_tokens") or () if one not in suppressed]
+    forced = raw.get("forced_eos_token_id")
     return SpecialTokens(
         pad_token_id=None if (pad := raw.get("pad_token_id")) is None or pad < 0 else pad,
         bos_token_id=raw.get("bos_token_id"),
         eos_token_id=tuple(stop) if isinstance(stop, list | tuple) else stop,
         decoder_start_token_id=raw.get("decoder_start_token_id"),
         forced_bos_token_id=raw.get("forced_bos_token_id"),
-        forced_eos_token_id=raw.get("forced_eos_token_id"),
-        suppress_tokens=tuple(suppressed),
+        forced_eos_token_id=forced[0] if isinstance(forced, list) and len(forced) == 1 else forced,
+        suppress_tokens=tuple(raw.get("suppress_tokens") or ()),
     )
 
 
@@ -154,7 +155,8 @@ def read_config(family: Family, raw: Raw, *, name: str, wanted: type[Any] | None
         InputError: It cannot be read.
     """
     try:
-        return family.config(raw if wanted is None else {**raw, WANTED: wanted})
+        config = family.config(raw if wanted is None else {**raw, WANTED: wanted})
+        return replace(config, generation_config=read_generation_config(raw.get(GENERATION) or {}))
     except (TypeError, AttributeError, ValueError, LookupError, ArithmeticError) as problem:
         raise InputError(
             f"the config.json of {name!r} cannot be read as a {family.types[0]} model: {problem}"

@@ -62,7 +62,7 @@ def _config(raw: Raw) -> TransformerConfig:
 
 
 def _started_by_padding(raw: Raw) -> Raw:
-    return {**raw, "decoder_start_token_id": raw.get("pad_token_id", 0)}
+    return {**raw, "decoder_start_token_id": raw.get("pad_token_id")}
 
 
 def _stack(side: str, layers: tuple[str, ...]) -> tuple[tuple[str, str], ...]:

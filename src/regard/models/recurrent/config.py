@@ -5,6 +5,7 @@ from typing import Literal
 
 from regard.checks import check_probability, check_size
 from regard.errors import InputError
+from regard.models.inputs_outputs import SpecialTokens
 from regard.models.standard_names import RECURRENT_CONFIG
 from regard.nn.checks import refuse_unknown
 
@@ -89,6 +90,13 @@ class RecurrentConfig:
     def encoder_output_size(self) -> int:
         """Width of the encoder's states, both directions together."""
         return self.hidden_size * (2 if self.bidirectional else 1)
+
+    @property
+    def special_tokens(self) -> SpecialTokens:
+        """The tokens that mean something, as a Transformer's configuration has them."""
+        return SpecialTokens(
+            pad_token_id=self.pad_token_id, bos_token_id=self.bos_token_id, eos_token_id=self.eos_token_id
+        )
 
     @property
     def local(self) -> bool:

@@ -240,10 +240,7 @@ class RecurrentSeq2Seq(GenerationMixin, PretrainedMixin):
         return text, ids.new_full((len(ids), 1), check_start_token(start, config.tgt_vocab_size)), None
 
     def _tokens(self) -> SpecialTokens:
-        config = self.config
-        return SpecialTokens(
-            pad_token_id=config.pad_token_id, bos_token_id=config.bos_token_id, eos_token_id=config.eos_token_id
-        )
+        return self.config.special_tokens  # type: ignore[no-any-return]
 
 
 def _check_ids(name: str, ids: Tensor, vocabulary: int, counted: str, rows: int | None = None) -> None:

@@ -10,20 +10,23 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from regard.data import Corpus, Tokenizer, batches, pad, read_corpus, split
+from regard.data import Corpus, Tokenizer, batches, pad, read_corpus
+from regard.data.corpus_notes import unknown_characters
+from regard.data.running_text import parts_of
 from regard.errors import InputError
 from regard.models import SpecialTokens
 from regard.models.output_heads import LanguageModel, OutputHead
 from regard.train.callbacks import Sample
 from regard.train.loss_and_optimizer import IGNORED, OneProcess, summed_cross_entropy
-from regard.train.model_types import ModelRequest, ModelSettings
+from regard.train.model_types import CheckpointSettings, ModelRequest, ModelSettings
 from regard.train.optional_parts import optional_part
 from regard.train.settings import TokenizerConfig
+from regard.train.tasks.data_files import read_files
 from regard.train.training import Training
 
 __all__ = ["Batch", "PairsTask", "Task", "TaskSettings", "TextTask"]
 
-TokenPairs = Sequence[tuple[list[int], list[int]]]  # (source, target): no start tokens, the source with an end token
+TokenPairs = Sequence[tuple[list[int], list[int]]]  # (source, labels): both with their special tokens
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,15 @@ class TaskSettings:
         """Raise InputError where the data take more bytes than there are."""
         del there
 
+    def settled(self, before: Any) -> Any:
+        """Return these settings with what they leave open chosen, so that run.json has it.
+
+        Args:
+            before: The settings of the run that is resumed; None for a new run.
+        """
+        del before
+        return self
+
 
 class Task:
     """A task with its data: what is trained on and what is held out. It is exported by `tasks/__init__.py`.
@@ -73,6 +85,7 @@ class Task:
     """
 
     settings: ClassVar[type[TaskSettings]]
+    held_names: ClassVar[tuple[str, ...]] = ("held", "held_lengths")  # the attributes of held-out data
     metrics: ClassVar[dict[str, bool]] = {"loss": False}  # by name: whether greater is better; the first is the default
 
     def __init__(self, options: Any, training: Training, model: ModelSettings, folder: Path) -> None:
@@ -84,6 +97,8 @@ class Task:
         self.warnings: list[str] = []  # of what was left out, until the trainer takes them
         self.lengths: Sequence[Any] = ()  # of the rows that are trained on
         self.held_lengths: Sequence[Any] = ()
+        self.tokenizers: dict[str, Tokenizer] = {}  # by the names of their files, as they are saved
+        self.test: dict[str, Any] | None = None  # held-out data of a `test_file`, by the names `held_names`
 
     def metric(self, name: str | None) -> tuple[str, bool]:
         """Return the score that measures improvement, and whether greater is better."""
@@ -113,7 +128,14 @@ class Task:
         raise NotImplementedError  # each task defines it
 
     def save(self, folder: Path) -> None:
-        """Save what is needed besides the model to use it."""
+        """Save what is needed besides the model to use it: tokenizers, and what a checkpoint says of them."""
+        for name, tokenizer in self.tokenizers.items():
+            tokenizer.save(folder / name)
+        files = self.model_settings.tokenizer_files() if self.tokenizers else {}
+        if (one := self.tokenizers.get("tokenizer.json")) is not None:
+            files = {"tokenizer_config.json": one.to_config()} | files
+        for name, content in files.items():
+            (folder / name).write_bytes(content)
 
     def epoch(self, max_tokens_per_batch: int, seed: int, epoch: int) -> list[tuple[int, ...]]:
         """Return the rows of each batch of an epoch."""
@@ -144,7 +166,20 @@ class Task:
         return {"loss": found / max(1, num_labels)}
 
     def final(self, model: nn.Module, max_tokens_per_batch: int) -> dict[str, float]:
-        """Return the scores of the final model."""
+        """Return the scores of the final model; those on the rows of a `test_file` begin with "test_"."""
+        scores = self.final_scores(model, max_tokens_per_batch)
+        if self.test is None:
+            return scores
+        held = {name: getattr(self, name) for name in self.held_names}
+        try:
+            self.__dict__ |= self.test
+            tested = self.final_scores(model, max_tokens_per_batch)
+        finally:
+            self.__dict__ |= held
+        return scores | {f"test_{name}": score for name, score in tested.items()}
+
+    def final_scores(self, model: nn.Module, max_tokens_per_batch: int) -> dict[str, float]:
+        """Return the scores of the final model on held-out data."""
         return self.evaluate(model, max_tokens_per_batch)
 
     def samples(self, model: nn.Module) -> tuple[Sample, ...]:
@@ -155,31 +190,52 @@ class Task:
     def draw(self, model: nn.Module, folder: Path) -> None:
         """Draw the model's attention in a figure, where there is one."""
 
-    def train_tokenizer(self, name: str, tokenizer: TokenizerConfig, texts: Sequence[str]) -> Tokenizer:
+    def train_tokenizer(
+        self, name: str, tokenizer: TokenizerConfig, texts: Sequence[str], *, bos: bool = False, eos: bool = False
+    ) -> Tokenizer:
         """Return the tokenizer of a checkpoint; from scratch the one of the run's folder, or one trained now.
 
-        Raises:
-            InputError: The checkpoint has none, or the new one cannot be written.
-        """
-        found = self._tokenizer(name, tokenizer, texts)
-        self.data[name] = found.sha256
-        return found
+        Args:
+            name: The name of its file.
+            tokenizer: How it is trained.
+            texts: What it is trained on.
+            bos, eos: Whether the template of one that is trained puts the begin and the end token around each text.
 
-    def _tokenizer(self, name: str, tokenizer: TokenizerConfig, texts: Sequence[str]) -> Tokenizer:
+        Raises:
+            InputError: The checkpoint has none.
+        """
         path = self.folder / name
         if (own := self.model_settings.tokenizer(name)) is not None:
-            return own
-        if path.is_file():
-            return Tokenizer.load(path)
-        made = Tokenizer.train(
-            texts, model_type=tokenizer.model_type, vocab_size=tokenizer.vocab_size, lowercase=tokenizer.lowercase
-        )
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as problem:
-            raise InputError(f"cannot make the folder {path.parent}: {problem.strerror}") from problem
-        made.save(path)
-        return made
+            file, found = own
+            saved = found
+        elif path.is_file():
+            file, saved, found = name, Tokenizer.load(path), Tokenizer.load_saved(path, bos=bos, eos=eos)
+        else:
+            options = {key: getattr(tokenizer, key) for key in ("model_type", "vocab_size", "lowercase")}
+            file, saved = name, Tokenizer.train(texts, **options).with_template(bos=bos, eos=eos)
+            # `Folder.begin` saves it once run.json is there: before, a kill would leave a file of no run.
+            found = saved
+        self.tokenizers[file] = saved
+        self.data[name] = saved.sha256
+        if own is not None and not found.is_made_by_regard:  # whose tokens are set by other files, too
+            self.data[f"{name} (special tokens)"] = found.special_tokens_sha256
+        return found
+
+    def unknown(self, name: str, trained: Corpus, held: Corpus, tokenizer: Tokenizer, key: str) -> tuple[str, ...]:
+        """Return a note where a tokenizer, that of `task.<key>`, does not know characters of a column."""
+        is_pretrained = isinstance(self.model_settings, CheckpointSettings)
+        way = "take another checkpoint for such texts" if is_pretrained else f"raise `task.{key}.vocab_size`"
+        return unknown_characters(name, trained[name], held[name], tokenizer, way)
+
+    def needed_token(self, tokenizer: Tokenizer, role: str) -> int:
+        """Return the token of a role; raise where the checkpoint's configuration names none."""
+        found: int | None = getattr(tokenizer, f"{role}_token_id")
+        if found is None:
+            raise InputError(
+                f"this task needs `{role}_token`, and the tokenizer of the checkpoint has none: name one of its tokens "
+                f"as `{role}_token` in its tokenizer_config.json"
+            )
+        return found
 
 
 class TextTask(Task):
@@ -187,19 +243,36 @@ class TextTask(Task):
 
     columns: ClassVar[tuple[str, ...]] = ("text",)
     output_head: OutputHead
+    ends: ClassVar[bool] = True  # whether the template of a tokenizer trained for the task ends a text
 
     def __init__(self, options: Any, training: Training, model: ModelSettings, folder: Path) -> None:
         super().__init__(options, training, model, folder)
-        corpus = read_corpus(self.options.train_file, columns=self.columns)
-        self.corpus = corpus
-        self.data = {corpus.name: corpus.sha256}
-        trained, held = split(corpus, self.options.validation_size, column="text", seed=training.seed)
-        self.check_split(trained, held)
-        self.vocabulary = self.train_tokenizer("tokenizer.json", self.options.tokenizer, trained["text"])
+        files = read_files(self.options, self.read, column="text", seed=training.seed)
+        self.data, trained, held = dict(files.hashes), files.training, files.validation
+        for one in filter(None, (held, files.test)):
+            self.check_split(trained, one)
+        texts = list(parts_of(trained["text"])) if trained.is_running_text else trained["text"]
+        self.vocabulary = self.train_tokenizer("tokenizer.json", self.options.tokenizer, texts, bos=True, eos=self.ends)
+        self.tokens = model.generation_tokens(self.vocabulary, self.options.sides)
         self.check_tokenizer()
         self.trained, self.held = self.encode(trained), self.encode(held)
         self.lengths, self.held_lengths = (list(map(self.length, rows)) for rows in (self.trained, self.held))
-        self.notes = (f"{corpus}", f"{len(trained):,} lines are trained on, {len(held):,} held out")
+        if files.test is not None:
+            test = self.encode(files.test)
+            self.test = {"held": test, "held_lengths": list(map(self.length, test))}
+        self.notes = (
+            *files.notes,
+            *self.unknown("text", trained, held, self.vocabulary, "tokenizer"),
+            f"{len(trained):,} lines are trained on, {len(held):,} held out",
+        )
+
+    def read(self, path: str) -> Corpus:
+        """Return the texts of a file, without spaces around them."""
+        corpus = read_corpus(path, columns=self.columns)
+        indented = sum(text[:1].isspace() for text in corpus["text"])
+        note = f"{indented:,} lines begin with spaces, which are left out; a task clm with keep_linebreaks keeps them"
+        corpus = replace(corpus, notes=(*corpus.notes, note)) if indented else corpus
+        return corpus.map("text", str.strip)
 
     def check_split(self, trained: Corpus, held: Corpus) -> None:
         """Raise InputError where the task cannot learn from these texts."""
@@ -218,12 +291,7 @@ class TextTask(Task):
     def request(self, chosen: ModelSettings) -> ModelRequest:
         """Return what the task needs of its model: positions for twice the longest row."""
         longest = 2 * getattr(self.options, "block_size", getattr(self.options, "max_length", 0))
-        tokens = special_tokens(self.vocabulary)
-        return ModelRequest(self.options.sides, len(self.vocabulary), tokens, self.output_head, longest)
-
-    def save(self, folder: Path) -> None:
-        """Save the tokenizer."""
-        self.vocabulary.save(folder / "tokenizer.json")
+        return ModelRequest(self.options.sides, len(self.vocabulary), self.tokens, self.output_head, longest)
 
 
 class PairsTask(Task):
@@ -237,32 +305,23 @@ class PairsTask(Task):
     def take(self, trained: TokenPairs, held: TokenPairs) -> None:
         """Set the rows."""
         self.trained, self.held = list(trained), list(held)
-        more = len(self.tokens.decoder_prefix)
-        self.lengths, self.held_lengths = ([(len(a), len(b) + more) for a, b in rows] for rows in (trained, held))
+        self.lengths, self.held_lengths = ([(len(a), len(b)) for a, b in rows] for rows in (trained, held))
 
     def request(self, chosen: ModelSettings) -> ModelRequest:
         """Return what the task needs: an encoder–decoder with positions for twice the longest row."""
-        longest = max(max(pair) for pair in (*self.lengths, *self.held_lengths))
+        tested = () if self.test is None else self.test["held_lengths"]
+        longest = max(max(pair) for pair in (*self.lengths, *self.held_lengths, *tested))
         head = LanguageModel(tie_word_embeddings=True, bias=True)
         return ModelRequest(self.options.sides, self.sizes[0], self.tokens, head, 2 * longest, self.sizes[1])
 
     def rows(self, rows: Sequence[int], *, held: bool) -> Batch:
-        """Return sources and targets: decoder inputs begin as generation does, labels end with the end token."""
+        """Return sources and labels; the decoder's inputs are the start token and all labels but the last."""
         chosen = [(self.held if held else self.trained)[row] for row in rows]
-        filled, prefix, end = self.tokens.pad_token_id or 0, self.tokens.decoder_prefix, self.tokens.eos_token_ids[0]
-        targets = [[*prefix, *target, end] for _, target in chosen]
+        filled, start = self.tokens.pad_token_id, self.tokens.decoder_prefix[0]
+        assert filled is not None
         ids, real = pad([source for source, _ in chosen], filled)
-        read, _ = pad([target[:-1] for target in targets], filled)  # no token attends to the padding after it
-        labels, _ = pad([target[1:] for target in targets], IGNORED)
+        read, _ = pad([[start, *row[:-1]] for _, row in chosen], filled)  # no token attends to the padding after it
+        labels, _ = pad([row for _, row in chosen], IGNORED)
         inputs = {"input_ids": ids, "decoder_input_ids": read}
         inputs |= {} if bool(real.all()) else {"attention_mask": real}
         return Batch(inputs, labels, int(real.sum()) + int((labels != IGNORED).sum()))
-
-
-def special_tokens(vocabulary: Tokenizer) -> SpecialTokens:
-    """Return the special tokens of a model that writes with this tokenizer."""
-    return SpecialTokens(
-        pad_token_id=vocabulary.pad_token_id,
-        bos_token_id=vocabulary.bos_token_id,
-        eos_token_id=vocabulary.eos_token_id,
-    )

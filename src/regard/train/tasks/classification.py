@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -11,7 +11,7 @@ from regard.data import Corpus, pad
 from regard.errors import InputError
 from regard.models.output_heads import SequenceClassification
 from regard.train.model_types import CheckpointSettings, ModelRequest, ModelSettings
-from regard.train.settings import Length, Rows, TokenizerConfig, nested, settings
+from regard.train.settings import FilePath, Length, Rows, TokenizerConfig, settings
 from regard.train.tasks.base import Batch, TaskSettings, TextTask
 from regard.train.training import Training
 
@@ -20,19 +20,23 @@ __all__ = ["ClassificationSettings", "ClassificationTask"]
 
 @settings
 class ClassificationSettings(TaskSettings):
-    """Text classification: TSV of text and label, or JSON Lines with `text` and `label`.
+    """Text classification.
 
     Args:
-        train_file: The file.
-        validation_size: Number of texts held out for evaluation.
+        train_file: TSV or CSV of text and label, JSON Lines (`text`, `label`), fastText's format, or gzip of these.
+        validation_file: A file to evaluate on; nothing is then held out of `train_file`.
+        test_file: A file that is scored at the end only.
+        validation_size: Number of texts held out of `train_file` for evaluation.
         tokenizer: The tokenizer to train; a checkpoint has its own.
         max_length: Tokens of a text; longer texts are truncated, and counted.
     """
 
     type: ClassVar[str] = "classification"
-    train_file: str
+    train_file: FilePath
+    validation_file: FilePath | None = None
+    test_file: FilePath | None = None
     validation_size: Rows = 200
-    tokenizer: Annotated[TokenizerConfig, nested(TokenizerConfig, "model_type")] = TokenizerConfig()
+    tokenizer: TokenizerConfig = TokenizerConfig()
     max_length: Length = 128
 
 
@@ -49,7 +53,13 @@ class ClassificationTask(TextTask):
         cut = sum(length == longest for length in self.lengths)
         long = f"; {cut:,} are cut at {longest} tokens" if cut else ""
         sizes = f"{len(self.trained):,} texts are trained on, {len(self.held):,} held out"
-        self.notes = (f"{self.corpus}", f"{sizes}, {len(self.labels)} labels{long}")
+        self.notes = (*self.notes[:-1], f"{sizes}, {len(self.labels)} labels{long}")
+
+    def check_tokenizer(self) -> None:
+        """Raise where no token fills up a batch; without a padding token the end token does, as the mask hides both."""
+        words = self.vocabulary
+        is_padded_by_end = words.pad_token_id is None and words.eos_token_id is not None
+        self.filled = self.needed_token(words, "eos" if is_padded_by_end else "pad")
 
     def check_split(self, trained: Corpus, held: Corpus) -> None:
         """Raise where there is one label, or one that only held-out texts have."""
@@ -59,18 +69,17 @@ class ClassificationTask(TextTask):
                 f"the texts of {trained.name} have one label, {self.labels[0]!r}: there is nothing to learn"
             )
         if unknown := sorted(set(held["label"]) - set(self.labels)):
+            own = held.name != trained.name or self.options.validation_file or self.options.test_file
             raise InputError(
-                f"the label {unknown[0]!r} is only among the held-out texts: give more examples of it, "
-                "or another `training.seed`"
+                f"the label {unknown[0]!r} of {held.name} is only among the held-out texts: give more examples of it"
+                + (f" in {trained.name}" if own else ", or another `training.seed`")
             )
 
     def encode(self, corpus: Corpus) -> list[Any]:
         """Return each text's tokens and the number of its label."""
-        words = self.vocabulary
-        ends = [] if words.eos_token_id is None else [words.eos_token_id]
-        encoded = words.encode(corpus["text"], bos=words.bos_token_id is not None)
-        cut = [[*one[: self.options.max_length - len(ends)], *ends] for one in encoded]
-        return [(row, self.labels.index(label)) for row, label in zip(cut, corpus["label"], strict=True)]
+        options = {"truncation": True, "max_length": self.options.max_length}
+        encoded = self.vocabulary(corpus["text"], **options)["input_ids"]
+        return [(row, self.labels.index(label)) for row, label in zip(encoded, corpus["label"], strict=True)]
 
     def request(self, chosen: ModelSettings) -> ModelRequest:
         """Return what the task needs: an encoder, or the checkpoint's model, with an output head for these labels."""
@@ -83,7 +92,7 @@ class ClassificationTask(TextTask):
     def rows(self, rows: Sequence[int], *, held: bool) -> Batch:
         """Return texts and the numbers of their labels."""
         chosen = [(self.held if held else self.trained)[row] for row in rows]
-        ids, real = pad([row for row, _ in chosen], self.vocabulary.pad_token_id or 0)
+        ids, real = pad([row for row, _ in chosen], self.filled)
         given = {"input_ids": ids} | ({} if bool(real.all()) else {"attention_mask": real})
         return Batch(given, torch.tensor([label for _, label in chosen]), int(real.sum()))
 

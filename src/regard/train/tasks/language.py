@@ -1,21 +1,21 @@
 """Language models: causal ones, which predict the next token of running text, and masked ones, which fill gaps."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from regard.data import Corpus, chunk_tokens, collate_packed, mask_tokens, pack_sequences, pad
+from regard.data import Corpus, chunk_tokens, collate_packed, mask_tokens, pack_sequences, pad, read_corpus
+from regard.data.running_text import encode_running_text
 from regard.errors import InputError
 from regard.models.output_heads import LanguageModel, MaskedLanguageModel
 from regard.train.loss_and_optimizer import IGNORED
-from regard.train.settings import Length, Probability, Rows, TokenizerConfig, nested, settings
+from regard.train.settings import FilePath, Length, Probability, Rows, TokenizerConfig, settings
 from regard.train.tasks.base import Batch, TaskSettings, TextTask
 
 __all__ = ["CausalLMSettings", "CausalTask", "MaskedLMSettings", "MaskedTask"]
-
-Tokens = Annotated[TokenizerConfig, nested(TokenizerConfig, "model_type")]
 
 
 @settings
@@ -23,8 +23,12 @@ class CausalLMSettings(TaskSettings):
     """Causal language modeling: predict the next token of running text.
 
     Args:
-        train_file: Plain text, JSON Lines (`text`) or gzip of these; a line is a document.
-        validation_size: Number of documents held out for evaluation.
+        train_file: Plain text, JSON Lines (`text`, a document a line) or gzip of these.
+        validation_file: A file to evaluate on; nothing is then held out of `train_file`.
+        test_file: A file that is scored at the end only.
+        validation_size: Number of documents held out of `train_file` for evaluation; of running text its last lines.
+        keep_linebreaks: Whether plain text is one running text, whose lines keep their ends and indentation; otherwise
+            each line is a document, without the spaces around it. True by default.
         tokenizer: The tokenizer to train; a checkpoint has its own.
         block_size: Tokens in a row of a batch.
         packing: Whether documents are packed into rows in which none attends to another; otherwise the running text is
@@ -33,11 +37,20 @@ class CausalLMSettings(TaskSettings):
 
     type: ClassVar[str] = "clm"
     sides: ClassVar[tuple[str, ...]] = ("decoder",)
-    train_file: str
+    train_file: FilePath
+    validation_file: FilePath | None = None
+    test_file: FilePath | None = None
     validation_size: Rows = 200
-    tokenizer: Tokens = TokenizerConfig()
+    keep_linebreaks: bool | None = None
+    tokenizer: TokenizerConfig = TokenizerConfig()
     block_size: Length = 128
     packing: bool = False
+
+    def settled(self, before: "CausalLMSettings | None") -> "CausalLMSettings":
+        """Keep line ends where a new run leaves that open."""
+        if self.keep_linebreaks is not None:
+            return self
+        return replace(self, keep_linebreaks=True if before is None else before.keep_linebreaks)
 
 
 class CausalTask(TextTask):
@@ -46,19 +59,28 @@ class CausalTask(TextTask):
     settings = CausalLMSettings
     metrics = {"loss": False, "perplexity": False}  # noqa: RUF012 - read only
     output_head = LanguageModel(tie_word_embeddings=True)
+    ends = False  # a prompt is continued
 
     def check_tokenizer(self) -> None:
-        """Raise where there is no end token; without a padding token the end token fills up."""
-        words = self.vocabulary
-        if words.eos_token_id is None:
-            raise InputError("the checkpoint's tokenizer has no token for the end of a text: take another checkpoint")
-        self.filled = words.eos_token_id if words.pad_token_id is None else words.pad_token_id
+        """Raise where no token ends a document; without a padding token the end token fills up."""
+        self.end = self.tokens.end_token_id(self.vocabulary.eos_token_id)
+        self.filled = self.end if self.tokens.pad_token_id is None else self.tokens.pad_token_id
+
+    def read(self, path: str) -> Corpus:
+        """Return the documents of a file, or the lines of its running text."""
+        if not self.options.settled(None).keep_linebreaks:
+            return super().read(path)
+        return read_corpus(path, columns=self.columns, keep_linebreaks=True)
 
     def encode(self, corpus: Corpus) -> list[tuple[list[int], list[int], list[int]]]:
-        """Return rows of inputs, labels and document numbers."""
-        words, length = self.vocabulary, self.options.block_size
-        starts = words.bos_token_id is not None and words.bos_token_id != words.eos_token_id
-        documents = words.encode(corpus["text"], bos=starts, eos=True)
+        """Return rows of inputs, labels and document numbers; an end token follows each document."""
+        length, ends = self.options.block_size, self.tokens.eos_token_ids
+        if corpus.is_running_text:
+            before, after = self.vocabulary.template
+            documents = [[*before, *encode_running_text(self.vocabulary, corpus["text"]), *after]]
+        else:
+            documents = self.vocabulary(corpus["text"])["input_ids"]
+        documents = [one if one and one[-1] in ends else [*one, self.end] for one in documents]
         if not self.options.packing:
             stream = [token for one in documents for token in one]
             return [(row[:-1], row[1:], []) for row in chunk_tokens(stream, length)]
@@ -90,17 +112,21 @@ class MaskedLMSettings(TaskSettings):
     """Masked language modeling (Devlin et al. 2019, arXiv:1810.04805): 80 % masked, 10 % random, 10 % unchanged.
 
     Args:
-        train_file: As for causal language modeling.
-        validation_size: Number of documents held out for evaluation.
+        train_file: Plain text, a document a line, JSON Lines (`text`) or gzip of these.
+        validation_file: A file to evaluate on; nothing is then held out of `train_file`.
+        test_file: A file that is scored at the end only.
+        validation_size: Number of documents held out of `train_file` for evaluation.
         tokenizer: The tokenizer to train; a checkpoint has its own.
         block_size: Tokens in a row of a batch.
         mlm_probability: Fraction of the tokens that are predicted.
     """
 
     type: ClassVar[str] = "mlm"
-    train_file: str
+    train_file: FilePath
+    validation_file: FilePath | None = None
+    test_file: FilePath | None = None
     validation_size: Rows = 200
-    tokenizer: Tokens = TokenizerConfig()
+    tokenizer: TokenizerConfig = TokenizerConfig()
     block_size: Length = 128
     mlm_probability: Probability = 0.15
 
@@ -112,22 +138,27 @@ class MaskedTask(TextTask):
     output_head = MaskedLanguageModel()
 
     def check_tokenizer(self) -> None:
-        """Raise where a token is missing."""
-        words = self.vocabulary
-        if None in (words.mask_token_id, words.bos_token_id, words.eos_token_id, words.pad_token_id):
-            raise InputError("the checkpoint's tokenizer has no mask, start, end or padding token: take another one")
+        """Raise where the mask or the padding token is missing, or no text fits between the special tokens."""
+        self.mask, self.filled = (self.needed_token(self.vocabulary, role) for role in ("mask", "pad"))
+        before, after = self.vocabulary.template
+        self.inside = self.options.block_size - len(before) - len(after)
+        if self.inside < 1:
+            raise InputError(
+                f"`task.block_size` must be above {len(before) + len(after)}, the number of special tokens around each "
+                f"text, got {self.options.block_size}"
+            )
 
     def encode(self, corpus: Corpus) -> list[Any]:
-        """Return pieces of each text, between a start and an end token."""
-        words, inside = self.vocabulary, self.options.block_size - 2
+        """Return pieces of each text, between the special tokens of the tokenizer's template."""
+        words, inside = self.vocabulary, self.inside
         documents = [one for one in words.encode(corpus["text"]) if one]
-        cut = [one[first : first + inside] for one in documents for first in range(0, len(one), max(1, inside))]
-        return [[words.bos_token_id, *one, words.eos_token_id] for one in cut]
+        cut = [one[first : first + inside] for one in documents for first in range(0, len(one), inside)]
+        return [words.build_inputs_with_special_tokens(one) for one in cut]
 
     def rows(self, rows: Sequence[int], *, held: bool) -> Batch:
         """Return texts with some tokens masked: others each time, in held-out texts always the same."""
         chosen = [(self.held if held else self.trained)[row] for row in rows]
-        ids, real = pad(chosen, self.vocabulary.pad_token_id or 0)
+        ids, real = pad(chosen, self.filled)
         if held:  # each by itself, whatever the others of the batch are
             inputs, labels = ids.clone(), torch.full_like(ids, IGNORED)
             for at, (row, one) in enumerate(zip(rows, chosen, strict=True)):
@@ -140,12 +171,11 @@ class MaskedTask(TextTask):
 
     def _masked(self, ids: Tensor, real: Tensor, seed: int) -> tuple[Tensor, Tensor]:
         words = self.vocabulary
-        assert words.mask_token_id is not None
         return mask_tokens(
             ids,
             real,
             len(words),
-            words.mask_token_id,
+            self.mask,
             all_special_ids=words.all_special_ids,
             generator=torch.Generator().manual_seed(seed),
             mlm_probability=self.options.mlm_probability,

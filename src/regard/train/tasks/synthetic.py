@@ -82,7 +82,7 @@ class SyntheticTask(PairsTask):
         count = task.num_examples + task.validation_size
         length_range = task.min_length, task.max_length
         sources, targets = kind.sample(count, length_range=length_range, generator=generator)
-        rows = list(zip(sources, targets, strict=True))
+        rows = [(source, [*target, kind.eos_token_id]) for source, target in zip(sources, targets, strict=True)]
         held = {tuple(source) for source, _ in rows[: task.validation_size]}
         trained = [pair for pair in rows[task.validation_size :] if tuple(pair[0]) not in held]
         if not trained:
@@ -100,10 +100,7 @@ class SyntheticTask(PairsTask):
         scores = super().evaluate(model, max_tokens_per_batch)
         with self.optional_score("exact"):
             written = _written(model, [source for source, _ in self.held])
-            right = [
-                found == [*target, self.tokens.eos_token_ids[0]]
-                for found, (_, target) in zip(written, self.held, strict=True)
-            ]
+            right = [found == labels for found, (_, labels) in zip(written, self.held, strict=True)]
             scores["exact"] = sum(right) / len(right)
         return scores
 
@@ -112,8 +109,8 @@ class SyntheticTask(PairsTask):
         some = self.held[:3]
         written = _written(model, [source for source, _ in some])
         return tuple(
-            Sample(_numbers(source), _numbers(found[:-1]), _numbers(target))
-            for found, (source, target) in zip(written, some, strict=True)
+            Sample(_numbers(source), _numbers(found[:-1]), _numbers(labels[:-1]))
+            for found, (source, labels) in zip(written, some, strict=True)
         )
 
 

@@ -1,27 +1,26 @@
 """Translation of sentence pairs."""
 
 import random
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 from torch import nn
 
-from regard.data import Corpus, read_corpus, references, split, to_script, without_sources
+from regard.data import Corpus, find_language, read_corpus, references, to_script
 from regard.errors import InputError
 from regard.metrics import translation_scores
 from regard.train.callbacks import Sample
 from regard.train.model_types import ModelSettings
 from regard.train.optional_parts import optional_part
-from regard.train.settings import Length, Rows, TokenizerConfig, nested, settings
-from regard.train.tasks.base import PairsTask, TaskSettings, special_tokens
+from regard.train.settings import FilePath, Length, Rows, TokenizerConfig, settings
+from regard.train.tasks.base import PairsTask, TaskSettings
+from regard.train.tasks.data_files import read_files
 from regard.train.training import Training
-from regard.train.translator import Translator
+from regard.train.translator import Translator, save_languages
 
 __all__ = ["TranslationSettings", "TranslationTask"]
 
-Tokens = Annotated[TokenizerConfig, nested(TokenizerConfig, "model_type")]
 Printed = Annotated[int, Field(ge=0, le=10**9)]
 
 
@@ -30,12 +29,15 @@ class TranslationSettings(TaskSettings):
     """Translation: sentence pairs, source language in the first column, target language in the second.
 
     Args:
-        train_file: TSV, JSON Lines (`source`, `target`) or gzip of these.
+        train_file: TSV, CSV, JSON Lines (`source`, `target`, or `translation` with languages) or gzip of these.
         extra_train_file: A further file of pairs, none of which is held out.
+        validation_file: A file to evaluate on; nothing is then held out of `train_file`.
+        test_file: A file that is translated and scored at the end only.
         validation_size: Number of pairs held out of `train_file` for evaluation; their sources are not trained on.
-        source_lang, target_lang: Languages as ISO 639-1 codes; BLEU's tokenizer depends on the target language.
+        source_lang, target_lang: Languages by a code of ISO 639, BCP 47, FLORES-200 or NLLB ("und" for any other). On
+            the target language depend BLEU's tokenizer and the default of `tgt_tokenizer`.
         script: Script that all Chinese is converted to: "hans", "hant", or none for no conversion.
-        src_tokenizer, tgt_tokenizer: The tokenizers; a target in Chinese, Japanese or Korean has characters by default.
+        src_tokenizer, tgt_tokenizer: The tokenizers; a target in a language without spaces has characters by default.
         max_length: Tokens of either side, end token included; longer pairs are left out and counted.
         num_completions_to_print: Number of held-out sentences whose translations are printed at each evaluation.
         max_predict_samples: Number of held-out sentences translated for BLEU at each evaluation; all at the end.
@@ -43,14 +45,16 @@ class TranslationSettings(TaskSettings):
 
     type: ClassVar[str] = "translation"
     sides: ClassVar[tuple[str, ...]] = ("encoder", "decoder")
-    train_file: str
-    extra_train_file: str | None = None
+    train_file: FilePath
+    extra_train_file: FilePath | None = None
+    validation_file: FilePath | None = None
+    test_file: FilePath | None = None
     validation_size: Rows = 1000
     source_lang: str = "en"
     target_lang: str = "zh"
     script: Literal["hans", "hant"] | None = None
-    src_tokenizer: Tokens = TokenizerConfig()
-    tgt_tokenizer: Annotated[TokenizerConfig | None, nested(TokenizerConfig, "model_type")] = None
+    src_tokenizer: TokenizerConfig = TokenizerConfig()
+    tgt_tokenizer: TokenizerConfig | None = None
     max_length: Length = 128
     num_completions_to_print: Printed = 3
     max_predict_samples: Printed = 200
@@ -58,38 +62,49 @@ class TranslationSettings(TaskSettings):
     @property
     def target_tokenizer(self) -> TokenizerConfig:
         """The configured target tokenizer, or the default of its language."""
-        spaced = self.target_lang not in ("zh", "ja", "ko")
-        return self.tgt_tokenizer or (TokenizerConfig() if spaced else TokenizerConfig(model_type="char"))
+        return self.tgt_tokenizer or TokenizerConfig(model_type=find_language(self.target_lang).model_type)
+
+    @property
+    def languages(self) -> tuple[str, str]:
+        """The languages of source and target."""
+        return self.source_lang, self.target_lang
+
+    def __post_init__(self) -> None:
+        """Refuse what is no language, and a script that contradicts one."""
+        for key, code in (("source_lang", self.source_lang), ("target_lang", self.target_lang)):
+            try:
+                language = find_language(code)
+            except InputError as problem:
+                raise InputError(f"`{key}`: {problem}") from problem
+            if None not in (self.script, language.script) and language.script != self.script:
+                raise InputError(
+                    f'`{key}` is {code}, {language}, and `script` is "{self.script}": leave one of them out, or let '
+                    "them agree"
+                )
 
 
 class TranslationTask(PairsTask):
     """Pairs of sentences from a file; scores are the loss, and BLEU of a sample, of all in the end."""
 
     settings = TranslationSettings
+    held_names = ("held", "held_lengths", "held_texts", "references")
     metrics = {"loss": False, "bleu": True}  # noqa: RUF012 - read only
 
     def __init__(self, options: Any, training: Training, model: ModelSettings, folder: Path) -> None:
         super().__init__(options, training, model, folder)
         task = self.options
-        corpus = self._corpus(task.train_file)
-        trained, held = split(corpus, task.validation_size, seed=training.seed)
-        more = None if task.extra_train_file is None else self._corpus(task.extra_train_file)
-        files = [corpus] if more is None else [corpus, more]
-        self.data = {corpus.name: corpus.sha256}
-        if more is not None:  # which may have the same name, in another folder
-            self.data[more.name if more.name != corpus.name else f"{more.name} (extra_train_file)"] = more.sha256
-        if more is not None:
-            trained = without_sources(_joined(trained, more), held)
-        self.held_texts, self.references = held, references(corpus, held)
-        self.source = self.train_tokenizer("source.json", task.src_tokenizer, trained["source"])
-        self.target = self.train_tokenizer("target.json", task.target_tokenizer, trained["target"])
+        files = read_files(task, self._corpus, column="source", seed=training.seed)
+        self.data, trained, held = dict(files.hashes), files.training, files.validation
+        self.held_texts, self.references = held, references(files.every, held)
+        self.source = self.train_tokenizer("source.json", task.src_tokenizer, trained["source"], eos=True)
+        self.target = self.train_tokenizer("target.json", task.target_tokenizer, trained["target"], eos=True)
         self.sizes = len(self.source), len(self.target)
-        self.tokens = model.generation_tokens(special_tokens(self.target))
-        prefix, ends = self.tokens.decoder_prefix, self.tokens.eos_token_ids
-        if None in (self.tokens.pad_token_id, self.source.eos_token_id) or not prefix or not ends:
-            raise InputError("the checkpoint lacks a padding, start or end token: take another one")
+        self.tokens = model.generation_tokens(self.target, self.options.sides)
+        if self.tokens.pad_token_id is None:
+            self.needed_token(self.target, "pad")
         rows = self._rows(trained)
-        kept = [pair for pair in rows if max(map(len, pair)) < task.max_length]
+        # An end token that follows a target is not counted.
+        kept = [row for row in rows if row[0] and max(len(row[0]), len(row[1]) - 1) < task.max_length]
         left = (
             f"; {len(rows) - len(kept):,} pairs are longer than {task.max_length} tokens"
             if len(kept) < len(rows)
@@ -97,8 +112,22 @@ class TranslationTask(PairsTask):
         )
         if not kept:
             raise InputError(f"no pair is shorter than `task.max_length`, {task.max_length} tokens: raise it")
-        self.notes = (*map(str, files), f"{len(kept):,} pairs are trained on, {len(held):,} held out{left}")
+        sides = " → ".join(str(find_language(code)) for code in task.languages)
+        self.notes = (
+            *files.notes,
+            *self.unknown("source", trained, held, self.source, "src_tokenizer"),
+            *self.unknown("target", trained, held, self.target, "tgt_tokenizer"),
+            f"{len(kept):,} pairs are trained on, {len(held):,} held out{left}: {sides}",
+        )
         self.take(kept, self._rows(held))
+        if files.test is not None:
+            test = self._rows(files.test)
+            self.test = {
+                "held": test,
+                "held_lengths": [(len(source), len(target)) for source, target in test],
+                "held_texts": files.test,
+                "references": references(files.test, files.test),
+            }
         count = min(task.num_completions_to_print, len(held))
         self.printed = random.Random(1).sample(range(len(held)), count)
 
@@ -119,7 +148,7 @@ class TranslationTask(PairsTask):
                 scores["bleu"] = self._scores(model, order, num_beams=1).bleu
         return scores
 
-    def final(self, model: nn.Module, max_tokens_per_batch: int) -> dict[str, float]:
+    def final_scores(self, model: nn.Module, max_tokens_per_batch: int) -> dict[str, float]:
         """Return the loss, and BLEU and chrF of all held-out sentences with four beams."""
         scores = PairsTask.evaluate(self, model, max_tokens_per_batch)
         with optional_part("BLEU and chrF of the final model", self.warnings):
@@ -155,7 +184,8 @@ class TranslationTask(PairsTask):
 
     def save(self, folder: Path) -> None:
         """Save tokenizers, languages and script."""
-        self.translator(nn.Module()).save(folder)
+        super().save(folder)
+        save_languages(folder, self.options.source_lang, self.options.target_lang, self.options.script)
 
     def _scores(self, model: nn.Module, rows: list[int], num_beams: int) -> Any:
         texts = [self.held_texts["source"][row] for row in rows]
@@ -163,18 +193,16 @@ class TranslationTask(PairsTask):
         return translation_scores(found, [self.references[row] for row in rows], self.options.target_lang)
 
     def _corpus(self, path: str) -> Corpus:
-        task, corpus = self.options, read_corpus(path, columns=("source", "target"))
+        task = self.options
+        corpus = read_corpus(path, columns=("source", "target"), languages=task.languages)
         if task.script is not None:
             script = task.script
-            for column, language in (("source", task.source_lang), ("target", task.target_lang)):
-                if language == "zh":
+            for column, language in zip(("source", "target"), task.languages, strict=True):
+                if find_language(language).is_chinese:
                     corpus = corpus.map(column, lambda text: to_script(text, script))
         return corpus
 
     def _rows(self, corpus: Corpus) -> list[tuple[list[int], list[int]]]:
-        sources, targets = self.source.encode(corpus["source"], eos=True), self.target.encode(corpus["target"])
-        return list(zip(sources, targets, strict=True))
-
-
-def _joined(one: Corpus, other: Corpus) -> Corpus:
-    return replace(one, columns={name: (*one[name], *other[name]) for name in ("source", "target")})
+        before, after = self.tokens.around_target(self.target.template, self.target.eos_token_id)
+        labels = [[*before, *ids, *after] for ids in self.target.encode(corpus["target"])]
+        return list(zip(self.source(corpus["source"])["input_ids"], labels, strict=True))
