@@ -282,7 +282,7 @@ class Translator:
             if token != unknown:
                 before = None
                 continue
-            total = {span: 0.0 for span in spans if text[slice(*span)].strip()}  # a space is no word
+            total = {span: 0.0 for span in spans if span[0] < span[1]}  # a space is no word
             row = weights[len(start) + place - 1, first_token:].tolist()
             for span, weight in zip(spans, row, strict=False):  # not of the special tokens around the text
                 if span in total:
