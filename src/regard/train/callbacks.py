@@ -3,10 +3,8 @@
 A callback is a function of one event; it returns nothing and changes nothing.
 """
 
-import errno
 import json
 import math
-import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -153,8 +151,9 @@ class JsonlLog:
             with self.path.open("ab", buffering=0) as file:
                 whole = file.tell()
                 try:
-                    if file.write(line) < len(line):
-                        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                    left = memoryview(line)
+                    while left:  # a full disk takes a part, and says why at the next call
+                        left = left[file.write(left) :]
                 except OSError:
                     with suppress(OSError):
                         file.truncate(whole)  # half a line would stand before the next one
