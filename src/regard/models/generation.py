@@ -227,8 +227,13 @@ class GenerationMixin:
 
         Of the model's configuration the rules about tokens hold; its search and its lengths do not.
         """
-        lengths = {"max_length": None, "min_new_tokens": None, "min_length": None}
-        settings = replace(self._settings({}), max_new_tokens=max(max_new_tokens), **lengths)
+        settings = replace(
+            self._settings({}),
+            max_new_tokens=max(max_new_tokens),
+            max_length=None,
+            min_new_tokens=None,
+            min_length=None,
+        )
         text, prompt, mask, limits = self._begin(prompts, None, settings, {}, True, {})
         self._warn(settings, strategy)
         own = tuple(map(min, of_rows(limits.max_new_tokens, len(prompt)), max_new_tokens))

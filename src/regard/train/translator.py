@@ -265,9 +265,10 @@ class Translator:
     def _with_source_words(self, text: str, source: list[int], start: list[int], tokens: Sequence[int]) -> str:
         """Return a translation with a word of the source in place of each unknown token."""
         tokenizer, unknown = self.tgt_tokenizer, self.tgt_tokenizer.unk_token_id
-        name = None if unknown is None else tokenizer.convert_ids_to_tokens([unknown])[0]
-        # One that is the end token too is not shown there.
-        if unknown not in tokens or name is None or name not in tokenizer.decode(list(tokens)):
+        if unknown is None or unknown not in tokens:
+            return self.decode(tokens)
+        name = tokenizer.convert_ids_to_tokens([unknown])[0]
+        if name not in tokenizer.decode([unknown]):  # it is the end token too, and not shown
             return self.decode(tokens)
         text = self._converted(text)
         record = self._attention(source, [*start, *tokens])
@@ -277,8 +278,7 @@ class Translator:
         first, *others = tokenizer.decode(list(tokens)).split(name)
         shown, before = [name] * len(others), None
         for place, token in enumerate(tokens):
-            ordinal = tokenizer.decode(list(tokens[:place])).count(name)  # a text may also have "<unk>" in letters
-            if token != unknown or tokenizer.decode(list(tokens[: place + 1])).count(name) == ordinal:
+            if token != unknown:
                 before = None
                 continue
             total = {span: 0.0 for span in spans if span[0] < span[1]}  # a space is no word
@@ -287,6 +287,7 @@ class Translator:
                 if span in total:
                     total[span] += weight
             span = max(total, key=lambda one: total[one])
+            ordinal = tokenizer.decode(list(tokens[:place])).count(name)  # a text may also have "<unk>" in letters
             shown[ordinal] = "" if span == before else text[slice(*span)]
             before = span
         return (first + "".join(word + piece for word, piece in zip(shown, others, strict=True))).strip()

@@ -197,10 +197,10 @@ def test_logits_that_leave_nothing_are_refused():
                 logits[1, 2] = broken
                 with pytest.raises(InputError, match=r"`text` must give logits .* got NaN, \+inf, or -inf"):
                     write(logits)
-            with pytest.raises(InputError, match="leave nothing .* one of them, `suppress_tokens`, `min_new_tokens`$"):
+            with pytest.raises(InputError, match=r"leave nothing .* one of them, `suppress_tokens`, `min_new_tokens`$"):
                 write(table(), suppress_tokens=(0, 1, 2), eos_token_id=(3,), min_new_tokens=1)
             rules = RepetitionPenalty(2.0), NoRepeatNGram(1), BadWords(((1,), (2,), (3,)))
-            with pytest.raises(InputError, match="one of them, `no_repeat_ngram_size`, `bad_words_ids`$"):
+            with pytest.raises(InputError, match=r"one of them, `no_repeat_ngram_size`, `bad_words_ids`$"):
                 write(table(), rules=rules)
             with pytest.raises(InputError, match="got NaN"):
                 write(torch.tensor([[torch.nan] * 4, *[[0.0] * 4] * 3]), forced_bos_token_id=1)
