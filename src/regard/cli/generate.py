@@ -81,8 +81,8 @@ class _Options:
         found: GenerationConfig = model.config.generation_config.with_arguments(**self.asked)
         if found.do_sample and found.num_beams not in (None, 1):
             raise InputError(
-                f"the generation_config.json of {name!r} asks for `do_sample` with `num_beams` {found.num_beams}, which "
-                f"is not here: give `--greedy`, `--num-beams {found.num_beams}` or `--seed 1`"
+                f"the generation_config.json of {name!r} asks for `do_sample` with `num_beams` {found.num_beams}, "
+                f"which is not here: give `--greedy`, `--num-beams {found.num_beams}` or `--seed 1`"
             )
         return found
 
@@ -123,7 +123,7 @@ def generate(
 
     Each token is the most likely one, unless an option or the model's generation_config.json samples or searches.
 
-    The other rules of that file hold too. --max-new-tokens takes the place of its largest lengths and cuts its smallest.
+    The other rules of that file hold too; --max-new-tokens takes the place of its largest lengths and cuts its least.
     In a pipe only new text is printed.
     """
     options = _Options(max_new_tokens, temperature, top_k, top_p, seed, num_beams, length_penalty, greedy)
