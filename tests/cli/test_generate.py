@@ -311,6 +311,35 @@ def test_a_checkpoint_that_draws_names_its_seed(run, writes: Path, tmp_path: Pat
     assert run(*base, "--greedy")[1] == run("The animal", "--model", writes, "--max-new-tokens", 20)[1]
 
 
+def test_a_seed_repeats_what_the_checkpoint_draws_from_its_usual_number_of_tokens(run, writes: Path, tmp_path) -> None:
+    copy = with_rules(writes, tmp_path / "copy", do_sample=True, temperature=5.0, top_k=None)
+    base = ("The animal", "--model", copy, "--max-new-tokens", 30)
+    _, first, said = run(*base)
+    seed = re.search(r"--seed (\d+) repeats it", said).group(1)
+    assert run(*base, "--seed", seed)[1] == first
+    assert run(*base, "--seed", seed, "--top-k", 50)[1] == first
+    assert run(*base, "--seed", seed, "--top-k", 290)[1] != first
+
+
+def test_a_least_length_of_the_checkpoint_is_cut_to_the_limit(run, writes: Path, tmp_path: Path) -> None:
+    expected = theirs(writes, "The animal", max_new_tokens=12, min_new_tokens=12)
+    for case in sweep([{"min_new_tokens": 200}, {"min_length": 200}, {"min_new_tokens": 200, "max_new_tokens": 5}]):
+        with case as rules:
+            copy = with_rules(writes, tmp_path / "-".join(rules), **rules)
+            code, out, err = run("The animal", "--model", copy, "--max-new-tokens", 12)
+            assert (code, out) == (0, expected + "\n"), err
+
+
+def test_drawing_with_beams_names_the_options_that_lead_out(run, writes: Path, tmp_path: Path) -> None:
+    copy = with_rules(writes, tmp_path / "copy", do_sample=True, num_beams=4)
+    base = ("The animal", "--model", copy, "--max-new-tokens", 5)
+    code, out, err = run(*base)
+    assert (code, out) == (2, "")
+    assert "give `--greedy`, `--num-beams 4` or `--seed 1`" in " ".join(err.split())
+    for option in (("--greedy",), ("--num-beams", 4), ("--seed", 1)):
+        assert run(*base, *option)[0] == 0
+
+
 def test_a_rule_that_is_not_obeyed_is_a_line_of_its_own(run, writes: Path, tmp_path: Path) -> None:
     copy = with_rules(writes, tmp_path / "copy", guidance_scale=1.5, typical_p=0.5)
     code, out, err = run("The animal", "--model", copy, "--max-new-tokens", 5)

@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from regard.cli.console import rules_not_obeyed
 from regard.data import Tokenizer
 from regard.errors import InputError
 from regard.models import Transformer
@@ -257,6 +258,33 @@ def test_a_trained_translator_reads_and_starts_as_it_was_trained(tmp_path, check
     expected = theirs.generate(torch.tensor([tokenizer(PAIRS[0][0])["input_ids"]]), max_new_tokens=5, num_beams=1)
     prefix = 1 + (theirs.generation_config.forced_bos_token_id is not None)
     assert written[0, :prefix].tolist() == expected[0, :prefix].tolist()
+
+
+def test_rules_about_tokens_hold_in_translation_and_the_search_and_lengths_of_a_checkpoint_do_not(
+    tmp_path, checkpoint, config
+):
+    rules = {"no_repeat_ngram_size": 2, "bad_words_ids": [[7], [9, 11]], "begin_suppress_tokens": [20]}
+    others = {"min_new_tokens": 60, "max_length": 5, "num_beams": 3, "do_sample": True, "guidance_scale": 1.5}
+    folder = without(checkpoint(PAIRED, "bart"), tmp_path, generation_config=rules | others)
+    lines = []
+    with rules_not_obeyed(lines.append):
+        ended = train(config(folder, "translation", task={"max_predict_samples": 4}))
+    assert not ended.warnings
+    assert {"bleu", "chrf"} <= ended.scores.keys()
+    assert (tmp_path / "run" / "alignment.svg").exists()
+    (line,) = lines
+    assert line.startswith("warning: generation_config.json asks for `guidance_scale=1.5`, which regard does not obey")
+    translator = Translator.load(tmp_path / "run")
+    translator = replace(translator, model=Transformer.from_pretrained(folder))
+    theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(checkpoint(PAIRED, "bart"))
+    for num_beams in (1, 4):
+        with rules_not_obeyed(lines.append):
+            found = translator.translate([source for source, _ in PAIRS], num_beams=num_beams)
+        for (source, _), text in zip(PAIRS, found, strict=True):
+            ids = theirs_of(folder)(source)["input_ids"]
+            options = rules | {"num_beams": num_beams, "max_new_tokens": 2 * len(ids) + 10}
+            (expected,) = theirs.generate(torch.tensor([ids]), **options)
+            assert text == theirs_of(folder).decode(expected, skip_special_tokens=True).strip()
 
 
 @pytest.mark.parametrize("packing", [False, True])

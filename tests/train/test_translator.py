@@ -231,6 +231,22 @@ def test_unknown_tokens_are_replaced_only_where_they_are(copier):
         assert not any("<unk>" in one.texts[0] for one in copier.stream(known, **options))
 
 
+def test_an_unknown_token_that_ends_texts_too_is_not_shown_and_not_replaced(translator):
+    """As in GPT-2, whose <|endoftext|> is both."""
+    target = translator.tgt_tokenizer
+    both = replace(translator, tgt_tokenizer=replace(target, unk_token_id=target.eos_token_id))
+    plain = [one.texts for one in both.stream(SOURCES)]
+    assert [one.texts for one in both.stream(SOURCES, replace_unk=True)] == plain
+    assert plain == [one.texts for one in translator.stream(SOURCES)]
+
+
+def test_a_text_is_encoded_once(translator, monkeypatch):
+    read, encode = [], Translator.encode
+    monkeypatch.setattr(Translator, "encode", lambda self, text: read.append(text) or encode(self, text))
+    translator.translate(SOURCES, num_beams=1)
+    assert read == SOURCES
+
+
 def test_a_model_without_attention_replaces_nothing():
     letters = Tokenizer.train(["abc"], model_type="char", vocab_size=20)
     config = RecurrentConfig(

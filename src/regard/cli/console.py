@@ -2,7 +2,9 @@
 
 import functools
 import inspect
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import IO, Annotated, Any, Self
 
@@ -12,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.status import Status
 from rich.text import Text
 
-__all__ = ["TextConsole", "Watched", "with_version"]
+__all__ = ["TextConsole", "Watched", "rules_not_obeyed", "with_version"]
 
 
 class TextConsole(Console):
@@ -32,6 +34,25 @@ class _TextStatus(Status):
 
     def update(self, status: RenderableType | None = None, **options: Any) -> None:
         super().update(None if status is None else _plain(status), **options)
+
+
+@contextmanager
+def rules_not_obeyed(show: Callable[[str], object]) -> Iterator[None]:
+    """Hand over, as one line, what a checkpoint asks of generation and regard does not do, in place of a warning."""
+    from regard.models.generation_config import UnsupportedGenerationWarning
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("default", UnsupportedGenerationWarning)
+        others = warnings.showwarning
+
+        def receive(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+            if issubclass(category, UnsupportedGenerationWarning):
+                show(f"warning: {message}")
+            else:
+                others(message, category, *where, **more)
+
+        warnings.showwarning = receive
+        yield
 
 
 def _plain(text: RenderableType) -> RenderableType:

@@ -4,19 +4,21 @@ import logging
 import math
 import secrets
 import time
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.status import Status
 
 from regard.cli.arguments import check_threads, model_option, read_prompt
-from regard.cli.console import TextConsole
+from regard.cli.console import TextConsole, rules_not_obeyed
 from regard.cli.text_stream import Detokenizer, Screen
 from regard.errors import InputError, MissingExtraError
+
+if TYPE_CHECKING:
+    from regard.models.generation_config import GenerationConfig
 
 __all__ = ["generate"]
 
@@ -55,7 +57,7 @@ class _Options:
             )
         if self.greedy and (others := [*self.sampling, *(["--num-beams"] if self.num_beams is not None else [])]):
             raise InputError(f"`--greedy` takes the most likely token at each step: leave it or `{others[0]}` out")
-        if self.num_beams is None and self.length_penalty is not None:
+        if self.num_beams in (None, 1) and self.length_penalty is not None:
             raise InputError("`--length-penalty` is for `--num-beams`: give `--num-beams 4` too, or leave it out")
 
     @property
@@ -64,43 +66,35 @@ class _Options:
         names = ("temperature", "top_k", "top_p", "seed")
         return ["--" + name.replace("_", "-") for name in names if getattr(self, name) is not None]
 
-    def settings(self, model: Any) -> dict[str, Any]:
-        """Return the arguments of `generate`; what the options leave open is the checkpoint's."""
-        if self.greedy:
-            return {"do_sample": False, "num_beams": 1, "num_return_sequences": 1}
-        own = getattr(model.config, "generation_config", None)
-        if self.num_beams is not None:
-            asked: dict[str, Any] = {"do_sample": False, "num_beams": self.num_beams, "num_return_sequences": 1}
-            return asked | ({} if self.length_penalty is None else {"length_penalty": self.length_penalty})
-        if not self.sampling:
-            return {"num_return_sequences": 1}
-        asked = {"do_sample": True, "num_beams": 1, "num_return_sequences": 1, "temperature": self.temperature}
-        top_k = getattr(own, "top_k", None) if self.top_k is None else self.top_k
-        return asked | {"top_k": top_k or 0, "top_p": self.top_p}
+    @property
+    def asked(self) -> dict[str, Any]:
+        """The arguments of `generate`; what they leave open is the checkpoint's, then transformers' default."""
+        given = {name: getattr(self, name) for name in ("temperature", "top_k", "top_p", "length_penalty")}
+        if self.sampling:
+            given |= {"do_sample": True, "num_beams": 1}
+        elif self.greedy or self.num_beams is not None:
+            given |= {"do_sample": False, "num_beams": self.num_beams or 1}
+        return {name: value for name, value in given.items() if value is not None} | {"num_return_sequences": 1}
 
-    def draws(self, model: Any) -> bool:
-        """Return whether tokens are sampled."""
-        own = getattr(model.config, "generation_config", None)
-        return bool(self.settings(model).get("do_sample", getattr(own, "do_sample", False)))
+    def holds(self, model: Any, name: str) -> "GenerationConfig":
+        """Return how tokens are chosen, by the options and by the checkpoint of this name."""
+        found: GenerationConfig = model.config.generation_config.with_arguments(**self.asked)
+        if found.do_sample and found.num_beams not in (None, 1):
+            raise InputError(
+                f"the generation_config.json of {name!r} asks for `do_sample` with `num_beams` {found.num_beams}, "
+                f"which is not here: give `--greedy`, `--num-beams {found.num_beams}` or `--seed 1`"
+            )
+        return found
 
-    def searches(self, model: Any) -> bool:
-        """Return whether beams are searched, which gives all tokens at once."""
-        own = getattr(model.config, "generation_config", None)
-        return (self.settings(model).get("num_beams", getattr(own, "num_beams", None)) or 1) != 1
 
-    def run(self, model: Any, prompt: list[int], seed: int, room: float) -> Iterable[int]:
-        """Return the generated tokens: all at once with beam search, else one by one."""
-        import torch
-
-        options = self.settings(model) | {"max_new_tokens": int(min(self.max_new_tokens, room))}
-        if self.draws(model):
-            options["generator"] = torch.Generator().manual_seed(seed)
-        if self.searches(model):
-            found: list[int] = model.generate([prompt], **options, return_dict_in_generate=True).new_tokens[0]
-            return found
-        del options["num_return_sequences"]
-        stream: Iterable[int] = model.stream(prompt, **options)
-        return stream
+def _tokens(model: Any, prompt: list[int], options: dict[str, Any], searches: bool) -> Iterable[int]:
+    """Return the generated tokens: all at once with beam search, else one by one."""
+    if searches:
+        found: list[int] = model.generate([prompt], **options, return_dict_in_generate=True).new_tokens[0]
+        return found
+    del options["num_return_sequences"]
+    stream: Iterable[int] = model.stream(prompt, **options)
+    return stream
 
 
 def generate(
@@ -109,11 +103,11 @@ def generate(
     model: Annotated[str, model_option("smollm2, or a folder or id (Hugging Face, regard train).")] = "smollm2",
     max_new_tokens: Annotated[int, typer.Option(help="Largest number of tokens to generate.")] = 128,
     temperature: Annotated[float | None, typer.Option(help="Sample tokens; below 1 sharper, above 1 flatter.")] = None,
-    top_k: Annotated[int | None, typer.Option(help="Sample from the k most likely tokens.")] = None,
+    top_k: Annotated[int | None, typer.Option(help="Sample from the k most likely tokens; else from 50.")] = None,
     top_p: Annotated[
         float | None, typer.Option(help="Sample from the most likely tokens with this total probability.")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of sampling: the same tokens each time.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Sample with this seed: the same tokens each time.")] = None,
     num_beams: Annotated[int | None, typer.Option(help="Beam search of this width for the most likely text.")] = None,
     length_penalty: Annotated[
         float | None, typer.Option(help="With --num-beams: above 0 favours longer texts; 1 by default.")
@@ -129,7 +123,8 @@ def generate(
 
     Each token is the most likely one, unless an option or the model's generation_config.json samples or searches.
 
-    The other rules of that file hold too, except for its lengths. In a pipe only new text is printed.
+    The other rules of that file hold too; --max-new-tokens takes the place of its largest lengths and cuts its least.
+    In a pipe only new text is printed.
     """
     options = _Options(max_new_tokens, temperature, top_k, top_p, seed, num_beams, length_penalty, greedy)
     check_threads(threads)
@@ -137,8 +132,10 @@ def generate(
     progress = TextConsole(stderr=True)
     with progress.status("loading the libraries") as status:
         writer, tokenizer = _load(model, threads, status)
-        from regard.models.generation_config import UnsupportedGenerationWarning
+        import torch
 
+        settings = options.holds(writer, model)
+        draws, searches = bool(settings.do_sample), settings.num_beams not in (None, 1)
         prompt = _prompt(tokenizer, words, chat, model)
         last = writer.config.max_position_embeddings or _trained_positions(writer.config, model)
         before = 1 if writer.config.kind == "encoder-decoder" else len(prompt)
@@ -148,24 +145,24 @@ def generate(
                 "generate: shorten it"
             )
         room = math.inf if last is None else last - before
-        searches = options.searches(writer)
         status.update(f"{model} searches for the most likely text" if searches else f"{model} encodes the text")
         continues = not chat and writer.config.kind == "decoder"
         screen = Screen(status, words if continues else "", Detokenizer(tokenizer, prompt if continues else ()))
         seed = secrets.randbelow(2**32) if seed is None else seed
-        begun = time.perf_counter()
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always", UnsupportedGenerationWarning)
-            tokens = options.run(writer, prompt, seed, room)
+        asked: dict[str, Any] = options.asked | {"max_new_tokens": int(min(max_new_tokens, room))}
+        asked |= {"generator": torch.Generator().manual_seed(seed)} if draws else {}
+        begun, notes = time.perf_counter(), list[str]()
+        with rules_not_obeyed(notes.append):
+            tokens = _tokens(writer, prompt, asked, searches)
         written = screen.show(tokens, writer.config.special_tokens.eos_token_ids)
         seconds = time.perf_counter() - begun
-    again = f", --seed {seed} repeats it" if options.draws(writer) else ""
+    again = f", --seed {seed} repeats it" if draws else ""
     count = f"{len(written)} token{'s' if len(written) > 1 else ''}"
     summary = f"{count} in {seconds:.1f} s ({len(written) / seconds:.1f}/s)"
     why = _why(writer.config, last, room, written, max_new_tokens)
     progress.print(f"{summary}, {why}{again}", style="dim", soft_wrap=True)
-    for one in [one for one in caught if issubclass(one.category, UnsupportedGenerationWarning)]:
-        progress.print(f"warning: {one.message}", soft_wrap=True)
+    for note in notes:
+        progress.print(note, soft_wrap=True)
 
 
 def _count(name: str, value: int | None) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from regard.cli.console import TextConsole
+from regard.cli.console import TextConsole, rules_not_obeyed
 from regard.errors import MissingExtraError
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def train(
         folder = Path(settings.training.output_dir)
         log = JsonlLog(folder / "log.jsonl")
         screen = _Screen(console, status.stop, log)
-        with _Signals() as signals, screen:
+        with _Signals() as signals, screen, rules_not_obeyed(screen.show):
             callbacks = (signals.receive_event, log, Curves(log.path, folder / "curves.svg"), screen)
             ended = run(settings, callbacks, should_stop=signals)
     screen.warn(ended.warnings)

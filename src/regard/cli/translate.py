@@ -6,13 +6,14 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from regard.cli.arguments import check_output, check_threads
-from regard.cli.console import TextConsole
+from regard.cli.console import TextConsole, rules_not_obeyed
 from regard.cli.line_stream import LineStream
 from regard.cli.termination import terminable
 from regard.errors import InputError
@@ -79,6 +80,7 @@ def translate(
     options: dict[str, Any] = {"num_beams": num_beams, "length_penalty": length_penalty}
     with (
         terminable(),
+        rules_not_obeyed(partial(console.print, soft_wrap=True)),
         _opened(output, model, {**options, "n-best": n_best, "replace-unk": replace_unk}, script) as file,
     ):
         source, pending = iter(lines), deque[str]()

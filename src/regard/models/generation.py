@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Any, Literal
 
 import torch
@@ -25,6 +26,7 @@ from regard.models.decoding import (
     Sampling,
     TokenRule,
 )
+from regard.models.decoding.base import of_rows
 from regard.models.generation_config import GenerationConfig, UnsupportedGenerationWarning
 from regard.models.inputs_outputs import SpecialTokens
 from regard.models.standard_names import GENERATE
@@ -217,6 +219,29 @@ class GenerationMixin:
         text, first, mask, limits = begun
         return (int(step) for step in chosen.stream(text, first, limits, mask))
 
+    @torch.inference_mode()
+    def search(
+        self, prompts: Prompts, strategy: Decoding, max_new_tokens: Sequence[int]
+    ) -> list[tuple[list[int], list[GeneratedSequence]]]:
+        """Continue prompts, each up to a limit of its own: its tokens, and the sequences that follow, best first.
+
+        Of the model's configuration the rules about tokens hold; its search and its lengths do not.
+        """
+        settings = replace(
+            self._settings({}),
+            max_new_tokens=max(max_new_tokens),
+            max_length=None,
+            min_new_tokens=None,
+            min_length=None,
+        )
+        text, prompt, mask, limits = self._begin(prompts, None, settings, {}, True, {})
+        self._warn(settings, strategy)
+        own = tuple(map(min, of_rows(limits.max_new_tokens, len(prompt)), max_new_tokens))
+        found = strategy.search(text, prompt, replace(limits, max_new_tokens=own), mask)
+        each = len(found) // len(prompt)
+        kept = [[one for one in found[row * each : (row + 1) * each] if one.score > -inf] for row in range(len(prompt))]
+        return list(zip(prompt.tolist(), kept, strict=True))
+
     def continuation(
         self,
         input_ids: Prompts,
@@ -243,13 +268,12 @@ class GenerationMixin:
 
     def _settings(self, given: dict[str, Any]) -> GenerationConfig:
         """What holds for a call: what its caller gives, then what the model's configuration says."""
-        own = getattr(getattr(self, "config", None), "generation_config", GenerationConfig())
+        own: GenerationConfig = getattr(getattr(self, "config", None), "generation_config", GenerationConfig())
         for ours, other in (("max_length", "max_new_tokens"), ("min_length", "min_new_tokens")):
             if given.get(ours) is not None and (number := given[other] or getattr(own, other)) is not None:
                 whose = "" if given[other] is not None else "the model's generation_config has "
                 raise InputError(f"`{ours}` and `{other}` are one limit, and {whose}{other}={number}: give `{other}`")
-        settings: GenerationConfig = own.with_arguments(**given)
-        return settings
+        return own.with_arguments(**given)
 
     def _warn(self, settings: GenerationConfig, chosen: Decoding) -> None:
         """Name the rules that are not obeyed, once for a model."""
@@ -296,7 +320,7 @@ class GenerationMixin:
             max_new_tokens=_as_one(most),
             eos_token_id=ends,
             pad_token_id=pad if pad is not None else ends[0] if ends else 0,
-            min_new_tokens=_as_one([_least(*one, settings) for one in zip(lengths, most, strict=True)]),
+            min_new_tokens=_as_one([_least(*one, settings, given) for one in zip(lengths, most, strict=True)]),
             forced_bos_token_id=tokens.get("forced_bos_token_id", known.forced_bos_token_id),
             forced_eos_token_id=tokens.get("forced_eos_token_id", known.forced_eos_token_id),
             suppress_tokens=tuple(tokens.get("suppress_tokens", known.suppress_tokens)),
@@ -327,11 +351,11 @@ class GenerationMixin:
         return most if room is None else min(most, room)
 
 
-def _least(length: int, most: int, settings: GenerationConfig) -> int:
-    """How many new tokens a prompt of this length has before its text may end."""
+def _least(length: int, most: int, settings: GenerationConfig, given: dict[str, Any]) -> int:
+    """How many new tokens a prompt of this length has before its text may end; the limit comes before the model's."""
     if settings.min_new_tokens is not None:
         check_count("min_new_tokens", settings.min_new_tokens, 0, "counts new tokens before the end", None)
-        if settings.max_new_tokens is not None and settings.min_new_tokens > settings.max_new_tokens:
+        if given.get("min_new_tokens") is not None and settings.min_new_tokens > (settings.max_new_tokens or inf):
             return settings.min_new_tokens  # which the limits refuse
         return min(settings.min_new_tokens, most)
     if settings.min_length is None:

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Int, Shaped
-from torch import Tensor, nn
+from torch import nn
 
 from regard.checks import check_size
 from regard.data import Tokenizer, find_language, to_script
@@ -17,15 +16,7 @@ from regard.errors import InputError
 from regard.files import read_text
 from regard.hub.model_files import ModelFiles
 from regard.interpret.watch import watch
-from regard.models.decoding import (
-    BeamSearch,
-    Continuation,
-    Decoding,
-    GeneratedSequence,
-    GenerationLimits,
-    Greedy,
-)
-from regard.models.decoding.base import of_rows
+from regard.models.decoding import BeamSearch, Decoding, GeneratedSequence, Greedy
 from regard.models.loading import pair_tokenizers, saved_model
 from regard.record.records import Record
 from regard.record.subwords import is_unspaced
@@ -158,11 +149,13 @@ class Translator:
         Raises:
             InputError: A text is longer than the model has positions for.
         """
-        for place, text in enumerate(texts):  # before any text is translated
-            if problem := self._problem(self.encode(text)):
+        check_size("batch_size", batch_size, "counts the texts of a batch")
+        search, sources = _Search.of(num_beams, length_penalty), [(text, self.encode(text)) for text in texts]
+        for place, (_, source) in enumerate(sources):  # before any text is translated
+            if problem := self._problem(source):
                 raise InputError(f"text {place + 1} {problem}: shorten it")
-        found = []
-        for one in self.stream(texts, num_beams=num_beams, length_penalty=length_penalty, batch_size=batch_size):
+        found: list[str] = []
+        for one in self._stream(iter(sources), search, False, batch_size, lambda: True):
             found.append(one.texts[0])
             progress(len(found))
         return found
@@ -199,10 +192,16 @@ class Translator:
         search = _Search.of(num_beams, length_penalty, n_best)
         if replace_unk and getattr(getattr(self.model, "config", None), "attention", "") is None:
             raise InputError("`replace_unk` needs the attention of the model, and this one has none: leave it out")
-        return self._stream(iter(texts), search, replace_unk, batch_size, ready)
+        sources = ((text, self.encode(text)) for text in texts)
+        return self._stream(sources, search, replace_unk, batch_size, ready)
 
     def _stream(
-        self, texts: Iterator[str], search: "_Search", replace_unk: bool, batch_size: int, ready: Callable[[], bool]
+        self,
+        sources: Iterator[tuple[str, list[int]]],
+        search: "_Search",
+        replace_unk: bool,
+        batch_size: int,
+        ready: Callable[[], bool],
     ) -> Iterator[Translation]:
         waiting: dict[int, tuple[str, list[int]]] = {}  # texts and tokens by number, in order
         done: dict[int, Translation] = {}
@@ -213,17 +212,16 @@ class Translator:
                 if (waiting or following in done) and not ready():
                     break
                 try:
-                    text = next(texts)
+                    text, source = next(sources)
                 except (StopIteration, InputError) as reason:  # what was read before is translated first
                     ended = reason
                     break
-                if text.strip():
-                    waiting[count] = text, self.encode(text)
-                    if problem := self._problem(waiting[count][1]):
-                        done[count] = Translation(problem=problem)
-                        del waiting[count]
-                else:
+                if not text.strip():
                     done[count] = Translation()
+                elif problem := self._problem(source):
+                    done[count] = Translation(problem=problem)
+                else:
+                    waiting[count] = text, source
                 count += 1
             if following not in done and waiting:  # the next one, and those that are nearest to it in length
                 length = len(waiting[following][1])
@@ -259,23 +257,24 @@ class Translator:
 
     def _generate(self, sources: list[list[int]], search: "_Search") -> list[tuple[list[int], list[GeneratedSequence]]]:
         """Return for each source the tokens that the decoder starts with, and the sequences that follow."""
-        limited, model = _OwnLimits(search.decoding, [2 * len(source) + 10 for source in sources]), self.model
-        generate: Any = model.generate
-        with torch.inference_mode():
-            generate(sources, search_strategy=limited, max_new_tokens=max(limited.limits))
-        return limited.results
+        model: Any = self.model
+        found: list[tuple[list[int], list[GeneratedSequence]]]
+        found = model.search(sources, search.decoding, [2 * len(source) + 10 for source in sources])
+        return found
 
     def _with_source_words(self, text: str, source: list[int], start: list[int], tokens: Sequence[int]) -> str:
         """Return a translation with a word of the source in place of each unknown token."""
         tokenizer, unknown = self.tgt_tokenizer, self.tgt_tokenizer.unk_token_id
         if unknown is None or unknown not in tokens:
             return self.decode(tokens)
+        name = tokenizer.convert_ids_to_tokens([unknown])[0]
+        if name not in tokenizer.decode([unknown]):  # it is the end token too, and not shown
+            return self.decode(tokens)
         text = self._converted(text)
         record = self._attention(source, [*start, *tokens])
         cross = [record.weights(layer=layer)[0].mean(0) for layer in record.layers if layer.kind == "cross"]
         weights = sum(cross) / len(cross)  # (target tokens, source tokens), each row of the token that comes next
         spans, first_token = _words_of_tokens(self.src_tokenizer, text), len(self.src_tokenizer.template[0])
-        name = tokenizer.convert_ids_to_tokens([unknown])[0]
         first, *others = tokenizer.decode(list(tokens)).split(name)
         shown, before = [name] * len(others), None
         for place, token in enumerate(tokens):
@@ -339,34 +338,6 @@ class _Search:
 
     def score(self, sequence: GeneratedSequence) -> float:
         return sequence.score / float(len(sequence.tokens) ** self.length_penalty)
-
-
-class _OwnLimits:
-    """A search in which each text has a limit of its own; it keeps what it has found."""
-
-    def __init__(self, search: Decoding, limits: list[int]) -> None:
-        self._search, self.limits = search, limits
-        self.results: list[tuple[list[int], list[GeneratedSequence]]] = []
-
-    def search(
-        self,
-        text: Continuation,
-        prompt: Int[Tensor, "rows n"],
-        limits: GenerationLimits,
-        /,
-        attention_mask: Shaped[Tensor, "rows n"] | None = None,
-    ) -> list[GeneratedSequence]:
-        """Search, no text for longer than its own limit and that of the model."""
-        most = of_rows(limits.max_new_tokens, len(prompt))
-        own = tuple(map(min, most, self.limits))
-        least = tuple(map(min, of_rows(limits.min_new_tokens, len(prompt)), own))
-        limits = replace(limits, max_new_tokens=own, min_new_tokens=least)
-        found = self._search.search(text, prompt, limits, attention_mask)
-        each = len(found) // len(prompt)
-        for first, start in zip(range(0, len(found), each), prompt.tolist(), strict=True):
-            sequences = [one for one in found[first : first + each] if one.score > -torch.inf]  # there may be fewer
-            self.results.append((start, sequences))
-        return found
 
 
 def _words_of_tokens(tokenizer: Tokenizer, text: str) -> list[tuple[int, int]]:

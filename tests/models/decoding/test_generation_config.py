@@ -178,6 +178,16 @@ def test_two_lengths_for_one_limit_are_refused(llama):
         ours.generate(IDS)
 
 
+def test_least_lengths_of_a_file_are_cut_and_a_contradiction_of_the_caller_is_refused(llama):
+    ours, theirs = loaded(llama, {"min_new_tokens": 60, "eos_token_id": list(range(3, 30))})
+    expected = theirs.generate(IDS, max_new_tokens=7, min_new_tokens=7)
+    assert torch.equal(ours.generate(IDS, max_new_tokens=7), expected)
+    with pytest.raises(InputError, match=r"`min_new_tokens` \(8\) cannot be above `max_new_tokens` \(7\)"):
+        ours.generate(IDS, max_new_tokens=7, min_new_tokens=8)
+    ours, _ = loaded(llama, {"min_new_tokens": 60, "max_new_tokens": 7, "eos_token_id": list(range(3, 30))})
+    assert torch.equal(ours.generate(IDS), expected)
+
+
 def test_values_of_a_file_that_mean_nothing_are_refused(llama):
     cases = {
         "bad_words_ids": ([[]], 5, [["a"]], [[-1]]),

@@ -7,7 +7,16 @@ import pytest
 import torch
 
 from regard.errors import InputError
-from regard.models.decoding import BeamSearch, GenerationLimits, Greedy, Markov, Sampling
+from regard.models.decoding import (
+    BadWords,
+    BeamSearch,
+    GenerationLimits,
+    Greedy,
+    Markov,
+    NoRepeatNGram,
+    RepetitionPenalty,
+    Sampling,
+)
 from sweeps import sweep
 
 STOP = 3
@@ -188,8 +197,11 @@ def test_logits_that_leave_nothing_are_refused():
                 logits[1, 2] = broken
                 with pytest.raises(InputError, match=r"`text` must give logits .* got NaN, \+inf, or -inf"):
                     write(logits)
-            with pytest.raises(InputError, match="`suppress_tokens` and `min_new_tokens` that leave nothing"):
+            with pytest.raises(InputError, match=r"leave nothing .* one of them, `suppress_tokens`, `min_new_tokens`$"):
                 write(table(), suppress_tokens=(0, 1, 2), eos_token_id=(3,), min_new_tokens=1)
+            rules = RepetitionPenalty(2.0), NoRepeatNGram(1), BadWords(((1,), (2,), (3,)))
+            with pytest.raises(InputError, match=r"one of them, `no_repeat_ngram_size`, `bad_words_ids`$"):
+                write(table(), rules=rules)
             with pytest.raises(InputError, match="got NaN"):
                 write(torch.tensor([[torch.nan] * 4, *[[0.0] * 4] * 3]), forced_bos_token_id=1)
 

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from regard.checks import check_count, check_size
 from regard.errors import InputError
-from regard.models.decoding.rules import TokenRule
+from regard.models.decoding.rules import RepetitionPenalty, TokenRule
 from regard.models.inputs_outputs import token_mask
 
 __all__ = [
@@ -53,13 +53,17 @@ def check_prompt(prompt: Tensor, attention_mask: Tensor | None) -> Bool[Tensor, 
     return mask
 
 
-def nothing_to_choose() -> InputError:
-    """Say why no token can be chosen."""
-    return InputError(
-        "`text` must give logits of which one at least can be chosen, got NaN, +inf, or -inf for every token that "
-        "`limits` allow: look for overflow in the model (float16 instead of bfloat16 or float32), a prompt "
-        "that it cannot read, or `suppress_tokens` and `min_new_tokens` that leave nothing"
-    )
+def nothing_to_choose(limits: "GenerationLimits", *, is_nan: bool) -> InputError:
+    """Say why no token can be chosen: the log-probabilities are NaN, or else the rules exclude all tokens."""
+    if is_nan:
+        return InputError(
+            "`text` must give logits of which one at least can be chosen, got NaN, +inf, or -inf for every token: look "
+            "for overflow in the model (float16 instead of bfloat16 or float32), or a prompt that it cannot read"
+        )
+    names = [name for name in ("suppress_tokens", "begin_suppress_tokens", "min_new_tokens") if getattr(limits, name)]
+    names += [getattr(rule, "name", type(rule).__name__) for rule in limits.rules]
+    rules = ", ".join(f"`{name}`" for name in names if name != RepetitionPenalty.name)  # which excludes no token
+    return InputError(f"the rules about tokens leave nothing to choose: loosen one of them, {rules}")
 
 
 class Continuation(Protocol):

@@ -182,7 +182,7 @@ class BeamSearch:
             margins = torch.stack([margins, margin, gained]).amin(0)
             broken, *over = torch.cat([nan.any()[None], done]).tolist()
             if broken:
-                raise nothing_to_choose()
+                raise nothing_to_choose(limits, is_nan=True)
             if any(over):
                 given = self._given(finished.rows(done), limits, margins[done])
                 for row, texts in zip(compress(live, over), given, strict=True):
@@ -252,5 +252,5 @@ class BeamSearch:
             for tokens, scores, margin in zip(*lists, strict=True)
         ]
         if any(texts[0].score == -inf for texts in rows):
-            raise nothing_to_choose()
+            raise nothing_to_choose(limits, is_nan=False)
         return rows

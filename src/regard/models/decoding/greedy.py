@@ -101,7 +101,7 @@ def _choose(
     tokens, margins = choose(allowed.masked_fill(~usable[:, None], 0.0))
     ended, can = torch.stack([rules.ends(tokens), usable]).tolist()
     if not all(can):
-        raise nothing_to_choose()
+        raise nothing_to_choose(rules.limits, is_nan=bool(log_probs[:, 0].isnan().any()))
     chances = torch.stack([log_probs.gather(1, tokens[:, None])[:, 0], margins.to(log_probs.dtype)], 1)
     fresh = iter([end or limit for end, limit in zip(ended, rules.at_limit(new.shape[1] + 1), strict=True)])
     if going is not None:

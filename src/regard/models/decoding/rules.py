@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from jaxtyping import Float, Int
@@ -39,6 +39,7 @@ class RepetitionPenalty:
     """
 
     penalty: float
+    name: ClassVar[str] = "repetition_penalty"
 
     def __post_init__(self) -> None:
         if not is_number(self.penalty) or not 0 < self.penalty < float("inf"):
@@ -65,6 +66,7 @@ class NoRepeatNGram:
     """
 
     size: int
+    name: ClassVar[str] = "no_repeat_ngram_size"
 
     def __post_init__(self) -> None:
         check_size("no_repeat_ngram_size", self.size, "counts the tokens of an n-gram")
@@ -88,6 +90,7 @@ class BadWords:
     """
 
     words: tuple[tuple[int, ...], ...]
+    name: ClassVar[str] = "bad_words_ids"
 
     def __post_init__(self) -> None:
         words = self.words

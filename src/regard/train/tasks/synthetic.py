@@ -11,6 +11,7 @@ from torch import nn
 from regard.data import AssociativeRecall, Copy, Reverse, Sort
 from regard.data.tokenizer import LARGEST_VOCABULARY
 from regard.errors import InputError
+from regard.models.decoding import Greedy
 from regard.models.inputs_outputs import SpecialTokens
 from regard.train.callbacks import Sample
 from regard.train.model_types import CheckpointSettings, ModelSettings
@@ -118,16 +119,15 @@ def _numbers(tokens: list[int]) -> str:
     return " ".join(map(str, tokens))
 
 
-def _written(model: Any, sources: Sequence[list[int]], *, rows: int = 100, **asked: Any) -> list[list[int]]:
+def _written(model: Any, sources: Sequence[list[int]], *, rows: int = 100) -> list[list[int]]:
     """Return what a model generates for each source, in batches of sources of like length, in the order given."""
     order = sorted(range(len(sources)), key=lambda row: len(sources[row]))
     found: list[list[int]] = [[] for _ in sources]
     for first in range(0, len(order), rows):
         chosen = order[first : first + rows]
-        longest = max(len(sources[row]) for row in chosen)
-        with torch.inference_mode():
-            options = {"max_new_tokens": 2 * longest + 10, "return_dict_in_generate": True} | asked
-            written = model.generate([sources[row] for row in chosen], **options).new_tokens
-        for row, tokens in zip(chosen, written, strict=True):
-            found[row] = tokens
+        limits = [2 * len(sources[row]) + 10 for row in chosen]
+        for row, (_, (best,)) in zip(
+            chosen, model.search([sources[row] for row in chosen], Greedy(), limits), strict=True
+        ):
+            found[row] = list(best.tokens)
     return found
