@@ -64,7 +64,7 @@ def test_a_language_model_of_code_is_trained_on_its_indentation_and_line_ends(tm
     text = CODE * 8
     path = write("code.py", text)
     task = made(tmp_path, {"type": "clm", "train_file": path, "validation_size": 7, "block_size": 16, "tokenizer": FEW})
-    held = [token for row, _, _ in task.held for token in row] + [task.held[-1][1][-1]]
+    held = [token for row, _, _ in task.held.rows for token in row] + [task.held.rows[-1][1][-1]]
     trained = [token for row, _, _ in task.trained for token in row] + [task.trained[-1][1][-1]]
     words = task.vocabulary
     assert words.decode(trained) == CODE * 7
@@ -108,8 +108,8 @@ def test_a_validation_file_is_held_out_and_nothing_of_the_training_file(tmp_path
     other = write("dev.tsv", "a u\tau\nnew one\tneu\nNew one!\tfrisch\n")
     task = made(tmp_path, translation(train_file=pairs, validation_file=other))
     assert len(task.trained) == 36
-    assert task.held_texts["source"] == ("a u", "new one", "New one!")
-    assert task.references == [["au"], ["neu", "frisch"], ["frisch", "neu"]]  # of this file, as its BLEU is known
+    assert task.held.texts["source"] == ("a u", "new one", "New one!")
+    assert task.held.references == [["au"], ["neu", "frisch"], ["frisch", "neu"]]  # of this file, as its BLEU is known
     assert "dev.tsv: 1 of 3 rows have a source that is trained on, too" in task.notes
     assert {"pairs.tsv", "dev.tsv (validation_file)"} <= task.data.keys()
 
@@ -132,6 +132,8 @@ def test_a_test_file_is_scored_at_the_end_only(tmp_path, pairs, write):
     assert ended.scores.keys() == names | {f"test_{name}" for name in names}
     saved = json.loads((tmp_path / "run/model/scores.json").read_text("utf-8"))
     assert saved["scores"].keys() == ended.scores.keys()
+    # Pairs with one reference each have the same signature in both sets, but for the number of references.
+    assert [note.split(" nrefs:")[0] for note in ended.notes] == ["BLEU", "chrF", "test BLEU", "test chrF"]
     scored = [event for event in log if type(event).__name__ == "Evaluated"]
     assert scored
     assert all(not name.startswith("test") for event in scored for name in event.scores)
@@ -143,9 +145,7 @@ def test_a_test_file_is_scored_at_the_end_only(tmp_path, pairs, write):
     assert direct.final(model, 200)["loss"] == pytest.approx(ended.scores["test_loss"], rel=1e-6)
     task = translation(train_file=pairs, test_file=other)
     both = task_of(tiny(tmp_path / "run", task=task), tmp_path / "run/checkpoints")
-    held = both.held
     assert both.final(model, 200) == both.final(model, 200)
-    assert both.held is held
 
 
 def test_every_task_of_files_scores_its_test_file(tmp_path_factory, pairs):
