@@ -4,13 +4,17 @@ import json
 from dataclasses import replace
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from regard.data import Tokenizer
 from regard.data.running_text import encode_running_text
 from regard.errors import InputError
 from regard.models.pretrained_mixin import write_config
 from regard.train import Translator, train
+from regard.train.callbacks import Started
 from regard.train.config import Config, task_of
+from regard.train.tasks import TranslationTask
 from sweeps import sweep
 from train.runs import tiny
 
@@ -164,6 +168,84 @@ def test_every_task_of_files_scores_its_test_file(tmp_path_factory, pairs):
             files = {"train_file": str(folder / name), "test_file": str(folder / "test" / name), "tokenizer": FEW}
             ended = train(tiny(folder / "run", task=task | files, **SHORT))
             assert names <= ended.scores.keys()
+
+
+LEARNED = {"type": "transformer", "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 16}
+LEARNED |= {"num_hidden_layers": 1, "positions": "learned"}
+
+
+def notes_and_end(config):
+    told = []
+    return train(config, [lambda event: told.extend(event.notes) if isinstance(event, Started) else None]), told
+
+
+def test_a_test_file_that_comes_later_changes_no_model(tmp_path, pairs, write):
+    """The sources of `pairs` have three characters, so the model has positions for twice four tokens."""
+    task = translation(train_file=pairs)
+    train(tiny(tmp_path / "run", task=task, model=LEARNED, **SHORT))
+    other = write("test.tsv", f"a u\tua\n{'b v ' * 9}\tvb\nb v\tvb\n")
+    resumed = tiny(
+        tmp_path / "run", task=task | {"test_file": other}, model=LEARNED, **SHORT | {"training__max_steps": 4}
+    )
+    ended, told = notes_and_end(resumed)
+    assert ended.step == 4
+    assert {"test_loss", "test_bleu"} <= ended.scores.keys()
+    (note,) = [one for one in told if "left out" in one]
+    assert note.startswith(f"1 of 3 rows of test_file {other} are longer than the 8 positions of the model")
+    assert "the first is row 2, of 36 tokens" in note
+    train(tiny(tmp_path / "whole", task=task, model=LEARNED, **SHORT | {"training__max_steps": 4}))
+    one, same = (load_file(tmp_path / run / "model/model.safetensors") for run in ("run", "whole"))
+    assert all(torch.equal(one[name], same[name]) for name in same)
+
+
+def test_rows_that_a_checkpoint_has_no_positions_for_are_known_before_the_first_step(tmp_path, pairs, write):
+    train(tiny(tmp_path / "first", task=translation(train_file=pairs), model=LEARNED, **SHORT))
+    model = {"type": "checkpoint", "model_name_or_path": str(tmp_path / "first/model")}
+    long, dev = f"{'b v ' * 9}\tvb\n", "b v\tvb\nc w\twc\n"
+    task = translation(train_file=pairs, validation_file=write("dev.tsv", dev + long))
+    ended, told = notes_and_end(tiny(tmp_path / "run", task=task, model=model, **SHORT))
+    (note,) = [one for one in told if "left out" in one]
+    assert "1 of 3 rows of validation_file" in note
+    assert "the first is row 3, of 36 tokens: they are left out" in note
+    whole = train(tiny(tmp_path / "whole", task=task | {"validation_file": write("d.tsv", dev)}, model=model, **SHORT))
+    assert ended.scores == whole.scores
+    with pytest.raises(InputError, match=r"1 of 1 rows of validation_file .*none.tsv .*: nothing is left to score"):
+        train(tiny(tmp_path / "none", task=task | {"validation_file": write("none.tsv", long)}, model=model, **SHORT))
+    longer = translation(train_file=write("more.tsv", dev + long + "d x\txd\n" * 3), validation_file=pairs)
+    with pytest.raises(InputError, match=r"trained on has 36 tokens, .* positions for 8: lower `task.max_length` to 8"):
+        train(tiny(tmp_path / "trained", task=longer, model=model, **SHORT))
+    ended = train(tiny(tmp_path / "fits", task=longer | {"max_length": 8}, model=model, **SHORT))
+    assert ended.step == 2
+
+
+def test_texts_that_a_model_has_no_positions_for_are_refused_by_the_key(tmp_path, write):
+    path = write("code.py", CODE * 8)
+    task = {"type": "clm", "train_file": path, "validation_size": 7, "block_size": 8, "tokenizer": FEW}
+    train(tiny(tmp_path / "first", task=task, model=LEARNED, **SHORT))
+    model = {"type": "checkpoint", "model_name_or_path": str(tmp_path / "first/model")}
+    with pytest.raises(InputError, match=r"positions for 16: lower `task.block_size` to 16"):
+        train(tiny(tmp_path / "run", task=task | {"block_size": 20}, model=model, **SHORT))
+    documents = write("short.jsonl", '{"text": "def f(x):"}\n' * 9)  # ten tokens each, two of them in a row
+    packed = task | {"train_file": documents, "validation_size": 1, "packing": True, "block_size": 20}
+    packed |= {"validation_file": documents}
+    assert train(tiny(tmp_path / "packed", task=packed, model=model, **SHORT)).step == 2
+
+
+def test_held_out_scores_stay_where_those_of_the_test_file_fail(tmp_path, pairs, write, monkeypatch):
+    usual = TranslationTask.final_scores
+
+    def fails(self, model, tokens, held):
+        if held is self.test:
+            raise RuntimeError("no memory left")
+        return usual(self, model, tokens, held)
+
+    monkeypatch.setattr(TranslationTask, "final_scores", fails)
+    task = translation(train_file=pairs, test_file=write("test.tsv", "a u\tua\n"))
+    ended = train(tiny(tmp_path / "run", task=task, **SHORT))
+    assert ended.scores.keys() == {"loss", "bleu", "chrf"}
+    assert json.loads((tmp_path / "run/model/scores.json").read_text("utf-8"))["scores"] == ended.scores
+    assert ended.warnings == ("the part `test_` of scores.json is left out: RuntimeError: no memory left",)
+    assert [note.split()[0] for note in ended.notes] == ["BLEU", "chrF"]
 
 
 def test_a_label_that_only_the_test_file_has_is_refused(tmp_path, write):

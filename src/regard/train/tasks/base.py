@@ -1,6 +1,6 @@
 """The base of all tasks: a table [task], rows of tokens, batches of them, and the loss on held-out rows."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -70,6 +70,16 @@ class HeldOut:
         """The rows of pairs, with their lengths."""
         return cls(list(rows), _pair_lengths(rows))
 
+    def without(self, rows: Collection[int]) -> "HeldOut":
+        """The other rows."""
+        left = sorted(set(range(len(self.rows))) - set(rows))
+        return HeldOut(
+            [self.rows[row] for row in left],
+            [self.lengths[row] for row in left],
+            self.texts.select(left) if len(self.texts) else self.texts,
+            [self.references[row] for row in left] if self.references else (),
+        )
+
     def batches(self, max_tokens_per_batch: int) -> list[tuple[int, ...]]:
         """Return the rows in batches of this many tokens, or of one row where it is longer."""
         limit = max(max_tokens_per_batch, _longest(self.lengths))
@@ -127,6 +137,7 @@ class Task:
         self.counted: tuple[str, ...] = ()  # how the final scores were counted
         self.warnings: list[str] = []  # of what was left out, until the trainer takes them
         self.lengths: Sequence[Any] = ()  # of the rows that are trained on
+        self.trained: Sequence[Any] = ()
         self.held = HeldOut((), ())
         self.test: HeldOut | None = None  # the rows of a `test_file`
         self.tokenizers: dict[str, Tokenizer] = {}  # by the names of their files, as they are saved
@@ -168,6 +179,44 @@ class Task:
         for name, content in files.items():
             (folder / name).write_bytes(content)
 
+    def leave_out_long_rows(self, model: Any) -> None:
+        """Leave out held-out rows that the model has no positions for, and count them in the notes.
+
+        Raises:
+            InputError: Nothing is left of them, or a row is too long that is trained on.
+        """
+        limit = getattr(getattr(model, "config", None), "max_position_embeddings", None)
+        if limit is None:
+            return
+        if (longest := max(map(self.num_positions, self.trained), default=0)) > limit:
+            keys = [f"`task.{key}`" for key in ("block_size", "max_length") if hasattr(self.options, key)]
+            raise InputError(
+                f"a row that is trained on has {longest:,} tokens, and the model has positions for {limit:,}: "
+                + (f"lower {keys[0]} to {limit:,}" if keys else "take shorter rows")
+            )
+        own = getattr(self.options, "validation_file", None)
+        self.held = self._within(self.held, limit, "held-out rows" if own is None else f"rows of validation_file {own}")
+        if self.test is not None:
+            self.test = self._within(self.test, limit, f"rows of test_file {self.options.test_file}")
+
+    def _within(self, held: HeldOut, limit: int, what: str) -> HeldOut:
+        long = [row for row, one in enumerate(held.rows) if self.num_positions(one) > limit]
+        if not long:
+            return held
+        number = self.num_positions(held.rows[long[0]])
+        note = (
+            f"{len(long):,} of {len(held.rows):,} {what} are longer than the {limit:,} positions of the model; the "
+            f"first is row {long[0] + 1:,}, of {number:,} tokens"
+        )
+        if len(long) == len(held.rows):
+            raise InputError(f"{note}: nothing is left to score")
+        self.notes = (*self.notes, f"{note}: they are left out")
+        return held.without(long)
+
+    def num_positions(self, row: Any) -> int:
+        """Return the number of positions that a row takes in the model."""
+        raise NotImplementedError  # each task defines it
+
     def epoch(self, max_tokens_per_batch: int, seed: int, epoch: int) -> list[tuple[int, ...]]:
         """Return the rows of each batch of an epoch."""
         return batches(self.lengths, max_tokens_per_batch=max_tokens_per_batch, seed=seed, epoch=epoch)
@@ -201,7 +250,7 @@ class Task:
         if self.test is not None:
             # Ranks that share the tokens of a row wait for each other inside: there an error stops all of them.
             alone = self.ranks.sequence_ranks == 1
-            with optional_part("the scores of `test_file`", self.warnings) if alone else nullcontext():
+            with optional_part("the part `test_` of scores.json", self.warnings) if alone else nullcontext():
                 tested = self.final_scores(model, max_tokens_per_batch, self.test)
                 scores |= {f"test_{name}": score for name, score in tested.items()}
         return scores
@@ -318,6 +367,10 @@ class TextTask(Task):
         """Return the number of tokens of a row, which are its first part where it has several."""
         return len(row[0] if isinstance(row, tuple) else row)
 
+    def num_positions(self, row: Any) -> int:
+        """Return the number of tokens of a row."""
+        return self.length(row)
+
     def request(self, chosen: ModelSettings) -> ModelRequest:
         """Return what the task needs of its model: positions for twice the longest row."""
         longest = 2 * getattr(self.options, "block_size", getattr(self.options, "max_length", 0))
@@ -336,6 +389,10 @@ class PairsTask(Task):
         """Set the rows."""
         self.trained, self.lengths = list(trained), _pair_lengths(trained)
         self.held = HeldOut.of_pairs(held)
+
+    def num_positions(self, row: Any) -> int:
+        """Return the number of tokens of the longer side."""
+        return max(map(len, row))
 
     def request(self, chosen: ModelSettings) -> ModelRequest:
         """Return what the task needs: an encoder–decoder with positions for twice the longest row.

@@ -1,5 +1,6 @@
 """Language models: causal ones, which predict the next token of running text, and masked ones, which fill gaps."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -100,6 +101,10 @@ class CausalTask(TextTask):
             inputs["documents"] = pad([row[2] for row in chosen], -1)[0]
             real = inputs["documents"] >= 0
         return Batch(inputs, labels, int(real.sum()))
+
+    def num_positions(self, row: Any) -> int:
+        """Return the number of tokens of a row; of packed documents those of the longest."""
+        return max(Counter(row[2]).values()) if self.options.packing else len(row[0])
 
     def evaluate(self, model: nn.Module, max_tokens_per_batch: int, held: HeldOut | None = None) -> dict[str, float]:
         """Return the loss in nats a token, and the perplexity."""
