@@ -109,7 +109,7 @@ def test_running_text_with_too_few_lines_names_the_way_out(tmp_path, write):
 def test_running_text_that_is_trained_on_and_held_out_is_said(tmp_path, write):
     path = write("code.py", CODE + "print(f(3))\n")
     options = {"type": "clm", "train_file": path, "block_size": 4, "tokenizer": FEW}
-    for text, count in ((CODE + "print(f(3))\n", "4 of 4"), ("return 1\n\n\nother()\n", "1 of 2"), ("a\nb\n", None)):
+    for text, count in ((CODE + "print(f(3))\n", "5 of 5"), ("return 1\n\n\nother()\n", "1 of 2"), ("a\nb\n", None)):
         for key in ("validation_file", "test_file"):
             own = write("own.py", text)
             task = made(tmp_path, options | {key: own, "validation_size": 1})
@@ -181,7 +181,7 @@ def test_every_task_of_files_scores_its_test_file(tmp_path_factory, pairs):
     labels = "".join(f"{a} {b} {a}\t{'xy'[a < 'd']}\n" for a in "abcdef" for b in "uvwxyz")
     cases = [
         (classification(), "labels.tsv", labels, {"test_loss", "test_accuracy"}),
-        ({"type": "clm", "block_size": 16, "validation_size": 2}, "text.txt", CODE, {"test_loss", "test_perplexity"}),
+        ({"type": "clm", "block_size": 16, "validation_size": 3}, "text.txt", CODE, {"test_loss", "test_perplexity"}),
         ({"type": "mlm", "block_size": 16, "validation_size": 2}, "text.txt", CODE, {"test_loss"}),
     ]
     for case in sweep(cases):
