@@ -100,7 +100,7 @@ def read_run(folder: Path, num_beams: int) -> Run:
     parameters = sum(one.numel() for one in translator.model.parameters())
     events = read_log(folder / "log.jsonl")
     seconds = sum(one["seconds"] for one in events if one["event"] in ("stepped", "evaluated"))
-    buckets = scores_by_length(translator, task.held_texts["source"], task.references, num_beams)
+    buckets = scores_by_length(translator, task.held.texts["source"], task.held.references, num_beams)
     return Run(model_of(config), config.training.seed, parameters, seconds / 60, buckets)
 
 

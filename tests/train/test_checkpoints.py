@@ -122,8 +122,17 @@ def test_moments_that_are_not_the_optimizers_are_refused(tmp_path_factory):
             written_again(checkpoints)
             with pytest.raises(
                 InputError, match=r"optimizer\.safetensors has the moments .* of weight, and the optimizer"
-            ):
+            ) as refused:
                 checkpoints.load(3, *made())
+            assert "is whole" in str(refused.value)
+            assert "remove" not in str(refused.value)
+
+
+def test_a_checkpoint_of_another_model_is_whole_and_not_to_be_removed(saved):
+    model = nn.Linear(4, 2)
+    with pytest.raises(InputError, match=r"is whole, and is not of this model .*: .*size mismatch") as refused:
+        saved[0].load(3, model, torch.optim.AdamW(model.parameters()))
+    assert "remove" not in str(refused.value)
 
 
 GOOD = {"step": 3, "epoch": 0, "batch": 0, "scores": []}

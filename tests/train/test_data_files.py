@@ -2,15 +2,20 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from regard.data import Tokenizer
 from regard.data.running_text import encode_running_text
 from regard.errors import InputError
 from regard.models.pretrained_mixin import write_config
 from regard.train import Translator, train
+from regard.train.callbacks import Started
 from regard.train.config import Config, task_of
+from regard.train.tasks import TranslationTask
 from sweeps import sweep
 from train.runs import tiny
 
@@ -64,7 +69,7 @@ def test_a_language_model_of_code_is_trained_on_its_indentation_and_line_ends(tm
     text = CODE * 8
     path = write("code.py", text)
     task = made(tmp_path, {"type": "clm", "train_file": path, "validation_size": 7, "block_size": 16, "tokenizer": FEW})
-    held = [token for row, _, _ in task.held for token in row] + [task.held[-1][1][-1]]
+    held = [token for row, _, _ in task.held.rows for token in row] + [task.held.rows[-1][1][-1]]
     trained = [token for row, _, _ in task.trained for token in row] + [task.trained[-1][1][-1]]
     words = task.vocabulary
     assert words.decode(trained) == CODE * 7
@@ -101,6 +106,30 @@ def test_running_text_with_too_few_lines_names_the_way_out(tmp_path, write):
         made(tmp_path, options)
 
 
+def test_running_text_that_is_trained_on_and_held_out_is_said(tmp_path, write):
+    path = write("code.py", CODE + "print(f(3))\n")
+    options = {"type": "clm", "train_file": path, "block_size": 4, "tokenizer": FEW}
+    for text, count in ((CODE + "print(f(3))\n", "5 of 5"), ("return 1\n\n\nother()\n", "1 of 2"), ("a\nb\n", None)):
+        for key in ("validation_file", "test_file"):
+            own = write("own.py", text)
+            task = made(tmp_path, options | {key: own, "validation_size": 1})
+            said = [note for note in task.notes if "trained on, too" in note]
+            assert said == ([f"own.py: {count} lines that are not empty are trained on, too"] if count else [])
+
+
+def test_a_held_out_part_without_letters_is_refused(tmp_path, write):
+    poem = "The sea is calm tonight.\nThe tide is full, the moon lies fair\n"
+    options = {"type": "clm", "train_file": write("poem.txt", poem + "\n  \n***\n"), "block_size": 4}
+    options |= {"tokenizer": FEW}
+    with pytest.raises(InputError, match=r"the 3 lines of poem.txt that are held out have no letter"):
+        made(tmp_path, options | {"validation_size": 3})
+    with pytest.raises(InputError, match=r"the 2 lines of blank.txt that are held out have no letter"):
+        made(tmp_path, options | {"validation_file": write("blank.txt", "\n\n")})
+    assert "1 lines are trained on, 4 held out" in made(tmp_path, options | {"validation_size": 4}).notes
+    signs = options | {"train_file": write("morse.txt", "... --- ...\n" * 9), "validation_size": 2}
+    assert "7 lines are trained on, 2 held out" in made(tmp_path, signs).notes
+
+
 # Files of their own
 
 
@@ -108,8 +137,8 @@ def test_a_validation_file_is_held_out_and_nothing_of_the_training_file(tmp_path
     other = write("dev.tsv", "a u\tau\nnew one\tneu\nNew one!\tfrisch\n")
     task = made(tmp_path, translation(train_file=pairs, validation_file=other))
     assert len(task.trained) == 36
-    assert task.held_texts["source"] == ("a u", "new one", "New one!")
-    assert task.references == [["au"], ["neu", "frisch"], ["frisch", "neu"]]  # of this file, as its BLEU is known
+    assert task.held.texts["source"] == ("a u", "new one", "New one!")
+    assert task.held.references == [["au"], ["neu", "frisch"], ["frisch", "neu"]]  # of this file, as its BLEU is known
     assert "dev.tsv: 1 of 3 rows have a source that is trained on, too" in task.notes
     assert {"pairs.tsv", "dev.tsv (validation_file)"} <= task.data.keys()
 
@@ -132,6 +161,8 @@ def test_a_test_file_is_scored_at_the_end_only(tmp_path, pairs, write):
     assert ended.scores.keys() == names | {f"test_{name}" for name in names}
     saved = json.loads((tmp_path / "run/model/scores.json").read_text("utf-8"))
     assert saved["scores"].keys() == ended.scores.keys()
+    # Pairs with one reference each have the same signature in both sets, but for the number of references.
+    assert [note.split(" nrefs:")[0] for note in ended.notes] == ["BLEU", "chrF", "test BLEU", "test chrF"]
     scored = [event for event in log if type(event).__name__ == "Evaluated"]
     assert scored
     assert all(not name.startswith("test") for event in scored for name in event.scores)
@@ -143,16 +174,14 @@ def test_a_test_file_is_scored_at_the_end_only(tmp_path, pairs, write):
     assert direct.final(model, 200)["loss"] == pytest.approx(ended.scores["test_loss"], rel=1e-6)
     task = translation(train_file=pairs, test_file=other)
     both = task_of(tiny(tmp_path / "run", task=task), tmp_path / "run/checkpoints")
-    held = both.held
     assert both.final(model, 200) == both.final(model, 200)
-    assert both.held is held
 
 
 def test_every_task_of_files_scores_its_test_file(tmp_path_factory, pairs):
     labels = "".join(f"{a} {b} {a}\t{'xy'[a < 'd']}\n" for a in "abcdef" for b in "uvwxyz")
     cases = [
         (classification(), "labels.tsv", labels, {"test_loss", "test_accuracy"}),
-        ({"type": "clm", "block_size": 16, "validation_size": 2}, "text.txt", CODE, {"test_loss", "test_perplexity"}),
+        ({"type": "clm", "block_size": 16, "validation_size": 3}, "text.txt", CODE, {"test_loss", "test_perplexity"}),
         ({"type": "mlm", "block_size": 16, "validation_size": 2}, "text.txt", CODE, {"test_loss"}),
     ]
     for case in sweep(cases):
@@ -166,6 +195,84 @@ def test_every_task_of_files_scores_its_test_file(tmp_path_factory, pairs):
             assert names <= ended.scores.keys()
 
 
+LEARNED = {"type": "transformer", "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 16}
+LEARNED |= {"num_hidden_layers": 1, "positions": "learned"}
+
+
+def notes_and_end(config):
+    told = []
+    return train(config, [lambda event: told.extend(event.notes) if isinstance(event, Started) else None]), told
+
+
+def test_a_test_file_that_comes_later_changes_no_model(tmp_path, pairs, write):
+    """The sources of `pairs` have three characters, so the model has positions for twice four tokens."""
+    task = translation(train_file=pairs)
+    train(tiny(tmp_path / "run", task=task, model=LEARNED, **SHORT))
+    other = write("test.tsv", f"a u\tua\n{'b v ' * 9}\tvb\nb v\tvb\n")
+    resumed = tiny(
+        tmp_path / "run", task=task | {"test_file": other}, model=LEARNED, **SHORT | {"training__max_steps": 4}
+    )
+    ended, told = notes_and_end(resumed)
+    assert ended.step == 4
+    assert {"test_loss", "test_bleu"} <= ended.scores.keys()
+    (note,) = [one for one in told if "left out" in one]
+    assert note.startswith(f"1 of 3 rows of test_file {other} are longer than the 8 positions of the model")
+    assert "the first is row 2, of 36 tokens" in note
+    train(tiny(tmp_path / "whole", task=task, model=LEARNED, **SHORT | {"training__max_steps": 4}))
+    one, same = (load_file(tmp_path / run / "model/model.safetensors") for run in ("run", "whole"))
+    assert all(torch.equal(one[name], same[name]) for name in same)
+
+
+def test_rows_that_a_checkpoint_has_no_positions_for_are_known_before_the_first_step(tmp_path, pairs, write):
+    train(tiny(tmp_path / "first", task=translation(train_file=pairs), model=LEARNED, **SHORT))
+    model = {"type": "checkpoint", "model_name_or_path": str(tmp_path / "first/model")}
+    long, dev = f"{'b v ' * 9}\tvb\n", "b v\tvb\nc w\twc\n"
+    task = translation(train_file=pairs, validation_file=write("dev.tsv", dev + long))
+    ended, told = notes_and_end(tiny(tmp_path / "run", task=task, model=model, **SHORT))
+    (note,) = [one for one in told if "left out" in one]
+    assert "1 of 3 rows of validation_file" in note
+    assert "the first is row 3, of 36 tokens: they are left out" in note
+    whole = train(tiny(tmp_path / "whole", task=task | {"validation_file": write("d.tsv", dev)}, model=model, **SHORT))
+    assert ended.scores == whole.scores
+    with pytest.raises(InputError, match=r"1 of 1 rows of validation_file .*none.tsv .*: nothing is left to score"):
+        train(tiny(tmp_path / "none", task=task | {"validation_file": write("none.tsv", long)}, model=model, **SHORT))
+    longer = translation(train_file=write("more.tsv", dev + long + "d x\txd\n" * 3), validation_file=pairs)
+    with pytest.raises(InputError, match=r"trained on has 36 tokens, .* positions for 8: lower `task.max_length` to 8"):
+        train(tiny(tmp_path / "trained", task=longer, model=model, **SHORT))
+    ended = train(tiny(tmp_path / "fits", task=longer | {"max_length": 8}, model=model, **SHORT))
+    assert ended.step == 2
+
+
+def test_texts_that_a_model_has_no_positions_for_are_refused_by_the_key(tmp_path, write):
+    path = write("code.py", CODE * 8)
+    task = {"type": "clm", "train_file": path, "validation_size": 7, "block_size": 8, "tokenizer": FEW}
+    train(tiny(tmp_path / "first", task=task, model=LEARNED, **SHORT))
+    model = {"type": "checkpoint", "model_name_or_path": str(tmp_path / "first/model")}
+    with pytest.raises(InputError, match=r"positions for 16: lower `task.block_size` to 16"):
+        train(tiny(tmp_path / "run", task=task | {"block_size": 20}, model=model, **SHORT))
+    documents = write("short.jsonl", '{"text": "def f(x):"}\n' * 9)  # ten tokens each, two of them in a row
+    packed = task | {"train_file": documents, "validation_size": 1, "packing": True, "block_size": 20}
+    packed |= {"validation_file": documents}
+    assert train(tiny(tmp_path / "packed", task=packed, model=model, **SHORT)).step == 2
+
+
+def test_held_out_scores_stay_where_those_of_the_test_file_fail(tmp_path, pairs, write, monkeypatch):
+    usual = TranslationTask.final_scores
+
+    def fails(self, model, tokens, held):
+        if held is self.test:
+            raise RuntimeError("no memory left")
+        return usual(self, model, tokens, held)
+
+    monkeypatch.setattr(TranslationTask, "final_scores", fails)
+    task = translation(train_file=pairs, test_file=write("test.tsv", "a u\tua\n"))
+    ended = train(tiny(tmp_path / "run", task=task, **SHORT))
+    assert ended.scores.keys() == {"loss", "bleu", "chrf"}
+    assert json.loads((tmp_path / "run/model/scores.json").read_text("utf-8"))["scores"] == ended.scores
+    assert ended.warnings == ("the part `test_` of scores.json is left out: RuntimeError: no memory left",)
+    assert [note.split()[0] for note in ended.notes] == ["BLEU", "chrF"]
+
+
 def test_a_label_that_only_the_test_file_has_is_refused(tmp_path, write):
     labels = write("labels.tsv", "".join(f"good {n}\tx\nbad {n}\ty\n" for n in range(6)))
     other = write("test.tsv", "good\tx\nodd\tz\n")
@@ -175,18 +282,44 @@ def test_a_label_that_only_the_test_file_has_is_refused(tmp_path, write):
         made(tmp_path, classification(train_file=labels, test_file=other))
 
 
-def test_a_changed_test_file_is_noticed_and_another_validation_file_is_refused(tmp_path, pairs, write):
-    dev, other = write("dev.tsv", "a u\tua\n"), write("test.tsv", "a u\tua\n")
-    task = translation(train_file=pairs, validation_file=dev, test_file=other)
-    config = tiny(tmp_path / "run", task=task, **SHORT)
+def test_files_may_move_and_their_contents_may_not_change_but_for_the_test_file(tmp_path, pairs, write):
+    (tmp_path / "there").mkdir()
+    files = {"train_file": pairs, "extra_train_file": write("more.tsv", "x x\txx\n")}
+    files |= {"validation_file": write("dev.tsv", "a u\tua\n"), "test_file": write("test.tsv", "a u\tua\n")}
+    config = tiny(tmp_path / "run", task=translation(**files), **SHORT)
     train(config)
+    for key in ("train_file", "extra_train_file", "validation_file"):
+        moved = write(f"there/{key}.tsv", Path(files[key]).read_text("utf-8"))
+        task = translation(**files | {key: moved})
+        assert train(tiny(tmp_path / "run", task=task, **SHORT)).step == 2
+        write(f"there/{key}.tsv", Path(files[key]).read_text("utf-8") + "new\tneu\n")
+        with pytest.raises(InputError, match=rf"the data of '{key}.tsv' has changed"):
+            train(tiny(tmp_path / "run", task=task, **SHORT))
+    swapped = files | {"train_file": files["extra_train_file"], "extra_train_file": pairs}
+    with pytest.raises(InputError, match=r"the data of 'more.tsv' has changed"):
+        train(tiny(tmp_path / "run", task=translation(**swapped), **SHORT))
+    for key in ("validation_file", "extra_train_file"):
+        with pytest.raises(InputError, match=rf"`task.{key}` was .*.tsv.* and is left to its default now"):
+            train(tiny(tmp_path / "run", task=translation(**files | {key: None}), **SHORT))
     write("test.tsv", "b u\tub\n")
-    with pytest.raises(InputError, match=r"the data of 'test.tsv \(test_file\)' has changed"):
-        train(config)
-    write("test.tsv", "a u\tua\n")
-    with pytest.raises(InputError, match=r"`task.validation_file` was .*dev.tsv.* and is left to its default now"):
-        train(tiny(tmp_path / "run", task=task | {"validation_file": None}, **SHORT))
-    train(config)
+    for other in (files["test_file"], None, write("other.tsv", "c u\tuc\n")):
+        ended = train(tiny(tmp_path / "run", task=translation(**files | {"test_file": other}), **SHORT))
+        assert ("test_loss" in ended.scores) == (other is not None)
+
+
+def test_files_of_one_name_are_told_apart_when_they_move(tmp_path, write):
+    """Also a test file with the name of the file that is trained on, which is compared alone."""
+    for folder in ("a", "b", "c"):
+        (tmp_path / folder).mkdir()
+    text = "".join(f"{a} {b}\t{b}{a}\n" for a in "abcdef" for b in "uvwxyz")
+    one, other = write("a/pairs.tsv", text), write("b/pairs.tsv", "x x\txx\n")
+    task = translation(train_file=one, extra_train_file=other, test_file=write("c/pairs.tsv", "a u\tua\n"))
+    train(tiny(tmp_path / "run", task=task, **SHORT))
+    write("c/pairs.tsv", "b u\tub\n")
+    train(tiny(tmp_path / "run", task=task | {"extra_train_file": write("more.tsv", "x x\txx\n")}, **SHORT))
+    write("a/pairs.tsv", "y y\tyy\n" + text)
+    with pytest.raises(InputError, match=r"the data of 'pairs.tsv' has changed"):
+        train(tiny(tmp_path / "run", task=task, **SHORT))
 
 
 # Languages and notes

@@ -289,9 +289,9 @@ def test_what_is_held_out_is_hidden_alike_in_every_batch(tmp_path):
     task = {"type": "mlm", "train_file": str(data), "validation_size": 9}
     task |= {"tokenizer": {"model_type": "char", "vocab_size": 30}}
     made = task_of(tiny(tmp_path / "run", task=task), tmp_path / "words")
-    together = made.rows(list(range(9)), held=True)
+    together = made.rows(list(range(9)), held=made.held)
     for row in range(9):
-        alone = made.rows([row], held=True)
+        alone = made.rows([row], held=made.held)
         length = alone.labels.shape[1]
         assert torch.equal(alone.labels[0], together.labels[row, :length])
         assert torch.equal(alone.inputs["input_ids"][0], together.inputs["input_ids"][row, :length])
@@ -311,7 +311,7 @@ def test_a_text_that_is_too_long_is_named_before_any_is_translated(tmp_path, pai
 def test_an_average_over_checkpoints_that_are_gone_is_refused(tmp_path, monkeypatch):
     """It took the best one, kept from long ago, for one of the last."""
     scores = iter([1.0] + [2.0] * 20)
-    monkeypatch.setattr(SyntheticTask, "evaluate", lambda self, model, _: {"loss": next(scores), "exact": 0.0})
+    monkeypatch.setattr(SyntheticTask, "evaluate", lambda self, model, *_: {"loss": next(scores), "exact": 0.0})
     options = {"training__eval_steps": 1, "training__save_steps": None}
     train(tiny(tmp_path / "run", training__max_steps=6, training__save_total_limit=1, **options))
     assert Checkpoints(tmp_path / "run" / "checkpoints").steps() == [1, 6]

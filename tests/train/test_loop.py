@@ -122,7 +122,7 @@ def test_a_checkpoint_that_is_cut_is_named(tmp_path):
 
 def test_the_last_ones_and_the_best_are_kept(tmp_path, monkeypatch):
     scores = iter([5.0, 3.0, 4.0, 4.0, 4.0, 4.0, 4.0, 4.0])
-    monkeypatch.setattr(SyntheticTask, "evaluate", lambda self, model, _: {"loss": next(scores), "exact": 0.0})
+    monkeypatch.setattr(SyntheticTask, "evaluate", lambda self, model, *_: {"loss": next(scores), "exact": 0.0})
     train(
         tiny(
             tmp_path / "run",
@@ -146,9 +146,9 @@ def test_patience_ends_with_every_schedule_in_the_metrics_direction(
 ):
     """joeynmt#215 and PR#111: no early stopping with some schedules, and the wrong direction."""
     found = iter([*values, *[values[-1] + 0.01 * step for step in range(1, 20)]])
-    monkeypatch.setattr(SyntheticTask, "evaluate", lambda self, model, _: {metric: next(found), "loss": 0.0} | {})
+    monkeypatch.setattr(SyntheticTask, "evaluate", lambda self, model, *_: {metric: next(found), "loss": 0.0} | {})
     if metric == "loss":
-        monkeypatch.setattr(SyntheticTask, "evaluate", lambda self, model, _: {"loss": next(found)})
+        monkeypatch.setattr(SyntheticTask, "evaluate", lambda self, model, *_: {"loss": next(found)})
     options = {
         "training__early_stopping_patience": 2,
         "training__metric_for_best_model": metric,

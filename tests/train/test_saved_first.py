@@ -265,7 +265,7 @@ def test_a_run_whose_evaluation_failed_stops_early_where_an_undisturbed_one_does
 
 
 def test_without_a_number_in_any_evaluation_the_model_is_that_of_the_last_step(tmp_path, monkeypatch):
-    monkeypatch.setattr(SyntheticTask, "evaluate", lambda self, model, _: {"loss": math.nan, "exact": 0.0})
+    monkeypatch.setattr(SyntheticTask, "evaluate", lambda self, model, *_: {"loss": math.nan, "exact": 0.0})
     train(short(tmp_path / "run"))
     last = weights_of(tmp_path / "run" / "checkpoints" / "step-00000003")
     assert same(weights_of(tmp_path / "run" / "model"), last)

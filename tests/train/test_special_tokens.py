@@ -195,9 +195,9 @@ def test_pairs_are_what_transformers_collates(tmp_path, checkpoint, config, name
     theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder)
     made = task_of(options, tmp_path / "words")
     rows = [0, 1, 2, 3]
-    batch = made.rows(rows, held=True)
+    batch = made.rows(rows, held=made.held)
     held = [
-        dict(zip(("source", "target"), one, strict=True)) for one in zip(*made.held_texts.columns.values(), strict=True)
+        dict(zip(("source", "target"), one, strict=True)) for one in zip(*made.held.texts.columns.values(), strict=True)
     ]
     features = [tokenizer(held[row]["source"], text_target=held[row]["target"]) for row in rows]
     collate = transformers.DataCollatorForSeq2Seq(tokenizer, model=theirs)
@@ -217,7 +217,7 @@ def test_pairs_are_what_transformers_collates(tmp_path, checkpoint, config, name
 def test_a_forced_language_takes_the_place_of_the_template_in_labels(tmp_path, config):
     folder = saved(tmp_path / "it", lambda: _bart(forced_bos_token_id=4), *ODD)
     made = task_of(config(folder, "translation"), tmp_path / "words")
-    batch = made.rows([0, 1], held=True)
+    batch = made.rows([0, 1], held=made.held)
     assert batch.inputs["decoder_input_ids"][:, :2].tolist() == [[2, 4], [2, 4]]
     assert batch.labels[:, 0].tolist() == [4, 4]
     theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder)
@@ -230,10 +230,10 @@ def test_labels_end_with_a_token_that_ends_generation(tmp_path, config):
     special, roles, _ = ODD
     folder = saved(tmp_path / "it", _bart, special, roles, "$A <pad>")
     made = task_of(config(folder, "translation"), tmp_path / "words")
-    assert [labels[-2:] for _, labels in made.held] == [[3, 2]] * 4
+    assert [labels[-2:] for _, labels in made.held.rows] == [[3, 2]] * 4
     several = without(folder, tmp_path, generation_config={"eos_token_id": [0, 2]})
     made = task_of(config(several, "translation"), tmp_path / "words")
-    assert [labels[-2:] for _, labels in made.held] == [[3, 2]] * 4  # the one that the tokenizer names
+    assert [labels[-2:] for _, labels in made.held.rows] == [[3, 2]] * 4  # the one that the tokenizer names
 
 
 @pytest.mark.parametrize("name", PAIRED)
@@ -246,7 +246,7 @@ def test_a_trained_translator_reads_and_starts_as_it_was_trained(tmp_path, check
     loaded = load_saved(str(tmp_path / "run"))
     made = task_of(options, tmp_path / "words")
     for (source, target), (_, labels) in zip(
-        zip(*made.held_texts.columns.values(), strict=True), made.held, strict=True
+        zip(*made.held.texts.columns.values(), strict=True), made.held.rows, strict=True
     ):
         ids = tokenizer(source)["input_ids"]
         assert translator.encode(source) == ids == loaded.tokenizer(source)["input_ids"]
@@ -297,7 +297,9 @@ def test_running_text_is_what_the_tokenizer_makes_of_each_document_and_an_end(
     made = task_of(options, tmp_path / "words")
     held = {tuple(tokenizer(text)["input_ids"] + [tokenizer.eos_token_id]): text for text in TEXTS}
     if packing:
-        rows = [dict(zip(("read", "labels", "documents"), row, strict=True)) for row in (*made.trained, *made.held)]
+        rows = [
+            dict(zip(("read", "labels", "documents"), row, strict=True)) for row in (*made.trained, *made.held.rows)
+        ]
         documents = set()
         for row in rows:
             for number in {one for one in row["documents"] if one >= 0}:
@@ -315,7 +317,7 @@ def test_running_text_is_what_the_tokenizer_makes_of_each_document_and_an_end(
     assert documents <= held.keys()
     if packing:
         assert documents == held.keys()
-    batch = made.rows([0, 1], held=False)
+    batch = made.rows([0, 1])
     if not packing:
         model = transformers.AutoModelForCausalLM.from_pretrained(folder)
         with torch.no_grad():
@@ -366,7 +368,7 @@ def test_special_tokens_in_a_text_are_what_the_tokenizer_of_the_checkpoint_makes
     assert ((1, *tokenizer("a g")["input_ids"], 2) in expected) != is_split
     train(options)
     made = task_of(options, tmp_path / "words")
-    (row,) = made.held
+    (row,) = made.held.rows
     text = (*row[0], row[1][-1])
     assert (text if text in expected else text[:-1]) in expected
     assert load_saved(str(tmp_path / "run")).tokenizer(line)["input_ids"] == tokenizer(line)["input_ids"]
@@ -383,12 +385,12 @@ def test_masked_texts_are_what_the_tokenizer_makes_of_them(tmp_path, checkpoint,
     folder = checkpoint(MASKED, name)
     tokenizer, options = theirs_of(folder), config(folder, "mlm", task={"block_size": 16})
     made = task_of(options, tmp_path / "words")
-    assert {tuple(row) for row in (*made.trained, *made.held)} == {
+    assert {tuple(row) for row in (*made.trained, *made.held.rows)} == {
         tuple(tokenizer(text)["input_ids"]) for text in TEXTS
     }
-    batch = made.rows([0, 1, 2, 3], held=True)
+    batch = made.rows([0, 1, 2, 3], held=made.held)
     for row in range(4):
-        ids = torch.tensor(made.held[row])
+        ids = torch.tensor(made.held.rows[row])
         read, labels = batch.inputs["input_ids"][row, : len(ids)], batch.labels[row, : len(ids)]
         assert torch.equal(read[labels == -100], ids[labels == -100])
         assert torch.equal(labels[labels != -100], ids[labels != -100])
@@ -412,10 +414,10 @@ def test_labelled_texts_are_what_transformers_collates(tmp_path, checkpoint, con
     made = task_of(config(folder, "classification", task={"max_length": longest}), tmp_path / "words")
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token  # as people set it for models without one
     encoded = {tuple(tokenizer(text, truncation=True, max_length=longest)["input_ids"]) for text in TEXTS}
-    assert {tuple(row) for row, _ in (*made.trained, *made.held)} == encoded
-    batch = made.rows([0, 1, 2, 3], held=True)
+    assert {tuple(row) for row, _ in (*made.trained, *made.held.rows)} == encoded
+    batch = made.rows([0, 1, 2, 3], held=made.held)
     collate = transformers.DataCollatorWithPadding(tokenizer)
-    expected = collate([{"input_ids": row, "attention_mask": [1] * len(row)} for row, _ in made.held])
+    expected = collate([{"input_ids": row, "attention_mask": [1] * len(row)} for row, _ in made.held.rows])
     assert torch.equal(batch.inputs["input_ids"], expected["input_ids"])
     mask = batch.inputs.get("attention_mask", torch.ones_like(batch.inputs["input_ids"], dtype=torch.bool))
     assert torch.equal(mask, expected["attention_mask"].bool())
@@ -436,7 +438,7 @@ def test_what_was_trained_from_scratch_opens_in_transformers_too(tmp_path, confi
     assert tokenizer("<s>a")["input_ids"][1:3] != [1, letters[0]]  # a special token that occurs in a text is text
     assert load_saved(str(tmp_path / "run")).tokenizer("ab")["input_ids"] == tokenizer("ab")["input_ids"]
     made = task_of(options.model_copy(update={"model": model}), tmp_path / "run" / "checkpoints")
-    begins = {next(iter(row[0] if isinstance(row, tuple) else row)) for row in made.held}
+    begins = {next(iter(row[0] if isinstance(row, tuple) else row)) for row in made.held.rows}
     assert 1 in begins
 
 
@@ -525,7 +527,7 @@ def test_documents_end_with_the_end_of_the_model_where_its_tokenizer_names_anoth
     ends = {file: {"eos_token_id": 1} for file in ("config", "generation_config")}
     folder = without(checkpoint(CAUSAL, "a chat model"), tmp_path, **ends)
     made = task_of(config(folder, "clm", task={"block_size": 64, "validation_size": 1}), tmp_path / "words")
-    assert [row[1][-1] for row in made.held] == [1]
+    assert [row[1][-1] for row in made.held.rows] == [1]
 
 
 def test_settings_that_change_within_a_run_are_refused(tmp_path, checkpoint, config):

@@ -97,7 +97,7 @@ def test_training_reads_what_transformers_makes_of_the_labels_and_generates_afte
 ):
     theirs, folder = checkpoints[name]
     made = task_of(config(name), tmp_path / "words")
-    batch = made.rows([0, 1, 2, 3], held=False)
+    batch = made.rows([0, 1, 2, 3])
     read, labels = batch.inputs["decoder_input_ids"], batch.labels
     expected = theirs.prepare_decoder_input_ids_from_labels(labels)
     counted = labels != -100
@@ -118,8 +118,8 @@ def test_the_held_out_loss_is_that_of_transformers(tmp_path, checkpoints, config
     theirs, _ = checkpoints[name]
     made = task_of(config(name), tmp_path / "words")
     summed, count = 0.0, 0
-    for row in range(len(made.held)):
-        batch = made.rows([row], held=True)
+    for row in range(len(made.held.rows)):
+        batch = made.rows([row], held=made.held)
         with torch.no_grad():
             loss = theirs(input_ids=batch.inputs["input_ids"], labels=batch.labels).loss
         summed, count = summed + float(loss) * int(batch.num_labels), count + int(batch.num_labels)

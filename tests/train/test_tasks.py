@@ -98,7 +98,7 @@ def test_bad_lines_are_counted_and_said(tmp_path, pairs):
 def test_no_held_out_source_is_trained_on(tmp_path, pairs):
     task = task_of(tiny(tmp_path / "run", task=translation(pairs)), tmp_path / "words")
     trained = {tuple(source) for source, _ in task.trained}
-    assert not trained & {tuple(source) for source, _ in task.held}
+    assert not trained & {tuple(source) for source, _ in task.held.rows}
 
 
 def test_pairs_that_are_too_long_are_left_out_and_counted(tmp_path, pairs):
@@ -112,12 +112,12 @@ def test_pairs_that_are_too_long_are_left_out_and_counted(tmp_path, pairs):
 
 def test_a_further_file_is_trained_on_but_for_what_is_held_out(tmp_path, pairs):
     before = task_of(tiny(tmp_path / "run", task=translation(pairs)), tmp_path / "words")
-    held = before.held_texts["source"][0]
+    held = before.held.texts["source"][0]
     more = tmp_path / "more.tsv"
     more.write_text(f"a whole new thing\t新东西\n{held.upper()}!\t不\n", "utf-8")
     task = task_of(tiny(tmp_path / "run", task=translation(pairs, extra_train_file=str(more))), tmp_path / "more words")
     assert len(task.trained) == len(before.trained) + 1
-    assert len(task.held) == len(before.held)
+    assert len(task.held.rows) == len(before.held.rows)
     assert {"pairs.tsv", "more.tsv", "source.json", "target.json"} <= task.data.keys()
 
 
@@ -152,7 +152,7 @@ def test_packed_documents_are_read_as_if_each_stood_alone(tmp_path, texts):
     task["keep_linebreaks"] = False  # a line is a document
     made = task_of(tiny(tmp_path / "run", task=task, model__dropout=0.0), tmp_path / "words")
     model = made.model(tiny(tmp_path / "x").model).eval()
-    batch = made.rows([0], held=False)
+    batch = made.rows([0])
     documents = batch.inputs["documents"][0]
     assert documents.max() >= 2
     with torch.no_grad():

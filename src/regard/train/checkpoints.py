@@ -141,13 +141,20 @@ class Checkpoints:
             place = self._verified(step)
             weights: Any = dict(read_tensors(self.at(step) / _MODEL))
             state = _nested(dict(read_tensors(self.at(step) / _OPTIMIZER)))
+        except _BROKEN as problem:
+            raise self._unreadable(step, problem) from problem
+        try:
             set_model_state_dict(model, weights, options=everywhere)
             whole: Any = get_optimizer_state_dict(model, optimizer, options=everywhere)
             _compare(state, whole["state"])
             whole["state"] = state
             set_optimizer_state_dict(model, optimizer, whole, options=everywhere)
         except _BROKEN as problem:
-            raise self._unreadable(step, problem) from problem
+            raise InputError(
+                f"the checkpoint {self.at(step)} is whole, and is not of this model and optimizer: {_reason(problem)}; "
+                "bring the configuration and the data back that the run was started with, or name another folder as "
+                "`output_dir`"
+            ) from problem
         return place
 
     def weights(self, step: int) -> dict[str, Tensor]:
@@ -189,9 +196,9 @@ class Checkpoints:
         before = [one for one in steps if one < step]
         which = "that folder and those of later steps" if steps[-1:] > [step] else "that folder"
         way = f"continues from step {before[-1]}" if before else "begins anew, as there is none before"
-        reason = " ".join(str(problem).split())[:300]
         return InputError(
-            f"cannot read the checkpoint {self.at(step)}: {reason}; remove {which}, and the same command {way}"
+            f"cannot read the checkpoint {self.at(step)}: {_reason(problem)}; remove {which}, and the same command "
+            f"{way}"
         )
 
     def prune(self, kept: Sequence[int]) -> None:
@@ -203,6 +210,10 @@ class Checkpoints:
                 doomed = self.folder / f".{self.at(one).name}.part"
                 os.replace(self.at(one), doomed)  # out of sight first: half a folder is never taken for a whole one
                 shutil.rmtree(doomed, ignore_errors=True)
+
+
+def _reason(problem: Exception) -> str:
+    return " ".join(str(problem).split())[:300]
 
 
 def _place_of(found: Any, step: int) -> TrainerState:

@@ -81,6 +81,7 @@ def train(
             task = task_of(folder.config, folder.tokenizers)
             torch.manual_seed(training.seed)
             model = task.model(config.model)
+            task.leave_out_long_rows(model)
             by = "the backend sharded" if ranks.sequence_ranks > 1 else attends_by(accelerator.device)
             folder.begin(task, model, attends_by=by)
         task.ranks = ranks

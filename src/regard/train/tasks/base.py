@@ -1,8 +1,8 @@
 """The base of all tasks: a table [task], rows of tokens, batches of them, and the loss on held-out rows."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -24,7 +24,7 @@ from regard.train.settings import TokenizerConfig
 from regard.train.tasks.data_files import read_files
 from regard.train.training import Training
 
-__all__ = ["Batch", "PairsTask", "Task", "TaskSettings", "TextTask"]
+__all__ = ["Batch", "HeldOut", "PairsTask", "Task", "TaskSettings", "TextTask"]
 
 TokenPairs = Sequence[tuple[list[int], list[int]]]  # (source, labels): both with their special tokens
 
@@ -50,6 +50,48 @@ class Batch:
         """The same batch on a device."""
         inputs = {name: one.to(device) for name, one in self.inputs.items()}
         return replace(self, inputs=inputs, labels=self.labels.to(device))
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Rows that are scored and never trained on: those held out, or those of a `test_file`.
+
+    `lengths` are the tokens of each row, of pairs both sides' numbers; a translation's rows have `texts` and
+    `references` too.
+    """
+
+    rows: Sequence[Any]
+    lengths: Sequence[Any]
+    texts: Corpus = field(default_factory=lambda: Corpus({"text": ()}))
+    references: Sequence[list[str]] = ()
+
+    @classmethod
+    def of_pairs(cls, rows: TokenPairs) -> "HeldOut":
+        """The rows of pairs, with their lengths."""
+        return cls(list(rows), _pair_lengths(rows))
+
+    def without(self, rows: Collection[int]) -> "HeldOut":
+        """The other rows."""
+        left = sorted(set(range(len(self.rows))) - set(rows))
+        return HeldOut(
+            [self.rows[row] for row in left],
+            [self.lengths[row] for row in left],
+            self.texts.select(left) if len(self.texts) else self.texts,
+            [self.references[row] for row in left] if self.references else (),
+        )
+
+    def batches(self, max_tokens_per_batch: int) -> list[tuple[int, ...]]:
+        """Return the rows in batches of this many tokens, or of one row where it is longer."""
+        limit = max(max_tokens_per_batch, _longest(self.lengths))
+        return batches(self.lengths, max_tokens_per_batch=limit, seed=0, epoch=0)
+
+
+def _pair_lengths(rows: TokenPairs) -> list[tuple[int, int]]:
+    return [(len(source), len(labels)) for source, labels in rows]
+
+
+def _longest(lengths: Sequence[Any]) -> int:
+    return max(one if isinstance(one, int) else max(one) for one in lengths)
 
 
 class TaskSettings:
@@ -85,7 +127,6 @@ class Task:
     """
 
     settings: ClassVar[type[TaskSettings]]
-    held_names: ClassVar[tuple[str, ...]] = ("held", "held_lengths")  # the attributes of held-out data
     metrics: ClassVar[dict[str, bool]] = {"loss": False}  # by name: whether greater is better; the first is the default
 
     def __init__(self, options: Any, training: Training, model: ModelSettings, folder: Path) -> None:
@@ -96,9 +137,10 @@ class Task:
         self.counted: tuple[str, ...] = ()  # how the final scores were counted
         self.warnings: list[str] = []  # of what was left out, until the trainer takes them
         self.lengths: Sequence[Any] = ()  # of the rows that are trained on
-        self.held_lengths: Sequence[Any] = ()
+        self.trained: Sequence[Any] = ()
+        self.held = HeldOut((), ())
+        self.test: HeldOut | None = None  # the rows of a `test_file`
         self.tokenizers: dict[str, Tokenizer] = {}  # by the names of their files, as they are saved
-        self.test: dict[str, Any] | None = None  # held-out data of a `test_file`, by the names `held_names`
 
     def metric(self, name: str | None) -> tuple[str, bool]:
         """Return the score that measures improvement, and whether greater is better."""
@@ -123,8 +165,8 @@ class Task:
         """Return a model for the task."""
         return chosen.build(self.request(chosen))
 
-    def rows(self, rows: Sequence[int], *, held: bool) -> Batch:
-        """Return rows as a batch, of the held-out or of the training data."""
+    def rows(self, rows: Sequence[int], held: HeldOut | None = None) -> Batch:
+        """Return rows as a batch, of held-out data or of the training data."""
         raise NotImplementedError  # each task defines it
 
     def save(self, folder: Path) -> None:
@@ -137,50 +179,85 @@ class Task:
         for name, content in files.items():
             (folder / name).write_bytes(content)
 
+    def leave_out_long_rows(self, model: Any) -> None:
+        """Leave out held-out rows that the model has no positions for, and count them in the notes.
+
+        Raises:
+            InputError: Nothing is left of them, or a row is too long that is trained on.
+        """
+        limit = getattr(getattr(model, "config", None), "max_position_embeddings", None)
+        if limit is None:
+            return
+        if (longest := max(map(self.num_positions, self.trained), default=0)) > limit:
+            keys = [f"`task.{key}`" for key in ("block_size", "max_length") if hasattr(self.options, key)]
+            raise InputError(
+                f"a row that is trained on has {longest:,} tokens, and the model has positions for {limit:,}: "
+                + (f"lower {keys[0]} to {limit:,}" if keys else "take shorter rows")
+            )
+        own = getattr(self.options, "validation_file", None)
+        self.held = self._within(self.held, limit, "held-out rows" if own is None else f"rows of validation_file {own}")
+        if self.test is not None:
+            self.test = self._within(self.test, limit, f"rows of test_file {self.options.test_file}")
+
+    def _within(self, held: HeldOut, limit: int, what: str) -> HeldOut:
+        long = [row for row, one in enumerate(held.rows) if self.num_positions(one) > limit]
+        if not long:
+            return held
+        number = self.num_positions(held.rows[long[0]])
+        note = (
+            f"{len(long):,} of {len(held.rows):,} {what} are longer than the {limit:,} positions of the model; the "
+            f"first is row {long[0] + 1:,}, of {number:,} tokens"
+        )
+        if len(long) == len(held.rows):
+            raise InputError(f"{note}: nothing is left to score")
+        self.notes = (*self.notes, f"{note}: they are left out")
+        return held.without(long)
+
+    def num_positions(self, row: Any) -> int:
+        """Return the number of positions that a row takes in the model."""
+        raise NotImplementedError  # each task defines it
+
     def epoch(self, max_tokens_per_batch: int, seed: int, epoch: int) -> list[tuple[int, ...]]:
         """Return the rows of each batch of an epoch."""
         return batches(self.lengths, max_tokens_per_batch=max_tokens_per_batch, seed=seed, epoch=epoch)
 
-    def held_batches(self, max_tokens_per_batch: int) -> list[tuple[int, ...]]:
-        """Return the held-out rows in batches of this many tokens, or of one row where it is longer."""
-        longest = max(one if isinstance(one, int) else max(one) for one in self.held_lengths)
-        limit = max(max_tokens_per_batch, longest)
-        return batches(self.held_lengths, max_tokens_per_batch=limit, seed=0, epoch=0)
-
     def batch(self, rows: Sequence[int], *, labelled: bool = True) -> Batch:
         """Return a training batch; without labels where a process has no rows of its own in a step."""
-        made = self.rows(rows, held=False)
+        made = self.rows(rows)
         return made if labelled else replace(made, labels=torch.full_like(made.labels, IGNORED), num_tokens=0)
 
     @torch.no_grad()
-    def evaluate(self, model: nn.Module, max_tokens_per_batch: int) -> dict[str, float]:
-        """Return the scores on held-out rows; the loss is in nats, without label smoothing."""
+    def evaluate(self, model: nn.Module, max_tokens_per_batch: int, held: HeldOut | None = None) -> dict[str, float]:
+        """Return the scores on held-out rows, `self.held` by default; the loss is in nats, without label smoothing."""
+        held = held or self.held
         device = next(model.parameters()).device
         found, num_labels = 0.0, 0
         with self.ranks.over(model) as cut:
-            for rows in self.held_batches(max_tokens_per_batch):
-                batch = self.rows(rows, held=True).to(device)
+            for rows in held.batches(max_tokens_per_batch):
+                batch = self.rows(rows, held).to(device)
                 found += float(summed_cross_entropy(model(**batch.inputs).logits, cut(batch.labels)))
                 num_labels += int(batch.num_labels)
         found = float(self.ranks.sum_parts(torch.tensor(found, dtype=torch.float64, device=device)))
         return {"loss": found / max(1, num_labels)}
 
     def final(self, model: nn.Module, max_tokens_per_batch: int) -> dict[str, float]:
-        """Return the scores of the final model; those on the rows of a `test_file` begin with "test_"."""
-        scores = self.final_scores(model, max_tokens_per_batch)
-        if self.test is None:
-            return scores
-        held = {name: getattr(self, name) for name in self.held_names}
-        try:
-            self.__dict__ |= self.test
-            tested = self.final_scores(model, max_tokens_per_batch)
-        finally:
-            self.__dict__ |= held
-        return scores | {f"test_{name}": score for name, score in tested.items()}
+        """Return the scores of the final model; those on the rows of a `test_file` begin with "test_".
 
-    def final_scores(self, model: nn.Module, max_tokens_per_batch: int) -> dict[str, float]:
+        Where the latter cannot be computed they are left out, and the others stay.
+        """
+        self.counted = ()
+        scores = self.final_scores(model, max_tokens_per_batch, self.held)
+        if self.test is not None:
+            # Ranks that share the tokens of a row wait for each other inside: there an error stops all of them.
+            alone = self.ranks.sequence_ranks == 1
+            with optional_part("the part `test_` of scores.json", self.warnings) if alone else nullcontext():
+                tested = self.final_scores(model, max_tokens_per_batch, self.test)
+                scores |= {f"test_{name}": score for name, score in tested.items()}
+        return scores
+
+    def final_scores(self, model: nn.Module, max_tokens_per_batch: int, held: HeldOut) -> dict[str, float]:
         """Return the scores of the final model on held-out data."""
-        return self.evaluate(model, max_tokens_per_batch)
+        return self.evaluate(model, max_tokens_per_batch, held)
 
     def samples(self, model: nn.Module) -> tuple[Sample, ...]:
         """Return the model's predictions for a few held-out texts."""
@@ -255,16 +332,18 @@ class TextTask(Task):
         self.vocabulary = self.train_tokenizer("tokenizer.json", self.options.tokenizer, texts, bos=True, eos=self.ends)
         self.tokens = model.generation_tokens(self.vocabulary, self.options.sides)
         self.check_tokenizer()
-        self.trained, self.held = self.encode(trained), self.encode(held)
-        self.lengths, self.held_lengths = (list(map(self.length, rows)) for rows in (self.trained, self.held))
-        if files.test is not None:
-            test = self.encode(files.test)
-            self.test = {"held": test, "held_lengths": list(map(self.length, test))}
+        self.trained, self.held = self.encode(trained), self._held_out(held)
+        self.lengths = list(map(self.length, self.trained))
+        self.test = None if files.test is None else self._held_out(files.test)
         self.notes = (
             *files.notes,
             *self.unknown("text", trained, held, self.vocabulary, "tokenizer"),
             f"{len(trained):,} lines are trained on, {len(held):,} held out",
         )
+
+    def _held_out(self, corpus: Corpus) -> HeldOut:
+        rows = self.encode(corpus)
+        return HeldOut(rows, list(map(self.length, rows)))
 
     def read(self, path: str) -> Corpus:
         """Return the texts of a file, without spaces around them."""
@@ -288,6 +367,10 @@ class TextTask(Task):
         """Return the number of tokens of a row, which are its first part where it has several."""
         return len(row[0] if isinstance(row, tuple) else row)
 
+    def num_positions(self, row: Any) -> int:
+        """Return the number of tokens of a row."""
+        return self.length(row)
+
     def request(self, chosen: ModelSettings) -> ModelRequest:
         """Return what the task needs of its model: positions for twice the longest row."""
         longest = 2 * getattr(self.options, "block_size", getattr(self.options, "max_length", 0))
@@ -304,19 +387,25 @@ class PairsTask(Task):
 
     def take(self, trained: TokenPairs, held: TokenPairs) -> None:
         """Set the rows."""
-        self.trained, self.held = list(trained), list(held)
-        self.lengths, self.held_lengths = ([(len(a), len(b)) for a, b in rows] for rows in (trained, held))
+        self.trained, self.lengths = list(trained), _pair_lengths(trained)
+        self.held = HeldOut.of_pairs(held)
+
+    def num_positions(self, row: Any) -> int:
+        """Return the number of tokens of the longer side."""
+        return max(map(len, row))
 
     def request(self, chosen: ModelSettings) -> ModelRequest:
-        """Return what the task needs: an encoder–decoder with positions for twice the longest row."""
-        tested = () if self.test is None else self.test["held_lengths"]
-        longest = max(max(pair) for pair in (*self.lengths, *self.held_lengths, *tested))
+        """Return what the task needs: an encoder–decoder with positions for twice the longest row.
+
+        Those of a `test_file` do not count: it may be given when the model is trained already.
+        """
+        longest = _longest((*self.lengths, *self.held.lengths))
         head = LanguageModel(tie_word_embeddings=True, bias=True)
         return ModelRequest(self.options.sides, self.sizes[0], self.tokens, head, 2 * longest, self.sizes[1])
 
-    def rows(self, rows: Sequence[int], *, held: bool) -> Batch:
+    def rows(self, rows: Sequence[int], held: HeldOut | None = None) -> Batch:
         """Return sources and labels; the decoder's inputs are the start token and all labels but the last."""
-        chosen = [(self.held if held else self.trained)[row] for row in rows]
+        chosen = [(held.rows if held else self.trained)[row] for row in rows]
         filled, start = self.tokens.pad_token_id, self.tokens.decoder_prefix[0]
         assert filled is not None
         ids, real = pad([source for source, _ in chosen], filled)

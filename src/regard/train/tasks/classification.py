@@ -12,7 +12,7 @@ from regard.errors import InputError
 from regard.models.output_heads import SequenceClassification
 from regard.train.model_types import CheckpointSettings, ModelRequest, ModelSettings
 from regard.train.settings import FilePath, Length, Rows, TokenizerConfig, settings
-from regard.train.tasks.base import Batch, TaskSettings, TextTask
+from regard.train.tasks.base import Batch, HeldOut, TaskSettings, TextTask
 from regard.train.training import Training
 
 __all__ = ["ClassificationSettings", "ClassificationTask"]
@@ -52,7 +52,7 @@ class ClassificationTask(TextTask):
         longest = self.options.max_length
         cut = sum(length == longest for length in self.lengths)
         long = f"; {cut:,} are cut at {longest} tokens" if cut else ""
-        sizes = f"{len(self.trained):,} texts are trained on, {len(self.held):,} held out"
+        sizes = f"{len(self.trained):,} texts are trained on, {len(self.held.rows):,} held out"
         self.notes = (*self.notes[:-1], f"{sizes}, {len(self.labels)} labels{long}")
 
     def check_tokenizer(self) -> None:
@@ -89,21 +89,22 @@ class ClassificationTask(TextTask):
         )
         return super().request(chosen)
 
-    def rows(self, rows: Sequence[int], *, held: bool) -> Batch:
+    def rows(self, rows: Sequence[int], held: HeldOut | None = None) -> Batch:
         """Return texts and the numbers of their labels."""
-        chosen = [(self.held if held else self.trained)[row] for row in rows]
+        chosen = [(held.rows if held else self.trained)[row] for row in rows]
         ids, real = pad([row for row, _ in chosen], self.filled)
         given = {"input_ids": ids} | ({} if bool(real.all()) else {"attention_mask": real})
         return Batch(given, torch.tensor([label for _, label in chosen]), int(real.sum()))
 
     @torch.no_grad()
-    def evaluate(self, model: nn.Module, max_tokens_per_batch: int) -> dict[str, float]:
+    def evaluate(self, model: nn.Module, max_tokens_per_batch: int, held: HeldOut | None = None) -> dict[str, float]:
         """Return the loss, and the accuracy: the fraction of right labels."""
+        held = held or self.held
         device, right = next(model.parameters()).device, 0
-        for rows in self.held_batches(max_tokens_per_batch):
-            batch = self.rows(rows, held=True).to(device)
+        for rows in held.batches(max_tokens_per_batch):
+            batch = self.rows(rows, held).to(device)
             right += int((model(**batch.inputs).logits.argmax(-1) == batch.labels).sum())
-        return super().evaluate(model, max_tokens_per_batch) | {"accuracy": right / len(self.held)}
+        return super().evaluate(model, max_tokens_per_batch, held) | {"accuracy": right / len(held.rows)}
 
     def save(self, folder: Path) -> None:
         """Save the tokenizer and the labels."""

@@ -1,5 +1,6 @@
 """Language models: causal ones, which predict the next token of running text, and masked ones, which fill gaps."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -13,7 +14,7 @@ from regard.errors import InputError
 from regard.models.output_heads import LanguageModel, MaskedLanguageModel
 from regard.train.loss_and_optimizer import IGNORED
 from regard.train.settings import FilePath, Length, Probability, Rows, TokenizerConfig, settings
-from regard.train.tasks.base import Batch, TaskSettings, TextTask
+from regard.train.tasks.base import Batch, HeldOut, TaskSettings, TextTask
 
 __all__ = ["CausalLMSettings", "CausalTask", "MaskedLMSettings", "MaskedTask"]
 
@@ -90,9 +91,9 @@ class CausalTask(TextTask):
         follow, _ = collate_packed([one[1:] for one in pieces], packed, length, IGNORED)
         return list(zip(read.tolist(), follow.tolist(), numbers.tolist(), strict=True))
 
-    def rows(self, rows: Sequence[int], *, held: bool) -> Batch:
+    def rows(self, rows: Sequence[int], held: HeldOut | None = None) -> Batch:
         """Return inputs, and the token after each; in packed rows the next one of its document."""
-        chosen = [(self.held if held else self.trained)[row] for row in rows]
+        chosen = [(held.rows if held else self.trained)[row] for row in rows]
         read, real = pad([row[0] for row in chosen], self.filled)  # no token attends to the padding after it
         labels, _ = pad([row[1] for row in chosen], IGNORED)
         inputs = {"input_ids": read}
@@ -101,9 +102,13 @@ class CausalTask(TextTask):
             real = inputs["documents"] >= 0
         return Batch(inputs, labels, int(real.sum()))
 
-    def evaluate(self, model: nn.Module, max_tokens_per_batch: int) -> dict[str, float]:
+    def num_positions(self, row: Any) -> int:
+        """Return the number of tokens of a row; of packed documents those of the longest."""
+        return max(Counter(row[2]).values()) if self.options.packing else len(row[0])
+
+    def evaluate(self, model: nn.Module, max_tokens_per_batch: int, held: HeldOut | None = None) -> dict[str, float]:
         """Return the loss in nats a token, and the perplexity."""
-        loss = super().evaluate(model, max_tokens_per_batch)["loss"]
+        loss = super().evaluate(model, max_tokens_per_batch, held)["loss"]
         return {"loss": loss, "perplexity": float(torch.tensor(loss).exp())}
 
 
@@ -155,9 +160,9 @@ class MaskedTask(TextTask):
         cut = [one[first : first + inside] for one in documents for first in range(0, len(one), inside)]
         return [words.build_inputs_with_special_tokens(one) for one in cut]
 
-    def rows(self, rows: Sequence[int], *, held: bool) -> Batch:
+    def rows(self, rows: Sequence[int], held: HeldOut | None = None) -> Batch:
         """Return texts with some tokens masked: others each time, in held-out texts always the same."""
-        chosen = [(self.held if held else self.trained)[row] for row in rows]
+        chosen = [(held.rows if held else self.trained)[row] for row in rows]
         ids, real = pad(chosen, self.filled)
         if held:  # each by itself, whatever the others of the batch are
             inputs, labels = ids.clone(), torch.full_like(ids, IGNORED)

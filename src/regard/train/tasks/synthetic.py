@@ -16,7 +16,7 @@ from regard.models.inputs_outputs import SpecialTokens
 from regard.train.callbacks import Sample
 from regard.train.model_types import CheckpointSettings, ModelSettings
 from regard.train.settings import Rows, settings
-from regard.train.tasks.base import PairsTask, TaskSettings
+from regard.train.tasks.base import HeldOut, PairsTask, TaskSettings
 from regard.train.training import Training
 
 __all__ = ["SyntheticSettings", "SyntheticTask"]
@@ -96,18 +96,19 @@ class SyntheticTask(PairsTask):
         )
         self.take(trained, rows[: task.validation_size])
 
-    def evaluate(self, model: nn.Module, max_tokens_per_batch: int) -> dict[str, float]:
+    def evaluate(self, model: nn.Module, max_tokens_per_batch: int, held: HeldOut | None = None) -> dict[str, float]:
         """Return the loss, and the fraction of texts whose prediction is right to the last token."""
-        scores = super().evaluate(model, max_tokens_per_batch)
+        held = held or self.held
+        scores = super().evaluate(model, max_tokens_per_batch, held)
         with self.optional_score("exact"):
-            written = _written(model, [source for source, _ in self.held])
-            right = [found == labels for found, (_, labels) in zip(written, self.held, strict=True)]
+            written = _written(model, [source for source, _ in held.rows])
+            right = [found == labels for found, (_, labels) in zip(written, held.rows, strict=True)]
             scores["exact"] = sum(right) / len(right)
         return scores
 
     def samples(self, model: nn.Module) -> tuple[Sample, ...]:
         """Return three texts, as numbers."""
-        some = self.held[:3]
+        some = self.held.rows[:3]
         written = _written(model, [source for source, _ in some])
         return tuple(
             Sample(_numbers(source), _numbers(found[:-1]), _numbers(labels[:-1]))

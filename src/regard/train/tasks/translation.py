@@ -1,6 +1,7 @@
 """Translation of sentence pairs."""
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -14,7 +15,7 @@ from regard.train.callbacks import Sample
 from regard.train.model_types import ModelSettings
 from regard.train.optional_parts import optional_part
 from regard.train.settings import FilePath, Length, Rows, TokenizerConfig, settings
-from regard.train.tasks.base import PairsTask, TaskSettings
+from regard.train.tasks.base import HeldOut, PairsTask, TaskSettings
 from regard.train.tasks.data_files import read_files
 from regard.train.training import Training
 from regard.train.translator import Translator, save_languages
@@ -87,7 +88,6 @@ class TranslationTask(PairsTask):
     """Pairs of sentences from a file; scores are the loss, and BLEU of a sample, of all in the end."""
 
     settings = TranslationSettings
-    held_names = ("held", "held_lengths", "held_texts", "references")
     metrics = {"loss": False, "bleu": True}  # noqa: RUF012 - read only
 
     def __init__(self, options: Any, training: Training, model: ModelSettings, folder: Path) -> None:
@@ -95,7 +95,6 @@ class TranslationTask(PairsTask):
         task = self.options
         files = read_files(task, self._corpus, column="source", seed=training.seed)
         self.data, trained, held = dict(files.hashes), files.training, files.validation
-        self.held_texts, self.references = held, references(files.every, held)
         self.source = self.train_tokenizer("source.json", task.src_tokenizer, trained["source"], eos=True)
         self.target = self.train_tokenizer("target.json", task.target_tokenizer, trained["target"], eos=True)
         self.sizes = len(self.source), len(self.target)
@@ -120,16 +119,9 @@ class TranslationTask(PairsTask):
             f"{len(kept):,} pairs are trained on, {len(held):,} held out{left}: {sides}",
         )
         self.take(kept, self._rows(held))
-        if files.test is not None:
-            test = self._rows(files.test)
-            self.test = {
-                "held": test,
-                "held_lengths": [(len(source), len(target)) for source, target in test],
-                "held_texts": files.test,
-                "references": references(files.test, files.test),
-            }
-        count = min(task.num_completions_to_print, len(held))
-        self.printed = random.Random(1).sample(range(len(held)), count)
+        self.held = replace(self.held, texts=held, references=references(files.every, held))
+        if (test := files.test) is not None:
+            self.test = replace(HeldOut.of_pairs(self._rows(test)), texts=test, references=references(test, test))
 
     def metric(self, name: str | None) -> tuple[str, bool]:
         """Return the loss, or BLEU where it is computed."""
@@ -137,31 +129,37 @@ class TranslationTask(PairsTask):
             raise InputError("`training.metric_for_best_model` is bleu, and `task.max_predict_samples` is 0: raise it")
         return super().metric(name)
 
-    def evaluate(self, model: nn.Module, max_tokens_per_batch: int) -> dict[str, float]:
+    def evaluate(self, model: nn.Module, max_tokens_per_batch: int, held: HeldOut | None = None) -> dict[str, float]:
         """Return the loss, and BLEU of some held-out sentences, always the same, decoded greedily."""
-        scores = super().evaluate(model, max_tokens_per_batch)
-        if self.options.max_predict_samples:
-            order = random.Random(0).sample(
-                range(len(self.held)), min(self.options.max_predict_samples, len(self.held))
-            )
+        held = held or self.held
+        scores = super().evaluate(model, max_tokens_per_batch, held)
+        if count := min(self.options.max_predict_samples, len(held.rows)):
+            order = random.Random(0).sample(range(len(held.rows)), count)
             with self.optional_score("bleu"):
-                scores["bleu"] = self._scores(model, order, num_beams=1).bleu
+                scores["bleu"] = self._scores(model, held, order, num_beams=1).bleu
         return scores
 
-    def final_scores(self, model: nn.Module, max_tokens_per_batch: int) -> dict[str, float]:
-        """Return the loss, and BLEU and chrF of all held-out sentences with four beams."""
-        scores = PairsTask.evaluate(self, model, max_tokens_per_batch)
-        with optional_part("BLEU and chrF of the final model", self.warnings):
-            found = self._scores(model, list(range(len(self.held))), num_beams=4)
-            self.counted = f"BLEU {found.bleu_signature}", f"chrF {found.chrf_signature}"
+    def final_scores(self, model: nn.Module, max_tokens_per_batch: int, held: HeldOut) -> dict[str, float]:
+        """Return the loss, and BLEU and chrF of all sentences with four beams."""
+        scores = PairsTask.evaluate(self, model, max_tokens_per_batch, held)
+        prefix = "test " if held is self.test else ""
+        with optional_part(f"{prefix}BLEU and chrF of the final model", self.warnings):
+            found = self._scores(model, held, list(range(len(held.rows))), num_beams=4)
+            self.counted += f"{prefix}BLEU {found.bleu_signature}", f"{prefix}chrF {found.chrf_signature}"
             scores |= {"bleu": found.bleu, "chrf": found.chrf}
         return scores
 
+    @property
+    def printed(self) -> list[int]:
+        """The held-out sentences whose translations are shown, always the same."""
+        count = min(self.options.num_completions_to_print, len(self.held.rows))
+        return random.Random(1).sample(range(len(self.held.rows)), count)
+
     def samples(self, model: nn.Module) -> tuple[Sample, ...]:
         """Return translations of a few held-out sentences, the same each time."""
-        if not self.printed:
+        if not (printed := self.printed):
             return ()
-        sources, expected = ([self.held_texts[name][row] for row in self.printed] for name in ("source", "target"))
+        sources, expected = ([self.held.texts[name][row] for row in printed] for name in ("source", "target"))
         found = self.translator(model).translate(sources, num_beams=1)
         return tuple(Sample(*one) for one in zip(sources, found, expected, strict=True))
 
@@ -174,7 +172,7 @@ class TranslationTask(PairsTask):
         if not self.printed or without or self.training.torch_compile:  # compiled code is not observed
             return
         with optional_part("alignment.svg", self.warnings):
-            record = self.translator(model).align(self.held_texts["source"][self.printed[0]], num_beams=1)
+            record = self.translator(model).align(self.held.texts["source"][self.printed[0]], num_beams=1)
             write_figure(alignment_figure(record, rows="written"), folder / "alignment.svg")
 
     def translator(self, model: nn.Module) -> Translator:
@@ -187,10 +185,10 @@ class TranslationTask(PairsTask):
         super().save(folder)
         save_languages(folder, self.options.source_lang, self.options.target_lang, self.options.script)
 
-    def _scores(self, model: nn.Module, rows: list[int], num_beams: int) -> Any:
-        texts = [self.held_texts["source"][row] for row in rows]
+    def _scores(self, model: nn.Module, held: HeldOut, rows: list[int], num_beams: int) -> Any:
+        texts = [held.texts["source"][row] for row in rows]
         found = self.translator(model).translate(texts, num_beams=num_beams)
-        return translation_scores(found, [self.references[row] for row in rows], self.options.target_lang)
+        return translation_scores(found, [held.references[row] for row in rows], self.options.target_lang)
 
     def _corpus(self, path: str) -> Corpus:
         task = self.options
