@@ -149,6 +149,17 @@ def test_a_document_of_json_keeps_its_indentation(tmp_path, write, options):
     assert not any("spaces" in note for note in task.notes)
 
 
+def test_a_run_whose_documents_of_json_lost_their_spaces_is_refused(tmp_path, write):
+    path = write("code.jsonl", "".join(json.dumps({"text": f"  x = {n}\n"}) + "\n" for n in range(40)))
+    task = {"type": "clm", "train_file": path, "validation_size": 5, "block_size": 16, "tokenizer": FEW}
+    config = tiny(tmp_path / "run", task=task | {"keep_linebreaks": False}, **SHORT)
+    train(config)
+    train(config)  # its own run is none
+    old(config, tmp_path / "run")
+    with pytest.raises(InputError, match=r"by a release that read other rows from code.jsonl: resume it by that"):
+        train(config)
+
+
 def test_a_document_of_json_keeps_its_lines(tmp_path, write):
     path = write("code.jsonl", "".join(json.dumps({"text": CODE + name}) + "\n" for name in "abc"))
     options = {"type": "clm", "train_file": path, "validation_size": 1, "block_size": 512, "tokenizer": FEW}
