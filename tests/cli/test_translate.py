@@ -249,6 +249,39 @@ def test_only_the_same_translation_is_continued(interrupted, translate, tmp_path
     assert "out.txt was changed where line 1 is translated" in refused(*interrupted)
 
 
+@pytest.mark.parametrize("entries", [0, 1, 2])
+def test_a_file_that_others_wrote_is_not_erased(interrupted, translate, tmp_path, entries):
+    """Killed before its first line, or between a line of FILE.progress and that of FILE, which was replaced since."""
+    output, progress = tmp_path / "out.txt", tmp_path / "out.txt.progress"
+    begun = b"".join(progress.read_bytes().splitlines(keepends=True)[: 1 + entries])
+    for text in (b"!\n", b"my own notes, many lines\n" * 9):
+        progress.write_bytes(begun)
+        output.write_bytes(text)
+        status, _, err = translate("lines.txt", *interrupted)
+        assert status == 2, err
+        assert "remove it and" in " ".join(err.split())
+        assert (output.read_bytes(), progress.read_bytes()) == (text, begun)
+
+
+@pytest.mark.parametrize("entries", [0, 1])
+def test_a_kill_before_the_first_line_is_continued(interrupted, translate, tmp_path, entries, expected):
+    output, progress = tmp_path / "out.txt", tmp_path / "out.txt.progress"
+    progress.write_bytes(b"".join(progress.read_bytes().splitlines(keepends=True)[: 1 + entries]))
+    output.write_bytes(b"")
+    assert translate("lines.txt", *interrupted)[0] == 0
+    assert output.read_text("utf-8").count("\n") == 5
+
+
+def test_a_file_that_translates_nothing_may_change(interrupted, translate, model):
+    path = model / "model" / "scores.json"
+    before = path.read_bytes()
+    try:
+        path.write_text("{}")
+        assert translate("lines.txt", *interrupted)[0] == 0
+    finally:
+        path.write_bytes(before)
+
+
 def test_another_model_does_not_continue(interrupted, run, tmp_path, model):
     shutil.copytree(model, tmp_path / "other")
     path = tmp_path / "other" / "model" / "translation.json"

@@ -9,6 +9,7 @@ import transformers
 
 import regard
 from regard.cli import main
+from regard.data import Tokenizer
 from regard.errors import InputError
 from regard.hub.file_faults import fault_of
 from regard.models import Transformer
@@ -132,6 +133,50 @@ def test_each_state_is_refused_by_its_cause(whole, tmp_path, opened):
             with pytest.raises(InputError, match=words) as caught:
                 opened(str(folder))
             assert "\n" not in str(caught.value)
+
+
+UNUSED = {
+    "consolidated.safetensors": LFS,  # Mistral's own format, beside that of transformers
+    "trainer_notes.json": "",
+    "params.json": LFS,
+    "model.safetensors.index.json": LFS,  # model.safetensors is there
+    "model-00001-of-00002.safetensors": b"abc",
+}
+
+
+def _with_tokenizer(source, folder):
+    shutil.copytree(source, folder)
+    Tokenizer.train(["some words"], model_type="char", vocab_size=99).save(folder)
+    _write("tokenizer_config.json", '{"tokenizer_class": "PreTrainedTokenizerFast"}')(folder)
+    return folder
+
+
+@pytest.mark.parametrize("opened", [Transformer.from_pretrained, regard.load_model], ids=["models", "load_model"])
+def test_a_file_that_is_not_in_use_may_be_anything(whole, tmp_path, opened):
+    for number, case in enumerate(sweep(UNUSED)):
+        with case as name:
+            folder = _with_tokenizer(whole / "one", tmp_path / str(number))
+            _write(name, UNUSED[name])(folder)
+            opened(str(folder))
+
+
+def test_a_vocabulary_beside_a_tokenizer_json_is_not_in_use(whole, tmp_path):
+    folder = _with_tokenizer(whole / "one", tmp_path / "it")
+    for name in ("tokenizer.model", "spiece.model", "vocab.json"):
+        _write(name, LFS)(folder)
+    regard.load_model(str(folder))
+    _write("tokenizer_config.json", LFS)(folder)
+    with pytest.raises(InputError, match=r"tokenizer_config\.json: it is a pointer of Git LFS"):
+        regard.load_model(str(folder))
+
+
+def test_a_shard_that_the_index_names_is_in_use(whole, tmp_path):
+    folder = shutil.copytree(whole / "shards", tmp_path / "it")
+    first = min(path.name for path in folder.glob("model-*"))
+    _write(first, LFS)(folder)
+    for opened in (Transformer.from_pretrained, regard.load_model):
+        with pytest.raises(InputError, match=rf"{first}: it is a pointer of Git LFS"):
+            opened(str(folder))
 
 
 @pytest.mark.parametrize("opened", [Transformer.from_pretrained, regard.load_model], ids=["models", "load_model"])

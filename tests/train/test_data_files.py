@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from regard.data import Tokenizer
 from regard.data.running_text import encode_running_text
 from regard.errors import InputError
+from regard.models.loading import load_saved
 from regard.models.pretrained_mixin import write_config
 from regard.train import Translator, train
 from regard.train.callbacks import Started
@@ -74,10 +75,10 @@ def test_a_language_model_of_code_is_trained_on_its_indentation_and_line_ends(tm
     words = task.vocabulary
     assert words.decode(trained) == CODE * 7
     assert words.decode(held) == CODE  # the last seven lines, in one piece
-    assert trained[0] == words.bos_token_id
+    assert words.bos_token_id not in trained  # a text that goes on from row to row begins nowhere, as prompts do
     assert trained.count(words.eos_token_id) == 1
     assert trained[-1] == words.eos_token_id
-    assert "49 lines are trained on, 7 held out" in task.notes
+    assert "running text of 56 lines: the last 7 lines are held out" in task.notes
     assert "row 2:     if x:↵" in task.notes
 
 
@@ -88,6 +89,80 @@ def test_without_line_ends_each_line_is_a_document(tmp_path, write):
     assert tokens.count(task.vocabulary.eos_token_id) == 2
     assert "  " not in task.vocabulary.decode(tokens)
     assert any("1 lines begin with spaces, which are left out" in note for note in task.notes)
+
+
+def test_packing_packs_the_lines_of_plain_text(tmp_path, write):
+    options = {"type": "clm", "train_file": write("a.txt", "one\ntwo\nthree\n"), "validation_size": 1, "packing": True}
+    options |= {"block_size": 16, "tokenizer": FEW}
+    task = made(tmp_path, options)
+    assert "2 lines are trained on, 1 held out" in task.notes
+    assert {number for _, _, numbers in task.trained for number in numbers} >= {0, 1}
+    with pytest.raises(
+        InputError, match=r"`task.packing` packs documents, and a.txt is one .*: leave `keep_linebreaks`"
+    ):
+        made(tmp_path, options | {"keep_linebreaks": True})
+    path = write("a.jsonl", "".join(json.dumps({"text": CODE + name}) + "\n" for name in "abc"))
+    assert made(tmp_path, options | {"train_file": path, "keep_linebreaks": True}).trained[0][2]
+
+
+@pytest.mark.parametrize("lines", [True, False])
+def test_a_prompt_has_the_tokens_that_training_fed(tmp_path, write, lines):
+    """With a start token where each line is a document, and without one where the text is one, which has none."""
+    path = write("a.txt", "the first line\nand more\n" * 20)
+    task = {"type": "clm", "train_file": path, "validation_size": 2, "block_size": 16, "tokenizer": FEW}
+    config = tiny(tmp_path / "run", task=task | {"keep_linebreaks": lines, "validation_file": path}, **SHORT)
+    fed = task_of(config, tmp_path / "words").held[0][0]
+    train(config)
+    prompt = "the first"
+    for folder in ("run", "run/model", "run/checkpoints"):
+        tokens = load_saved(str(tmp_path / folder)).tokenizer(prompt)["input_ids"]
+        assert tokens == fed[: len(prompt) + (not lines)]
+    further = tiny(
+        tmp_path / "tuned", task=task, model={"type": "checkpoint", "model_name_or_path": str(tmp_path / "run")}
+    )
+    assert task_of(further, tmp_path / "further").trained[0][0][0] == fed[0]
+    assert load_saved(str(tmp_path / "run")).tokenizer("")["input_ids"] == ([] if lines else fed[:1])
+
+
+def test_a_running_text_that_began_with_a_start_token_goes_on_with_it(tmp_path, write):
+    path = write("a.txt", "the first line\nand more\n" * 20)
+    task = {"type": "clm", "train_file": path, "validation_size": 2, "block_size": 16, "tokenizer": FEW}
+    config = tiny(tmp_path / "run", task=task, **SHORT)
+    new = task_of(config, tmp_path / "none").vocabulary
+    (tmp_path / "words").mkdir()
+    new.with_template(bos=True).save(tmp_path / "words" / "tokenizer.json")
+    assert task_of(config, tmp_path / "words").trained[0][0][0] == new.bos_token_id
+
+
+def test_a_folder_of_another_task_is_refused_by_its_type(tmp_path, write):
+    path = write("a.txt", "".join(f"line {n} of text\n" for n in range(20)))
+    task = {"train_file": path, "validation_size": 2, "block_size": 16, "tokenizer": FEW}
+    for first, then in (("mlm", "clm"), ("clm", "mlm")):
+        train(tiny(tmp_path / first, task=task | {"type": first}, **SHORT))
+        with pytest.raises(InputError, match=f"`task.type` was '{first}' .* is '{then}' now"):
+            train(tiny(tmp_path / first, task=task | {"type": then}, **SHORT))
+
+
+@pytest.mark.parametrize("options", [{}, {"keep_linebreaks": False}, {"packing": True}])
+def test_a_document_of_json_keeps_its_indentation(tmp_path, write, options):
+    text = "    if x:\n        y\n"
+    path = write("code.jsonl", "".join(json.dumps({"text": text + name}) + "\n" for name in "abc"))
+    task = {"type": "clm", "train_file": path, "validation_size": 1, "block_size": 512, "tokenizer": FEW}
+    task = made(tmp_path, task | options)
+    row = task.trained[0][0]
+    assert task.vocabulary.decode(row).startswith(text)
+    assert not any("spaces" in note for note in task.notes)
+
+
+def test_a_run_whose_documents_of_json_lost_their_spaces_is_refused(tmp_path, write):
+    path = write("code.jsonl", "".join(json.dumps({"text": f"  x = {n}\n"}) + "\n" for n in range(40)))
+    task = {"type": "clm", "train_file": path, "validation_size": 5, "block_size": 16, "tokenizer": FEW}
+    config = tiny(tmp_path / "run", task=task | {"keep_linebreaks": False}, **SHORT)
+    train(config)
+    train(config)  # its own run is none
+    old(config, tmp_path / "run")
+    with pytest.raises(InputError, match=r"by a release that read other rows from code.jsonl: resume it by that"):
+        train(config)
 
 
 def test_a_document_of_json_keeps_its_lines(tmp_path, write):

@@ -19,8 +19,9 @@ class ResumableOutput:
     """A file of results, and FILE.progress beside it for as long as it is not whole.
 
     The first line of FILE.progress is the identity as JSON. Each of the others belongs to a line of the source that is
-    done: CRC-32 of the line, CRC-32 and number of the bytes that were written for it. It is written after them, and so
-    whatever FILE has more than FILE.progress knows of is what a kill has left, and is cut off.
+    done: CRC-32 of the line, CRC-32 and number of the bytes that are written for it. It is written before them, so a
+    FILE that begins otherwise was written by others. Whatever FILE has behind what FILE.progress knows of is what a
+    kill or a power failure has left, and is cut off.
 
     Args:
         path: The file.
@@ -77,6 +78,8 @@ class ResumableOutput:
                 raise InputError(f"{self.path} was changed where line {len(self.done) + 1:,} is translated: {way}")
             self.done.append(source)
             size, kept = size + length, kept + len(entry) + 1
+        if not self.done and self._file.seek(0, os.SEEK_END):
+            raise InputError(f"{self.path} has a text that no line of {self.progress} is for: {way}")
         self._file.truncate(size)
         self._progress.truncate(len(header) + 1 + kept if header else 0)
         if not header:
@@ -109,8 +112,8 @@ class ResumableOutput:
         """
         block = result.encode()
         try:
-            self._write(self._file, block)
             self._write(self._progress, b"%d %d %d\n" % (crc32(line.encode()), crc32(block), len(block)))
+            self._write(self._file, block)
         except OSError as problem:
             raise InputError(
                 f"cannot write {self.path}: {problem.strerror or problem}; what is translated is kept, and the same "

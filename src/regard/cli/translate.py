@@ -189,16 +189,15 @@ def _remembered(lines: Iterator[str], sources: deque[str]) -> Iterator[str]:
 
 
 def _identity(model: str, options: dict[str, Any]) -> dict[str, Any]:
-    """What translations depend on: the release, the options, and the checksums of the model's files."""
+    """What translations depend on: the release, the options, and the checksums of the model's files in use."""
     import regard
     from regard.files import checksum_of_file
+    from regard.hub.file_faults import files_in_use
     from regard.hub.model_files import ModelFiles
 
     files = ModelFiles(os.path.expanduser(model))
     folders = {Path(files.chosen), files.folder or Path(files.chosen)}
-    paths = [path for folder in folders for path in folder.iterdir() if path.suffix in (".json", ".safetensors")]
-    used = sorted(path for path in paths if path.name not in ("optimizer.safetensors", "place.json"))
-    checksums = {path.name: checksum_of_file(path) for path in used}
+    checksums = {path.name: checksum_of_file(path) for folder in sorted(folders) for path in files_in_use(folder)}
     return {"version of regard": regard.__version__, "model": checksums, **options}
 
 

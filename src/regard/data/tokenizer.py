@@ -165,7 +165,7 @@ class Tokenizer:
         """
         tokenizer = cls.load(path)
         if tokenizer.is_made_by_regard:
-            is_of_0_2 = tokenizer.template == ((), ())
+            is_of_0_2 = template_of(parse_json(tokenizer.json)) is None  # of running text one is there, and empty
         else:
             is_of_0_2 = not os.path.isfile(path.with_name("tokenizer_config.json"))
         if not is_of_0_2:

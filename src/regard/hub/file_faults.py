@@ -8,13 +8,19 @@ from typing import Any
 
 from regard.errors import InputError
 
-__all__ = ["check_files", "check_model", "fault_of", "missing_shards"]
+__all__ = ["check_files", "check_model", "fault_of", "files_in_use", "missing_shards"]
 
 _AGAIN = "download it again"
 _CONVERT = (
     "transformers converts it: AutoModel.from_pretrained(...).save_pretrained(...), of the model's own Auto class"
 )
-_READ = re.compile(r".*\.(json|safetensors|model|jinja|spm|tiktoken)|merges\.txt|vocab\.txt")  # of a checkpoint's files
+_INDEX = "model.safetensors.index.json"
+# Of a model and its tokenizers, those of `regard train` included. A folder may have anything else, in any state.
+_SETTINGS = re.compile(
+    r"(|generation_|tokenizer_)config\.json|(special_tokens_map|added_tokens|tokenizer|source|target|translation)\.json"
+    r"|chat_template\.(jinja|json)"
+)
+_VOCABULARIES = re.compile(r"(vocab|merges)\.(json|txt)|.*\.(model|spm|tiktoken)")  # where there is no tokenizer.json
 _HALVES = (".incomplete", ".part", ".crdownload", ".aria2", ".download")
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".onnx", ".npz")
 _LARGEST_HEADER = 100_000_000  # bytes, as in safetensors
@@ -92,14 +98,34 @@ def _tensors(header: dict[str, Any]) -> Iterable[Any]:
 
 
 def check_files(folder: Path) -> None:
-    """Raise if one of a checkpoint's files is something else than its name says.
+    """Raise if one of a checkpoint's files that are in use is something else than its name says.
 
     Raises:
         InputError: It is a pointer of Git LFS, a web page, empty, cut off, or of another format.
     """
-    for path in _files(folder):
-        if _READ.fullmatch(path.name) and (fault := fault_of(path)):
+    for path in files_in_use(folder):
+        if fault := fault_of(path):
             raise InputError(f"cannot read {path}: {fault}")
+
+
+def files_in_use(folder: Path) -> list[Path]:
+    """Return the files in a folder that opening a checkpoint and its tokenizers reads, in the order of their names."""
+    names = {path.name for path in _files(folder)}
+    weights = {"model.safetensors"}
+    if _INDEX in names and not weights & names:
+        weights = {_INDEX, *_shards(_index(folder))}
+    used = {name for name in names if name in weights or _SETTINGS.fullmatch(name)}
+    if "tokenizer.json" not in names:
+        used |= {name for name in names if _VOCABULARIES.fullmatch(name)}
+    return [folder / name for name in sorted(used)]
+
+
+def _index(folder: Path) -> Any:
+    """What the index of the weights says; None if it cannot be read."""
+    try:
+        return json.loads((folder / _INDEX).read_text("utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
 
 
 def check_model(folder: Path) -> None:
@@ -114,21 +140,17 @@ def check_model(folder: Path) -> None:
         raise InputError(f"the checkpoint {str(folder)!r} has no config.json: {_without_config(folder, names)}")
     try:
         config = json.loads((folder / "config.json").read_text("utf-8"))
-        index = json.loads((folder / _INDEX).read_text("utf-8")) if _INDEX in names else {}
     except (OSError, ValueError, RecursionError):
         return  # whoever reads it says why it cannot
     if isinstance(config, dict) and "model_type" not in config and "regard" not in config:
         raise InputError(f"the config.json in {str(folder)!r} has no `model_type`: {_library(config)}")
     if "model.safetensors" in names:
         return
-    if shards := _shards(index):
+    if shards := _shards(_index(folder)):
         if lacking := missing_shards([one for one in shards if one not in names], len(shards)):
             raise InputError(f"the checkpoint {str(folder)!r} {lacking}")
     elif (why := _without_weights(folder, names)) is not None:
         raise InputError(f"the checkpoint {str(folder)!r} has no model.safetensors: {why}")
-
-
-_INDEX = "model.safetensors.index.json"
 
 
 def _shards(index: Any) -> list[str]:

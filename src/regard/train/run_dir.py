@@ -260,7 +260,9 @@ class Folder:
         """Raise where the configuration would have made other steps than those that were taken."""
         lengths = {"training.max_steps", "training.num_train_epochs"}
         ends = lengths if self.config.training.schedule.needs_total else set()
-        for key, (was, is_now) in changed_keys(before, now).items():
+        changed = changed_keys(before, now)
+        for key in sorted(changed, key=lambda one: not one.endswith(".type")):  # of another type all keys differ
+            was, is_now = changed[key]
             if key in _FREE - ends or (key in _MOVABLE and None not in (was, is_now)):
                 continue
             why = " (this schedule depends on the end)" if key in ends else ""

@@ -329,7 +329,9 @@ class TextTask(Task):
         for one in filter(None, (held, files.test)):
             self.check_split(trained, one)
         texts = list(parts_of(trained["text"])) if trained.is_running_text else trained["text"]
-        self.vocabulary = self.train_tokenizer("tokenizer.json", self.options.tokenizer, texts, bos=True, eos=self.ends)
+        # Running text goes on from row to row: its parts begin with no token, and neither do prompts.
+        bos = not trained.is_running_text
+        self.vocabulary = self.train_tokenizer("tokenizer.json", self.options.tokenizer, texts, bos=bos, eos=self.ends)
         self.tokens = model.generation_tokens(self.vocabulary, self.options.sides)
         self.check_tokenizer()
         self.trained, self.held = self.encode(trained), self._held_out(held)
@@ -338,7 +340,7 @@ class TextTask(Task):
         self.notes = (
             *files.notes,
             *self.unknown("text", trained, held, self.vocabulary, "tokenizer"),
-            f"{len(trained):,} lines are trained on, {len(held):,} held out",
+            _counted(trained, held, is_split=self.options.validation_file is None),
         )
 
     def _held_out(self, corpus: Corpus) -> HeldOut:
@@ -349,7 +351,9 @@ class TextTask(Task):
         """Return the texts of a file, without spaces around them."""
         corpus = read_corpus(path, columns=self.columns)
         indented = sum(text[:1].isspace() for text in corpus["text"])
-        note = f"{indented:,} lines begin with spaces, which are left out; a task clm with keep_linebreaks keeps them"
+        note = f"{indented:,} lines begin with spaces, which are left out"
+        if not hasattr(self.options, "keep_linebreaks"):  # which is off here otherwise
+            note += "; a task clm with keep_linebreaks keeps them"
         corpus = replace(corpus, notes=(*corpus.notes, note)) if indented else corpus
         return corpus.map("text", str.strip)
 
@@ -375,6 +379,15 @@ class TextTask(Task):
         """Return what the task needs of its model: positions for twice the longest row."""
         longest = 2 * getattr(self.options, "block_size", getattr(self.options, "max_length", 0))
         return ModelRequest(self.options.sides, len(self.vocabulary), self.tokens, self.output_head, longest)
+
+
+def _counted(trained: Corpus, held: Corpus, *, is_split: bool) -> str:
+    """Say what is trained on and what is held out."""
+    if not trained.is_running_text:
+        return f"{len(trained):,} lines are trained on, {len(held):,} held out"
+    if is_split:
+        return f"running text of {len(trained) + len(held):,} lines: the last {len(held):,} lines are held out"
+    return f"running text of {len(trained):,} lines is trained on, {held.name} with {len(held):,} lines is held out"
 
 
 class PairsTask(Task):

@@ -29,11 +29,11 @@ class CausalLMSettings(TaskSettings):
         test_file: A file that is scored at the end only.
         validation_size: Number of documents held out of `train_file` for evaluation; of running text its last lines.
         keep_linebreaks: Whether plain text is one running text, whose lines keep their ends and indentation; otherwise
-            each line is a document, without the spaces around it. True by default.
+            each line is a document, without the spaces around it. By default the opposite of `packing`.
         tokenizer: The tokenizer to train; a checkpoint has its own.
         block_size: Tokens in a row of a batch.
-        packing: Whether documents are packed into rows in which none attends to another; otherwise the running text is
-            cut into rows.
+        packing: Whether documents are packed into rows in which none attends to another, lines of plain text too;
+            otherwise all is one stream of tokens that is cut into rows.
     """
 
     type: ClassVar[str] = "clm"
@@ -47,11 +47,12 @@ class CausalLMSettings(TaskSettings):
     block_size: Length = 128
     packing: bool = False
 
-    def settled(self, before: "CausalLMSettings | None") -> "CausalLMSettings":
-        """Keep line ends where a new run leaves that open."""
+    def settled(self, before: Any) -> "CausalLMSettings":
+        """Keep line ends where a new run leaves that open and packs no documents."""
         if self.keep_linebreaks is not None:
             return self
-        return replace(self, keep_linebreaks=True if before is None else before.keep_linebreaks)
+        is_resumed = isinstance(before, CausalLMSettings)  # else the folder has a run of another task, or none
+        return replace(self, keep_linebreaks=before.keep_linebreaks if is_resumed else not self.packing)
 
 
 class CausalTask(TextTask):
@@ -68,10 +69,25 @@ class CausalTask(TextTask):
         self.filled = self.end if self.tokens.pad_token_id is None else self.tokens.pad_token_id
 
     def read(self, path: str) -> Corpus:
-        """Return the documents of a file, or the lines of its running text."""
-        if not self.options.settled(None).keep_linebreaks:
+        """Return the documents of a file, or the lines of its running text.
+
+        Raises:
+            InputError: As for `read_corpus`; or running text is to be packed, which has no documents.
+        """
+        corpus = read_corpus(path, columns=self.columns, keep_linebreaks=True)
+        keeps_line_ends = self.options.settled(None).keep_linebreaks
+        if not corpus.is_running_text:
+            # Before, documents lost the spaces around them without `keep_linebreaks`: such a run is not resumed.
+            is_as_before = keeps_line_ends or all(text == text.strip() for text in corpus["text"])
+            return replace(corpus, is_by_place=corpus.is_by_place and is_as_before)
+        if not keeps_line_ends:
             return super().read(path)
-        return read_corpus(path, columns=self.columns, keep_linebreaks=True)
+        if self.options.packing:
+            raise InputError(
+                f"`task.packing` packs documents, and {corpus.name} is one running text with `task.keep_linebreaks`: "
+                "leave `keep_linebreaks` out, and each line is a document, or leave `packing` out"
+            )
+        return corpus
 
     def encode(self, corpus: Corpus) -> list[tuple[list[int], list[int], list[int]]]:
         """Return rows of inputs, labels and document numbers; an end token follows each document."""
