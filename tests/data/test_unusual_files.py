@@ -135,6 +135,58 @@ CASES = [
     ),
     Case("same word.tsv", "Text\tText\nName\tName\n", (("Text", "Text"), ("Name", "Name")), languages=("en", "de")),
     Case("words.tsv", "no\tna\nhi\the\n", (("no", "na"), ("hi", "he")), languages=()),
+    Case("toxic.csv", "comment_text,toxic\n" + table(REVIEWS, ","), tuple(REVIEWS), skipped="header", columns=LABELS),
+    Case(
+        "twitter.csv",
+        "clean_text,category\n" + table([(text, f"-{label}.0") for text, label in REVIEWS], ","),
+        tuple((text, f"-{label}.0") for text, label in REVIEWS),
+        skipped="header",
+        columns=LABELS,
+    ),
+    Case(
+        "own words.csv",
+        "words,mood\n" + table(REVIEWS, ","),
+        tuple(REVIEWS),
+        skipped="header",
+        columns=LABELS,
+    ),
+    Case(
+        "toxic kinds.csv",
+        "id,comment_text,toxic,obscene\n" + table([(f"a{i}b", t, n, n) for i, (t, n) in enumerate(REVIEWS)], ","),
+        error="names the columns id, comment_text, toxic, obscene: call `text` and `label`",
+        columns=LABELS,
+    ),
+    Case("snli.csv", "gold_label,sentence1,sentence2\nneutral,a b,c d\n", error="gold_label.*call", columns=LABELS),
+    Case(
+        "pairs of qqp.csv",
+        "id,question1,question2,is_duplicate\n" + table([(str(i), t, t, n) for i, (t, n) in enumerate(REVIEWS)], ","),
+        error="id, question1, question2, is_duplicate: call `text` and `label`",
+        columns=LABELS,
+    ),
+    Case(
+        "mrpc.tsv",
+        "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t70\t71\ta b\tReferring b\n",
+        error="#1 String, #2 String: call `text` and `label`",
+        columns=LABELS,
+    ),
+    Case("text alone.tsv", "text\tsentence2\na b\tc d\n", error="call `text` and `label`", columns=LABELS),
+    Case(
+        "a word label.tsv",
+        table([*REVIEWS[:3]]) + "odd\tone\n",
+        (*REVIEWS[:3], ("odd", "one")),
+        notes="labels",
+        columns=LABELS,
+    ),
+    Case("pandas.csv", "0,1\n" + table(SENTENCES, ","), PLAIN, skipped="header"),
+    Case("pandas index.csv", ",0,1\n" + table([(str(i), *s) for i, s in enumerate(TWO)], ","), TWO, skipped="header"),
+    Case("sums.tsv", "0\t1\n1\t2\n2\t3\n", error="column 1 of .* holds numbers, such as '0'"),
+    Case(
+        "scores named.tsv",
+        "laser\tGerman\tthe other\n" + table([(f"1.0{n}", *row) for n, *row in NUMBERED]),
+        PLAIN,
+        skipped="header",
+        notes="column 1 holds numbers",
+    ),
     # Quotes
     Case("inner quotes.tsv", 'a ""b""\tx\n', (('a ""b""', "x"),), languages=()),
     Case(
@@ -168,6 +220,13 @@ CASES = [
     ),
     Case(
         "links.tsv", table([(n, n + "1") for n, _, _ in NUMBERED]), error="column 1 of .* holds numbers, such as '1276'"
+    ),
+    Case("wikimatrix.tsv", table([(f"1.0{n}", *row) for n, *row in NUMBERED]), PLAIN, notes="column 1 holds numbers"),
+    Case(
+        "scores.tsv",
+        table([(f"-{n}e-05", ".5", "+1,5", *row) for n, *row in NUMBERED]),
+        PLAIN,
+        notes="columns 4 and 5 are read: columns 1 to 3 hold numbers",
     ),
     Case("opus.tsv", table([(f"doc.{n}", *r) for n, *r in NUMBERED]), PLAIN, notes="column 1 holds numbers"),
     Case("manythings.txt", table([(*row, "CC-BY 2.0 #1 (a)") for row in SENTENCES]), PLAIN),
