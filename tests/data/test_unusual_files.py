@@ -300,17 +300,62 @@ CASES = [
     Case("utf16le.tsv", table(SENTENCES).encode("utf-16-le"), error="got UTF-16LE: `iconv"),
     Case("utf16be.txt", b"\0H\0i\0.\0\n", error="got UTF-16BE: `iconv", columns=TEXT),
     Case("utf32.tsv", table(SENTENCES).encode("utf-32"), error="got UTF-32: `iconv"),
-    Case("gb.tsv", table(SENTENCES).encode("gb18030"), error="as GB18030 a line reads 'Hi..*嗨。'; `iconv -f GB18030"),
+    Case("gb.tsv", table(SENTENCES).encode("gb18030"), error="perhaps GB18030 .'Hi..*嗨。'.*: `iconv -f ENCODING"),
     Case(
         "big5.tsv",
         "Where?\t圖書館在哪裡？\nLate.\t今天很晚了。\n".encode("big5"),
-        error="as BIG5 a line reads .*圖書館",
+        error="perhaps.* BIG5 .'Where.*圖書館",
+    ),
+    Case("sjis.txt", "図書館はどこですか。\n".encode("cp932"), error="perhaps.* SHIFT_JIS .'図書館は", columns=TEXT),
+    Case(
+        "latin.txt", "Grüße\nSchöne Äpfel\n".encode("latin-1"), error="perhaps CP1252 .'Grüße'.: `iconv", columns=TEXT
+    ),
+    Case("koi8.txt", "Привет, мир\n".encode("koi8-r"), error="perhaps.* KOI8-R .'Привет, мир'", columns=TEXT),
+    Case(
+        "polish.txt",
+        "Zażółć gęślą jaźń\nŁódź\n".encode("iso8859-2"),
+        error="perhaps ISO-8859-2 .'Zażółć gęślą jaźń'",
+        columns=TEXT,
     ),
     Case(
-        "sjis.txt", "図書館はどこですか。\n".encode("cp932"), error="as SHIFT_JIS a line reads '図書館は", columns=TEXT
+        "czech.tsv",
+        "Hi.\tPříliš žluťoučký\nRun!\tkůň\n".encode("cp1250"),
+        error="perhaps CP1250 .'Hi.*Příliš žluť",
+        languages=("en", "cs"),
     ),
-    Case("latin.txt", "Grüße\nSchöne Äpfel\n".encode("latin-1"), error="as CP1252 a line reads 'Grüße'", columns=TEXT),
-    Case("koi8.txt", "Привет, мир\n".encode("koi8-r"), error="as KOI8-R a line reads 'Привет, мир'", columns=TEXT),
+    Case(
+        "turkish.tsv",
+        "Hi.\tİyi akşamlar\nRun!\tYağmur çığ\n".encode("cp1254"),
+        error="perhaps CP1254 .'Hi.*İyi akş",
+        languages=("en", "tr"),
+    ),
+    Case("turkish.txt", "İyi akşamlar\nYağmur çığ\n".encode("cp1254"), error=" or CP1254 .'İyi akşamlar", columns=TEXT),
+    Case("greek.txt", "Καλημέρα σας\nΠώς είστε;\n".encode("iso8859-7"), error="ISO-8859-7 .'Καλημέρα", columns=TEXT),
+    Case(
+        "greek.tsv",
+        "Hi.\tΚαλημέρα σας\n".encode("iso8859-7"),
+        error="perhaps ISO-8859-7 .'Hi.*Καλ",
+        languages=("en", "el"),
+    ),
+    Case("hebrew.tsv", "Hi.\tשלום לכולם\n".encode("cp1255"), error="perhaps CP1255 .'Hi.*שלום", languages=("en", "he")),
+    Case("hebrew.txt", "שלום לכולם\n".encode("cp1255"), error="CP1255 .'שלום", columns=TEXT),
+    Case("thai.tsv", "Hi.\tสวัสดีครับ\n".encode("tis-620"), error="perhaps TIS-620 .'Hi.*สวัสดี", languages=("en", "th")),
+    Case("thai.txt", "สวัสดีครับ\n".encode("tis-620"), error="TIS-620 .'สวัสดี", columns=TEXT),
+    Case("arabic.tsv", "Hi.\tمرحبا بكم\n".encode("cp1256"), error="perhaps CP1256 .'Hi.*مرحبا", languages=("en", "ar")),
+    Case("gbk.txt", "圖書館在哪裡\n今天\n".encode("gb18030"), error=r"GB18030 \('圖書館在哪裡'\)", columns=TEXT),
+    Case(
+        "wide.txt",
+        "今天是一个好天气，我们出去走一走。\n一二三\n".encode("utf-16-le"),
+        error="got UTF-16LE",
+        columns=TEXT,
+    ),
+    Case(
+        "wide be.txt",
+        "今天是一个好天气，我们出去走一走。\n一二三\n".encode("utf-16-be"),
+        error="got UTF-16BE",
+        columns=TEXT,
+    ),
+    Case("wide.tsv", table([(t, t * 40) for _, t in SENTENCES]).encode("utf-16-le"), error="got UTF-16LE"),
     Case("one bad line.tsv", "Hi.\t嗨。\nRun!\t跑！\n".encode() + b"x\t\xff\n", TWO, skipped="not UTF-8, first line 3"),
     Case(
         "mojibake.tsv", "Late\tSpÃ¤t\nHi\tHallo\n", (("Late", "SpÃ¤t"), ("Hi", "Hallo")), notes="UTF-8 read in another"
