@@ -6,7 +6,7 @@ exports) and with the columns in another order. Columns are taken by place only 
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from regard.errors import InputError
 from regard.languages import find_language, language_of_name
@@ -26,6 +26,9 @@ _NAMES: dict[str, set[str]] = {
 }
 # Words beside a name: "source_text", "sentence1", "column 2", "Unnamed: 0".
 _BESIDE = {"text", "sentence", "string", "segment", "column", "col", "line", "side", "lang", "language", "unnamed"}
+# Words that say which one is meant, before a name: "gold_label", "clean_text".
+_WHICH = {"gold", "clean", "cleaned", "raw", "original", "true", "class", "full", "short", "processed"}
+_NUMBER = r"[-+−]?(?:\d+(?:[.,]\d+)*|\.\d+)(?:[eE][-+]?\d+)?"
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,16 @@ def find_columns(rows: Sequence[Row], names: Sequence[str], path: str, languages
     """
     if not rows:
         return Columns(tuple(range(len(names))))
-    if (roles := _roles(rows[0], names, languages)) is not None:
+    if _are_numbers_of_columns(rows):  # pandas calls columns 0, 1 …, and its index by no name
+        num_blank = int(not rows[0][0].strip())
+        found = _by_content([row[num_blank:] for row in rows[1:]], names, path)
+        return replace(found, places=tuple(place + num_blank for place in found.places), is_header=True)
+    roles = _roles(rows[0], names, languages)
+    if roles is None and _is_header_by_content(rows, names):
+        roles = _roles_by_content(rows, names, languages)
+        if any(name not in roles for name in names) and "label" not in names:
+            return replace(_by_content(rows[1:], names, path), is_header=True)
+    if roles is not None:
         places = _places(roles, names)
         if places is None:
             shown = ", ".join(field for field in rows[0] if field.strip())
@@ -73,6 +85,50 @@ def columns_of_keys(keys: Sequence[str], names: Sequence[str], languages: Sequen
     roles = [_role(key, names, languages) or "" for key in keys]
     places = _places(roles, names)
     return {} if places is None else {name: keys[place] for name, place in zip(names, places, strict=True)}
+
+
+def _are_numbers_of_columns(rows: Sequence[Row]) -> bool:
+    """Whether the first row is 0, 1 …, above texts."""
+    first = [field.strip() for field in rows[0]]
+    named = first[not first[0] :]
+    place = len(first) - len(named)
+    return (
+        len(rows) > 2
+        and len(first) > 1
+        and named == [str(number) for number in range(len(named))]
+        and not any(len(row) > place and re.fullmatch(_NUMBER, row[place].strip()) for row in rows[1:])
+    )
+
+
+def _numeric(rows: Sequence[Row]) -> list[int]:
+    """The places of the columns that hold nothing but numbers."""
+    width = min(map(len, rows))
+    return [place for place in range(width) if all(re.fullmatch(_NUMBER, row[place].strip()) for row in rows)]
+
+
+def _is_header_by_content(rows: Sequence[Row], names: Sequence[str]) -> bool:
+    """Whether the first row has words above columns that hold nothing but numbers below, a label's or an extra one."""
+    fields = [field.strip() for field in rows[0]]
+    if len(rows) < (3 if "label" in names else 4) or (len(fields) <= len(names) and "label" not in names):
+        return False
+    if len(set(fields)) < len(fields) or any(len(field) > 40 or re.search(r"[.!?。！？]", field) for field in fields):
+        return False
+    words = [fields[place] for place in _numeric(rows[1:]) if place < len(fields) and fields[place]]
+    return bool(words) and not any(re.fullmatch(_NUMBER, word) for word in words)
+
+
+def _roles_by_content(rows: Sequence[Row], names: Sequence[str], languages: Sequence[str]) -> list[str]:
+    """What each field of a header means that has names of its own: by its name, or else by what the column holds."""
+    roles = [_role(field, names, languages) if field.strip() else "" for field in rows[0]]
+    numeric = _numeric(rows[1:])
+    return [
+        role
+        if role is not None
+        else ("label" if place in numeric else "text")
+        if "label" in names and ("label" if place in numeric else "text") not in roles
+        else ""
+        for place, role in enumerate(roles)
+    ]
 
 
 def _roles(row: Row, names: Sequence[str], languages: Sequence[str]) -> list[str] | None:
@@ -102,7 +158,9 @@ def _role(field: str, names: Sequence[str], languages: Sequence[str]) -> str | N
     for role, called in _NAMES.items():
         wanted = role if role in names else "*" if role == "text" and len(names) > 1 and "label" not in names else ""
         wanted = "label" if role == "target" and "label" in names else wanted
-        if any(word in called for word in words) and all(word in called | _BESIDE or word.isdigit() for word in words):
+        if any(word in called for word in words) and all(
+            word in called | _BESIDE | _WHICH or word.isdigit() for word in words
+        ):
             return wanted
     if (
         len(words) > 1
@@ -144,6 +202,8 @@ def _places(roles: Sequence[str], names: Sequence[str]) -> tuple[int, ...] | Non
     missing = [index for index, places in enumerate(by_name) if not places]
     if any(len(places) > 1 for places in by_name) or len(free) != len(missing):
         return None
+    if any(names[index] == "label" for index in missing):  # a name for texts is none for a label
+        return None
     chosen = [places[0] if places else -1 for places in by_name]
     for index, place in zip(missing, free, strict=True):
         chosen[index] = place
@@ -175,10 +235,12 @@ def _by_content(rows: Sequence[Row], names: Sequence[str], path: str) -> Columns
             f"column {codes[0] + 1} of {path} holds codes of languages, such as {columns[codes[0]][0]!r}: {way}"
             + (" (Tatoeba's sentences need its links, too: take its sentence pairs)" if ids and len(texts) == 1 else "")
         )
-    if len(texts) >= needed and ids[0] == 0 and texts[:needed] == list(range(1, needed + 1)):
+    before = len(columns) if not texts else texts[0]
+    if len(texts) >= needed and texts[:needed] == list(range(before, before + needed)):
         first = [str(place + 1) for place in texts[:needed]]
         read = f"columns {' and '.join(first)} are" if needed > 1 else f"column {first[0]} is"
-        return Columns(tuple(texts[:needed]), note=f"{read} read: column 1 holds numbers of the texts")
+        held = "column 1 holds numbers" if before == 1 else f"columns 1 to {before} hold numbers"
+        return Columns(tuple(texts[:needed]), note=f"{read} read: {held}, and no texts")
     if len(texts) < needed and (len(ids) == 1 and width == len(names)):
         return Columns(plain)  # numbers to words, say
     raise InputError(
@@ -219,7 +281,7 @@ def _length(column: Sequence[str]) -> float:
 def _are_ids(column: Sequence[str]) -> bool:
     """Whether they are numbers, names that end with numbers, or hashes."""
     ids = sum(
-        bool(re.fullmatch(r"#?\d+|[A-Za-z][A-Za-z_.]*[-_.:#/]\d+(?:[-_.:]\d+)*|[0-9a-f-]{16,36}", one))
+        bool(re.fullmatch(_NUMBER + r"|#\d+|[A-Za-z][A-Za-z_.]*[-_.:#/]\d+(?:[-_.:]\d+)*|[0-9a-f-]{16,36}", one))
         for one in column
     )
     return ids >= 0.95 * len(column)

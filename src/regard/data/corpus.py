@@ -172,7 +172,7 @@ def read_corpus(
     """
     names, path = _checked(columns), Path(path).expanduser()
     content = _content(path)
-    lines = lines_of(unpack(content, path), path)
+    lines = lines_of(unpack(content, path), path, languages)
     reading = _Reading()
     rows: list[Row] = []
     skipped: dict[str, tuple[int, int]] = {}

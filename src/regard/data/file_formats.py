@@ -6,11 +6,13 @@ with the way out, and so is text whose lines are markup or records of another fo
 
 import gzip
 import re
+import unicodedata
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
 from regard.errors import InputError
+from regard.languages import find_language
 
 __all__ = ["lines_of", "other_format", "unpack"]
 
@@ -67,11 +69,16 @@ def unpack(content: bytes, path: Path) -> bytes:
     return content.removeprefix(_UTF8)
 
 
-def lines_of(content: bytes, path: Path) -> list[str | None]:
+def lines_of(content: bytes, path: Path, languages: Sequence[str] = ()) -> list[str | None]:
     r"""Return the lines of a text; None for each that is not UTF-8.
 
     Lines end with \n or \r\n, or with \r if the text contains no \n. A byte order mark at the start of a line, as where
     files were joined, is removed.
+
+    Args:
+        content: The bytes.
+        path: The file, for errors.
+        languages: The codes of the languages of the text, whose encodings are named first in an error.
 
     Raises:
         InputError: Most of the lines that are not ASCII are not UTF-8: the file has another encoding.
@@ -89,10 +96,15 @@ def lines_of(content: bytes, path: Path) -> list[str | None]:
             wrong.append(part)
             lines.append(None)
     if len(wrong) > num_encoded:
-        example, name = _as_encoded(wrong)
+        fitting = [f"{name} ({example!r})" for name, example in _as_encoded(wrong, languages)]
         raise InputError(
             f"{path} must be UTF-8, got another encoding"
-            + (f": as {name} a line reads {example!r}; `iconv -f {name} -t UTF-8` converts it" if name else "")
+            + (
+                f", perhaps {' or '.join(fitting)}: `iconv -f ENCODING -t UTF-8` converts it from the one in which "
+                "the line reads rightly"
+                if fitting
+                else ""
+            )
         )
     return lines
 
@@ -181,12 +193,10 @@ def _wide(content: bytes) -> str | None:
     if quarters[:2] == [True, True]:
         return "UTF-32BE"
     even, odd = content[::2].count(0), content[1::2].count(0)
-    name = "UTF-16LE" if odd else "UTF-16BE"
-    is_ascii = max(even, odd) > 0.3 * len(content)
-    fits = is_ascii or (
-        max(even, odd) > 0.02 * len(content) and not _decodes(content, "utf-8") and _decodes(content, name)
-    )
-    return name if min(even, odd) == 0 and fits else None
+    if max(even, odd) <= 0.3 * len(content) and _decodes(content, "utf-8"):
+        return None  # text with a NUL inside
+    names = ("UTF-16LE", "UTF-16BE") if odd > even else ("UTF-16BE", "UTF-16LE")
+    return next((name for name in names if _is_text(content[: len(content) // 2 * 2], name)), None)
 
 
 def _decodes(content: bytes, encoding: str) -> bool:
@@ -197,42 +207,81 @@ def _decodes(content: bytes, encoding: str) -> bool:
     return True
 
 
+def _is_text(content: bytes, encoding: str) -> bool:
+    """Whether it is text in UTF-16: with spaces or line ends, and nothing but characters of texts."""
+    try:
+        text = content.decode(encoding)[:10_000]
+    except UnicodeDecodeError:
+        return False
+    # In the other order of bytes a line end is U+0A00, which is no character.
+    return bool(re.search(r"[ \t\n]", text)) and not any(
+        unicodedata.category(sign) in ("Cc", "Cn", "Co") and sign not in "\t\n\r" for sign in text
+    )
+
+
 def _encoded(path: Path, encoding: str) -> InputError:
     return InputError(f"{path} must be UTF-8, got {encoding}: `iconv -f {encoding} -t UTF-8` converts it")
 
 
-# Encodings, each with the letters that a text in it has, most particular first.
+# Encodings, each with its codec, the letters that a text in it has and its languages; the more frequent of two first.
+_LATIN = "[À-ÖØ-öø-ſȘ-ț’‘“”„–—«»¿¡€…]"
 _ENCODINGS = (
-    ("EUC-KR", "euc_kr", "[\uac00-\ud7a3]"),
-    ("GB18030", "gb2312", "[\u4e00-\u9fff，。？！、：；“”（）《》]"),
-    ("SHIFT_JIS", "cp932", "[\u3041-\u30ff\u4e00-\u9fff。、]"),
-    ("EUC-JP", "euc_jp", "[\u3041-\u30ff\u4e00-\u9fff。、]"),
-    ("BIG5", "big5", "[\u4e00-\u9fff，。？！、：；「」]"),
-    ("CP1251", "cp1251", "[а-яё]"),  # small ones: those of KOI8-R are capitals in CP1251
-    ("KOI8-R", "koi8_r", "[а-яё]"),
-    ("CP1252", "cp1252", "[À-ÖØ-öø-ÿ’“”–«»¿¡€]"),
+    ("EUC-KR", "euc_kr", "[\uac00-\ud7a3]", "ko"),
+    ("GB18030", "gb2312", "[\u4e00-\u9fff，。？！、：；“”（）《》]", "zh"),
+    ("SHIFT_JIS", "cp932", "[\u3041-\u30ff\u4e00-\u9fff。、]", "ja"),
+    ("EUC-JP", "euc_jp", "[\u3041-\u30ff\u4e00-\u9fff。、]", "ja"),
+    ("BIG5", "big5", "[\u4e00-\u9fff，。？！、：；「」]", "zh yue"),
+    (
+        "GB18030",
+        "gb18030",
+        "[\u4e00-\u9fff，。？！、：；“”（）《》]",
+        "zh",
+    ),  # almost any bytes are some characters in it
+    ("CP1252", "cp1252", _LATIN, "de fr es it pt nl sv da nb nn no fi is ca eu gl"),
+    ("CP1251", "cp1251", "[а-яёіїєґўљњћџђј]", "ru uk be bg mk sr"),  # small: KOI8-R's are capitals in CP1251
+    ("KOI8-R", "koi8_r", "[а-яё]", "ru"),
+    ("ISO-8859-2", "iso8859_2", _LATIN, "pl cs sk sl hr hu ro bs sr sq"),
+    ("CP1250", "cp1250", _LATIN, "pl cs sk sl hr hu ro bs sr sq"),
+    ("CP1254", "cp1254", _LATIN, "tr az"),
+    ("ISO-8859-7", "iso8859_7", "[\u0384-\u03ce]", "el"),
+    ("CP1253", "cp1253", "[\u0384-\u03ce]", "el"),
+    ("CP1255", "cp1255", "[\u05b0-\u05ea]", "he yi"),
+    ("CP1256", "cp1256", "[\u060c-\u06d2]", "ar fa ur"),
+    ("CP1257", "cp1257", _LATIN, "lt lv et"),
+    ("TIS-620", "tis_620", "[\u0e01-\u0e5b]", "th"),
 )
+_OF_TWO_BYTES = ("euc_kr", "gb2312", "gb18030", "cp932", "euc_jp", "big5")
+_MOST = 4  # encodings that are named
 
 
-def _as_encoded(lines: Sequence[bytes]) -> tuple[str, str]:
-    """The first line and the name of the encoding in which these lines look most like text."""
-    best = (0.0, "", "")
+def _as_encoded(lines: Sequence[bytes], languages: Sequence[str]) -> list[tuple[str, str]]:
+    """The encodings in which these lines look like text, those of the languages first, with the first line in each."""
+    codes = {find_language(one).code for one in languages}
     sample = b"\n".join(lines[:200])
-    for name, codec, letters in _ENCODINGS:
+    fitting: dict[str, tuple[bool, float, str]] = {}  # by the text: encodings in which it is the same are one
+    for name, codec, letters, written in _ENCODINGS:
         try:
             text = sample.decode(codec)
         except UnicodeDecodeError:
             continue
         others = [character for character in text if ord(character) > 127]
+        if any(unicodedata.category(character) in ("Cc", "Co") for character in others):
+            continue
         share = sum(bool(re.fullmatch(letters, character)) for character in others) / max(1, len(others))
+        is_latin = letters == _LATIN
         if name in ("SHIFT_JIS", "EUC-JP") and not re.search("[\u3041-\u30ff]", text):
             share /= 2  # without kana it is hardly Japanese
-        if name in ("CP1251", "KOI8-R") and re.search("[a-zA-Z][а-яёА-ЯЁ]|[а-яёА-ЯЁ][a-zA-Z]", text):
+        if not is_latin and codec not in _OF_TWO_BYTES and re.search(rf"[a-zA-Z]{letters}|{letters}[a-zA-Z]", text):
             share /= 2  # no word has letters of both
-        if name == "CP1252" and len(re.findall("[a-zA-Z]", text)) < len(others):
+        if is_latin and len(re.findall("[a-zA-Z]", text)) < len(others):
             share /= 2  # most letters of a European language are those of ASCII
+        if codec == "gb18030":
+            share *= 0.9
         if name == "EUC-KR" and share < 0.9:
             share /= 2  # Chinese in GB 2312 is Hangul and rare signs here
-        if share > best[0]:
-            best = share, text.partition("\n")[0].strip()[:40], name
-    return best[1], best[2]
+        if share > 0.3:
+            rank = not (codes & set(written.split()) and share > 0.7), -share, name
+            fitting[text] = min(fitting.get(text, rank), rank, key=lambda one: one[:2])
+    best = -min((share for _, share, _ in fitting.values()), default=0.0)
+    named = sorted((rank, text) for text, rank in fitting.items() if -rank[1] > 0.7 * best or not rank[0])[:_MOST]
+    return [(name, text.partition("\n")[0].strip()[:40]) for (_, _, name), text in named]
