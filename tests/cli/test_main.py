@@ -110,12 +110,17 @@ def test_an_output_that_cannot_be_written_is_refused_before_the_model_runs(monke
             assert len(err.strip().splitlines()) == 1
 
 
-def test_what_looks_like_a_file_that_is_not_there_is_said_to_be_the_text(capsys) -> None:
-    assert read_text("nonotes.txt") == "nonotes.txt"
-    assert "there is no file nonotes.txt" in capsys.readouterr().err
-    assert read_text("See nonotes.txt") == "See nonotes.txt"
-    assert read_text("It sat.") == "It sat."
-    assert capsys.readouterr().err == ""
+def test_a_file_that_is_not_there_is_not_the_text(refused) -> None:
+    names = ["nonotes.txt", "gone/nowhere", "/gone", "没有.jsonl"]
+    for case in sweep([(name, *way) for name in names for way in (("look",), ("translate", "--model", "."))]):
+        with case as (name, *command):
+            assert (
+                refused(*command, name)
+                == f"regard: there is no file {name}; if that is the text itself: echo {name} | regard … -"
+            )
+    for case in sweep(["See nonotes.txt", "It sat.", "他/她来了。", "either / or", "3.5", ""]):
+        with case as text:
+            assert read_text(text) == text
 
 
 def test_a_folder_is_no_text(refused, tmp_path) -> None:

@@ -25,7 +25,8 @@ __all__ = [
 
 MOST_THREADS = 4096  # as in `training.num_threads`; the system refuses far more in the middle of a computation
 _LARGEST = 50_000_000  # bytes of a text file
-_LIKE_A_FILE = re.compile(r"\S+\.(txt|text|md|rst|tex|csv|tsv|json|html?|xml|py|js|c|h|log|ya?ml|toml)", re.IGNORECASE)
+_SUFFIXES = "txt|text|md|rst|tex|csv|tsv|jsonl?|html?|xml|py|js|c|h|log|ya?ml|toml"
+_LIKE_A_FILE = re.compile(rf"\S+\.({_SUFFIXES})|[!-~]*/[!-~]*", re.IGNORECASE)  # not 他/她来了, which is a sentence
 
 
 def read_text(text: str) -> str:
@@ -45,7 +46,8 @@ def named_file(text: str) -> Path | None:
     """Return the file that an argument names, None where it is the text itself.
 
     Raises:
-        InputError: It names a folder, a device or a pipe.
+        InputError: It names a folder, a device or a pipe, or a file that is not there: a single word with an ending of
+            text files, or an ASCII one with a slash.
     """
     try:
         path = Path(os.path.expanduser(text))
@@ -59,7 +61,7 @@ def named_file(text: str) -> Path | None:
     if text and path.exists():
         raise InputError(f"{text} is a device or a pipe: give its content to standard input, as … | regard … -")
     if _LIKE_A_FILE.fullmatch(text):
-        print(f"warning: there is no file {text}, so these letters are read as the text", file=sys.stderr)
+        raise InputError(f"there is no file {text}; if that is the text itself: echo {text} | regard … -")
     return None
 
 

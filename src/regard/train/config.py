@@ -11,7 +11,7 @@ from pydantic import ValidationError, model_validator
 from regard.errors import InputError, MissingExtraError
 from regard.files import expand_user, printable, read_text
 from regard.train.model_types import MODEL_TYPES, ModelSettings, TransformerSettings
-from regard.train.settings import OneOf, check_texts, sentence
+from regard.train.settings import OneOf, check_texts, sentence, tables_of, unknown_option
 from regard.train.tasks import TASKS
 from regard.train.tasks.base import Task, TaskSettings
 from regard.train.training import Training
@@ -24,6 +24,7 @@ except ImportError as missing:
 __all__ = ["Config", "Training", "read_config", "task_of"]
 
 _TRAINING = frozenset(field.name for field in fields(Training))  # options without a table
+_SHORT = {"s": "--task.source_lang en", "t": "--task.target_lang zh"}  # of fairseq and OpenNMT
 _TYPED = ("task", "model")  # tables that a text may stand for, as their type
 
 
@@ -152,10 +153,14 @@ def _tables(arguments: Sequence[str]) -> dict[str, Any]:
         argument = rest.pop(0)
         key, equals, text = argument.removeprefix("--").partition("=")
         if not argument.startswith("--") or not key:
+            if (short := argument.removeprefix("-")) in _SHORT:
+                raise InputError(f"there is no option {argument}: write {_SHORT[short]}")
             raise InputError(f"{argument!r} is no key: write --table.key value, such as --training.max_steps 300")
         if not equals:
             if not rest or rest[0].startswith("--"):
-                raise InputError(f"`--{key}` has no value: write --{key} value")
+                name = key.replace("-", "_")
+                unknown = None if name in _TRAINING else unknown_option(Config, name)
+                raise InputError(unknown or f"`--{key}` has no value: write --{key} value")
             text = rest.pop(0)
         key = key.replace("-", "_")
         *outer, name = ["training", key] if key in _TRAINING else key.split(".")
@@ -178,17 +183,25 @@ def _plain(text: str) -> Any:
         return {"True": True, "False": False}.get(text, text)
 
 
-def _make_way(file: dict[str, Any], command_line: dict[str, Any]) -> None:
-    """Take out of a file's tables what the command line resets, and the keys of another type than it names."""
+def _make_way(file: dict[str, Any], command_line: dict[str, Any], kinds: Sequence[type[Any]] = (Config,)) -> None:
+    """Take out of a file's tables what the command line resets, and the keys of another type than it names.
+
+    A key to reset that no table has stays in the command line, and is refused as any unknown one.
+    """
     for name, value in list(command_line.items()):
+        here = [kind.__pydantic_fields__[name] for kind in kinds if name in kind.__pydantic_fields__]
         if value is None:
-            del command_line[name]
+            if here:
+                del command_line[name]
             file.pop(name, None)
         elif isinstance(value, dict) and isinstance(table := _as_table(name, file.get(name, {})), dict):
             file[name] = table
-            if "type" in value and table.get("type", TransformerSettings.type) != value["type"]:
+            of_file = table.get("type", TransformerSettings.type)
+            if "type" in value and of_file != value["type"]:
                 table.clear()
-            _make_way(table, value)
+            inner = [kind for field in here for kind in tables_of(field)]
+            chosen = value.get("type") or (TransformerSettings.type if "type" in value else of_file)
+            _make_way(table, value, [kind for kind in inner if getattr(kind, "type", chosen) == chosen] or inner)
 
 
 def _as_table(name: str, value: Any) -> Any:

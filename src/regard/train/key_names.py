@@ -1,6 +1,10 @@
 """Keys of other libraries that a configuration here does not have, each with what to do instead."""
 
-__all__ = ["INSTEAD"]
+from collections.abc import Container
+
+from regard.models.standard_names import CONFIG, RECURRENT_CONFIG
+
+__all__ = ["INSTEAD", "model_key"]
 
 _TOKENS = "a batch is measured in tokens, padding included: set `training.max_tokens_per_batch`"
 _PRECISION = 'set `training.mixed_precision` = "{}"'
@@ -10,6 +14,7 @@ _HELD_OUT = "held-out rows are taken from `task.train_file`: set `task.validatio
 _DEVICE = "the device is chosen by accelerate: leave it out, or run `accelerate config`"
 _ADAMW = "AdamW is the only optimizer: leave it out, and set `training.adam_beta1`, `adam_beta2`, `adam_epsilon`"
 _LOGGED = "each step is logged in log.jsonl, each evaluation printed: leave it out"
+_TIED = "each side has its own embedding, and a Transformer's output layer is that of its target: leave it out"
 
 # TrainingArguments, and the arguments of run_clm.py, run_mlm.py and run_translation.py.
 _TRANSFORMERS = {
@@ -52,6 +57,7 @@ _TRANSFORMERS = {
     "dataloader_num_workers": "batches are made from rows in memory: leave it out",
     "push_to_hub": "call `push_to_hub` of the final model",
     "early_stopping_threshold": "any improvement counts: set `training.early_stopping_patience` only",
+    "tie_word_embeddings": _TIED,
     "validation_split_percentage": _HELD_OUT,
     "max_source_length": "one limit holds for both sides: set `task.max_length`",
     "max_target_length": "one limit holds for both sides: set `task.max_length`",
@@ -123,6 +129,8 @@ _JOEYNMT = {
     "num_heads": _HEADS,
     "embeddings": "set `model.hidden_size` (`embedding_dim` of a recurrent model)",
     "layer_norm": "set `model.norm_first`",
+    "tied_embeddings": _TIED,
+    "tied_softmax": _TIED,
     "train": _FILE,
     "sample_train_subset": "make the file shorter: `task.train_file`",
     "max_sent_length": _LENGTH,
@@ -161,6 +169,8 @@ _OPENNMT = {
     "src_vocab_size": _VOCABULARY,
     "tgt_vocab_size": _VOCABULARY,
     "share_vocab": _VOCABULARY,
+    "share_embeddings": _TIED,
+    "share_decoder_embeddings": _TIED,
     "src_seq_length": _LENGTH,
     "tgt_seq_length": _LENGTH,
     "path_src": _FILE,
@@ -205,11 +215,24 @@ _FAIRSEQ = {
     "decoder_attention_heads": _HEADS,
     "encoder_normalize_before": "set `model.norm_first`",
     "decoder_normalize_before": "set `model.norm_first`",
+    "share_all_embeddings": _TIED,
+    "share_decoder_input_output_embed": _TIED,
     "max_source_positions": _LENGTH,
     "max_target_positions": _LENGTH,
     "distributed_world_size": _PROCESSES,
     "cpu": _DEVICE,
 }
+_STACKS = (CONFIG["num_layers"], "encoder_layers", "decoder_layers")  # all of one number of layers in a run
+
+
+def model_key(name: str, names: Container[str]) -> str | None:
+    """Return the key of [model], one of these names, that is meant by another word for it in configurations."""
+    is_recurrent = "num_layers" in names and "num_hidden_layers" not in names
+    way = (RECURRENT_CONFIG if is_recurrent else CONFIG).get(name)
+    way = "num_hidden_layers" if way in _STACKS else way
+    return way if way in names else None
+
+
 # By library.
 INSTEAD: dict[str, dict[str, str]] = {
     "transformers": _TRANSFORMERS,

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, Union, dataclass_transform
 from regard.data.tokenizer import LARGEST_VOCABULARY
 from regard.errors import InputError, MissingExtraError
 from regard.files import expand_user
-from regard.train.key_names import INSTEAD
+from regard.train.key_names import INSTEAD, model_key
 
 try:
     from pydantic import AfterValidator, ConfigDict, Field, GetCoreSchemaHandler, TypeAdapter, ValidationError
@@ -32,6 +32,8 @@ __all__ = [
     "check_texts",
     "sentence",
     "settings",
+    "tables_of",
+    "unknown_option",
 ]
 
 # The largest counts that mean anything; `check_size` in machine_memory.py checks what fits into this machine.
@@ -126,7 +128,7 @@ def sentence(problem: ValidationError, kind: type[Any]) -> str:
     errors: list[Any] = problem.errors(include_url=False)
     error = min(errors, key=lambda error: (error["type"] not in unknown, len(error["loc"])))
     if error["type"] in unknown:
-        return _unknown_key(kind, error["loc"])
+        return _unknown_key(kind, error["loc"], is_table=isinstance(error["input"], Mapping))
     keys, tables = _place(kind, error["loc"])
     key, context = ".".join(keys), error.get("ctx", {})
     types = [table.type for table in tables[:-1] and tables]
@@ -163,13 +165,13 @@ def _place(kind: type[Any], location: Iterable[Any]) -> tuple[list[str], tuple[t
             tables = tuple(table for table in tables if table.type == part)
         elif tables and part in tables[0].__pydantic_fields__:
             keys.append(part)
-            tables = _tables(tables[0].__pydantic_fields__[part])
+            tables = tables_of(tables[0].__pydantic_fields__[part])
         else:  # an item of a list, or one of several types of a value
             break
     return keys, tables
 
 
-def _tables(field: Any) -> tuple[type[Any], ...]:
+def tables_of(field: Any) -> tuple[type[Any], ...]:
     """Return the classes of a field that is a table."""
     kinds = next((note.kinds for note in field.metadata if isinstance(note, OneOf)), None)
     annotated = (field.annotation, *get_args(field.annotation))
@@ -187,30 +189,59 @@ def _rule(error: Any) -> str:
     return rule
 
 
-def _unknown_key(kind: type[Any], location: tuple[Any, ...]) -> str:
+def unknown_option(kind: type[Any], key: str) -> str | None:
+    """Return what to write instead of a dotted key that no table has, None where one has it."""
+    parts = key.split(".")
+    for end, name in enumerate(parts):
+        tables = _place(kind, parts[:end])[1]
+        if tables and not any(name in table.__pydantic_fields__ for table in tables):
+            return _unknown_key(kind, tuple(parts[: end + 1]), is_table=end + 1 < len(parts))
+    return None
+
+
+def _unknown_key(kind: type[Any], location: tuple[Any, ...], *, is_table: bool) -> str:
     """Return what to write instead of a key that a table does not have."""
     *place, name = map(str, location)
-    keys, (table,) = _place(kind, place)
-    key, names = ".".join([*keys, name]), list(table.__pydantic_fields__)
+    keys, tables = _place(kind, place)
+    key, names = (
+        ".".join([*keys, name]),
+        list(dict.fromkeys(one for table in tables for one in table.__pydantic_fields__)),
+    )
     others: dict[str, list[str]] = {}  # all keys of all tables, each with the types that have it
     for outer, field in kind.__pydantic_fields__.items():
-        for inner in _tables(field):
+        for inner in tables_of(field):
             for one in inner.__pydantic_fields__:
                 others.setdefault(_join(outer, one), []).append(str(getattr(inner, "type", "")))
+    of_models = names if keys == ["model"] else [other.removeprefix("model.") for other in others]
+    standard = model_key(name, of_models) if keys in ([], ["model"]) else None
     if key in others:
-        return (
-            f"the key `{key}` is of `{keys[0]}.type` {' or '.join(others[key])}, and not of {table.type}: leave it out"
-        )
+        way = "leave it out" if standard is None else f"set `model.{standard}`"
+        (table,) = tables
+        return f"the key `{key}` is of `{keys[0]}.type` {' or '.join(others[key])}, and not of {table.type}: {way}"
     if elsewhere := [other for other in others if other.rpartition(".")[2] == name]:
-        return f"the key `{key}` is in the wrong table: it is `{elsewhere[0]}`"
+        it = f"`{elsewhere[0]}`"
+        if standard is not None and standard != name:  # two types of a model name it differently
+            it += f" of `model.type` {' or '.join(others[elsewhere[0]])}, and `model.{standard}` of transformer"
+        return f"the key `{key}` is in the wrong table: it is {it}"
     if libraries := [library for library, words in INSTEAD.items() if name in words]:
         way = INSTEAD[libraries[0]][name]
         return f"the key `{key}` of {' and '.join(libraries)} is not a key here: {way}"
-    ways = {own: ".".join([*keys, own]) for own in names}
-    ways = {other.rpartition(".")[2]: other for other in others} | ways
+    if standard is not None:
+        return f"the key `{key}` is not a key here: set `model.{standard}`"
+    # A table may be meant by a table only, and a key by a value; no key is one of another type.
+    own = [one for one in names if keys or is_table]
+    ways = {} if is_table and not keys else {other.rpartition(".")[2]: other for other in others if _of(other) != keys}
+    ways |= {one: ".".join([*keys, one]) for one in own}
     near = difflib.get_close_matches(name, ways, 1)
     way = f"did you mean `{ways[near[0]]}`?" if near else f"there are {', '.join(names)}"
+    if not near and not keys:
+        way = f"there are the tables {', '.join(names)}, whose keys are written --table.key value"
     return f"the key `{key}` is unknown: {way}"
+
+
+def _of(key: str) -> list[str]:
+    """The tables around a dotted key."""
+    return key.split(".")[:-1]
 
 
 def _join(where: str, name: str) -> str:
