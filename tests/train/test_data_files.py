@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -105,6 +106,32 @@ def test_running_text_with_too_few_lines_names_the_way_out(tmp_path, write):
         made(tmp_path, options)
 
 
+def test_running_text_that_is_trained_on_and_held_out_is_said(tmp_path, write):
+    path = write("code.py", CODE + "print(f(3))\n")
+    options = {"type": "clm", "train_file": path, "block_size": 4, "tokenizer": FEW}
+    for text, count in ((CODE + "print(f(3))\n", "5 of 5"), ("return 1\n\n\nother()\n", "1 of 2"), ("a\nb\n", None)):
+        for key in ("validation_file", "test_file"):
+            own = write("own.py", text)
+            if key == "test_file" and count == "5 of 5":
+                count = "4 of 5"  # as the last line is held out
+            task = made(tmp_path, options | {key: own, "validation_size": 1})
+            said = [note for note in task.notes if "trained on, too" in note]
+            assert said == ([f"own.py: {count} lines that are not empty are trained on, too"] if count else [])
+
+
+def test_a_held_out_part_without_letters_is_refused(tmp_path, write):
+    poem = "The sea is calm tonight.\nThe tide is full, the moon lies fair\n"
+    options = {"type": "clm", "train_file": write("poem.txt", poem + "\n  \n***\n"), "block_size": 4}
+    options |= {"tokenizer": FEW}
+    with pytest.raises(InputError, match=r"the 3 lines of poem.txt that are held out have no letter"):
+        made(tmp_path, options | {"validation_size": 3})
+    with pytest.raises(InputError, match=r"the 2 lines of blank.txt that are held out have no letter"):
+        made(tmp_path, options | {"validation_file": write("blank.txt", "\n\n")})
+    assert "1 lines are trained on, 4 held out" in made(tmp_path, options | {"validation_size": 4}).notes
+    signs = options | {"train_file": write("morse.txt", "... --- ...\n" * 9), "validation_size": 2}
+    assert "7 lines are trained on, 2 held out" in made(tmp_path, signs).notes
+
+
 # Files of their own
 
 
@@ -156,7 +183,7 @@ def test_every_task_of_files_scores_its_test_file(tmp_path_factory, pairs):
     labels = "".join(f"{a} {b} {a}\t{'xy'[a < 'd']}\n" for a in "abcdef" for b in "uvwxyz")
     cases = [
         (classification(), "labels.tsv", labels, {"test_loss", "test_accuracy"}),
-        ({"type": "clm", "block_size": 16, "validation_size": 2}, "text.txt", CODE, {"test_loss", "test_perplexity"}),
+        ({"type": "clm", "block_size": 16, "validation_size": 3}, "text.txt", CODE, {"test_loss", "test_perplexity"}),
         ({"type": "mlm", "block_size": 16, "validation_size": 2}, "text.txt", CODE, {"test_loss"}),
     ]
     for case in sweep(cases):
@@ -257,18 +284,44 @@ def test_a_label_that_only_the_test_file_has_is_refused(tmp_path, write):
         made(tmp_path, classification(train_file=labels, test_file=other))
 
 
-def test_a_changed_test_file_is_noticed_and_another_validation_file_is_refused(tmp_path, pairs, write):
-    dev, other = write("dev.tsv", "a u\tua\n"), write("test.tsv", "a u\tua\n")
-    task = translation(train_file=pairs, validation_file=dev, test_file=other)
-    config = tiny(tmp_path / "run", task=task, **SHORT)
+def test_files_may_move_and_their_contents_may_not_change_but_for_the_test_file(tmp_path, pairs, write):
+    (tmp_path / "there").mkdir()
+    files = {"train_file": pairs, "extra_train_file": write("more.tsv", "x x\txx\n")}
+    files |= {"validation_file": write("dev.tsv", "a u\tua\n"), "test_file": write("test.tsv", "a u\tua\n")}
+    config = tiny(tmp_path / "run", task=translation(**files), **SHORT)
     train(config)
+    for key in ("train_file", "extra_train_file", "validation_file"):
+        moved = write(f"there/{key}.tsv", Path(files[key]).read_text("utf-8"))
+        task = translation(**files | {key: moved})
+        assert train(tiny(tmp_path / "run", task=task, **SHORT)).step == 2
+        write(f"there/{key}.tsv", Path(files[key]).read_text("utf-8") + "new\tneu\n")
+        with pytest.raises(InputError, match=rf"the data of '{key}.tsv' has changed"):
+            train(tiny(tmp_path / "run", task=task, **SHORT))
+    swapped = files | {"train_file": files["extra_train_file"], "extra_train_file": pairs}
+    with pytest.raises(InputError, match=r"the data of 'more.tsv' has changed"):
+        train(tiny(tmp_path / "run", task=translation(**swapped), **SHORT))
+    for key in ("validation_file", "extra_train_file"):
+        with pytest.raises(InputError, match=rf"`task.{key}` was .*.tsv.* and is left to its default now"):
+            train(tiny(tmp_path / "run", task=translation(**files | {key: None}), **SHORT))
     write("test.tsv", "b u\tub\n")
-    with pytest.raises(InputError, match=r"the data of 'test.tsv \(test_file\)' has changed"):
-        train(config)
-    write("test.tsv", "a u\tua\n")
-    with pytest.raises(InputError, match=r"`task.validation_file` was .*dev.tsv.* and is left to its default now"):
-        train(tiny(tmp_path / "run", task=task | {"validation_file": None}, **SHORT))
-    train(config)
+    for other in (files["test_file"], None, write("other.tsv", "c u\tuc\n")):
+        ended = train(tiny(tmp_path / "run", task=translation(**files | {"test_file": other}), **SHORT))
+        assert ("test_loss" in ended.scores) == (other is not None)
+
+
+def test_files_of_one_name_are_told_apart_when_they_move(tmp_path, write):
+    """Also a test file with the name of the file that is trained on, which is compared alone."""
+    for folder in ("a", "b", "c"):
+        (tmp_path / folder).mkdir()
+    text = "".join(f"{a} {b}\t{b}{a}\n" for a in "abcdef" for b in "uvwxyz")
+    one, other = write("a/pairs.tsv", text), write("b/pairs.tsv", "x x\txx\n")
+    task = translation(train_file=one, extra_train_file=other, test_file=write("c/pairs.tsv", "a u\tua\n"))
+    train(tiny(tmp_path / "run", task=task, **SHORT))
+    write("c/pairs.tsv", "b u\tub\n")
+    train(tiny(tmp_path / "run", task=task | {"extra_train_file": write("more.tsv", "x x\txx\n")}, **SHORT))
+    write("a/pairs.tsv", "y y\tyy\n" + text)
+    with pytest.raises(InputError, match=r"the data of 'pairs.tsv' has changed"):
+        train(tiny(tmp_path / "run", task=task, **SHORT))
 
 
 # Languages and notes

@@ -33,12 +33,12 @@ from regard.train.config import Config
 from regard.train.optional_parts import optional_part
 from regard.train.settings import changed_keys
 from regard.train.tasks.base import Task
-from regard.train.tasks.data_files import read_otherwise, recorded_by_0_2
+from regard.train.tasks.data_files import GUARDED_FILES, guarded, read_otherwise, recorded_by_0_2
 
 __all__ = ["Folder", "hold_folder", "last_checkpoint_named"]
 
 # What may change when a run resumes: nothing of it changes a step that was taken.
-_FREE = {"task.train_file", "task.test_file", "task.num_completions_to_print", "task.max_predict_samples"} | {
+_FREE = {"task.test_file", "task.num_completions_to_print", "task.max_predict_samples"} | {
     f"training.{name}"
     for name in (
         "output_dir",
@@ -54,6 +54,7 @@ _FREE = {"task.train_file", "task.test_file", "task.num_completions_to_print", "
         "context_parallel_size",
     )
 }
+_MOVABLE = {f"task.{key}" for key in GUARDED_FILES}  # whose content is compared by its hash
 _FORMAT = 2  # of run.json
 _TOKENIZERS = ("source.json", "target.json", "tokenizer.json")
 _BESIDE_CHECKPOINTS = ("config.json", "labels.txt", "translation.json", *_TOKENIZERS, *TOKENIZER_FILES)
@@ -137,18 +138,21 @@ class Folder:
             attends_by: What computes attention in this session; another than in the session before becomes a note.
         """
         if self._before is not None:
-            if (name := read_otherwise(task.data, self._before["data"])) is not None:
+            before = guarded(self._before["config"]["task"], self._before["data"])
+            table = self.config.to_dict()["task"]
+            data = guarded(table, task.data)
+            if (name := read_otherwise(data, before)) is not None:
                 raise InputError(
-                    f"the run in {self.path} was started by a release that read other rows from {name}: resume it by "
-                    "that release, or name another folder as `output_dir`; the checkpoints are as they were"
+                    f"the run in {self.path} was started by a release that read other rows from {_file(table, name)}: "
+                    "resume it by that release, or name another folder as `output_dir`; the checkpoints are as "
+                    "they were"
                 )
-            for name, was in self._before["data"].items():
-                now = task.data.get(name)
-                if now != was:
+            for name, was in before.items():
+                if (now := data.get(name)) != was:
                     raise InputError(
-                        f"the data of {name!r} has changed since this run was started (SHA-256 {was[:12]}… then, "
-                        f"{str(now)[:12]}… now): bring the old file back, or name another folder as `output_dir`; the "
-                        "checkpoints are as they were"
+                        f"the data of {_file(table, name)!r} has changed since this run was started (SHA-256 "
+                        f"{was[:12]}… then, {str(now)[:12]}… now): bring the old file back, or name another "
+                        "folder as `output_dir`; the checkpoints are as they were"
                     )
             if tokens := [
                 name for name in task.data if "(special tokens)" in name and name not in self._before["data"]
@@ -257,7 +261,7 @@ class Folder:
         lengths = {"training.max_steps", "training.num_train_epochs"}
         ends = lengths if self.config.training.schedule.needs_total else set()
         for key, (was, is_now) in changed_keys(before, now).items():
-            if key in _FREE - ends:
+            if key in _FREE - ends or (key in _MOVABLE and None not in (was, is_now)):
                 continue
             why = " (this schedule depends on the end)" if key in ends else ""
             raise InputError(
@@ -283,6 +287,11 @@ def _check_record(found: Any) -> None:
         raise ValueError(f'"sessions" must be a list, got {sessions!r}')
     if type(processes) is not int:
         raise ValueError(f'"processes" must be a whole number, got {processes!r}')
+
+
+def _file(task: dict[str, Any], key: str) -> str:
+    """The name of a file by its key; a tokenizer has a name and no key."""
+    return Path(task.get(key) or key).name
 
 
 def _shown(value: Any) -> str:

@@ -8,14 +8,16 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from regard.data import Corpus, find_language, split, without_sources
 from regard.data.corpus_notes import corpus_notes, first_rows
 from regard.errors import InputError
 
-__all__ = ["DataFiles", "read_files", "read_otherwise", "recorded_by_0_2"]
+__all__ = ["GUARDED_FILES", "DataFiles", "guarded", "read_files", "read_otherwise", "recorded_by_0_2"]
 
+GUARDED_FILES = ("train_file", "extra_train_file", "validation_file")  # with other contents, a run has other steps
 _ROWS, _ROWS_UNLIKE_0_2 = " (rows)", " (rows by a header or quotes)"  # of a file: what run.json has its rows under
 # 0.2 recorded no rows, and took each column by its place: it read a header as a row, and kept the quotes of CSV.
 
@@ -71,6 +73,7 @@ def read_files(options: Any, read: Callable[[str], Corpus], *, column: str, seed
         training = corpus if more is None else _joined(corpus, more)
     elif corpus.is_running_text:
         training, validation = _last_lines(corpus, options.validation_size)
+        _check_letters(validation, training)
     else:
         training, validation = split(corpus, options.validation_size, column=column, seed=seed)
         training = training if more is None else without_sources(_joined(training, more), validation)
@@ -78,11 +81,10 @@ def read_files(options: Any, read: Callable[[str], Corpus], *, column: str, seed
     for one in (corpus, *([] if more is None else [more]), *others.values()):
         notes += [str(one), *(f"{one.name}: {note}" for note in corpus_notes(one, languages))]
     notes += first_rows(corpus)
-    for one in others.values() if not corpus.is_running_text else ():
-        shared = len(one) - len(without_sources(one, training, column=column))
-        notes += (
-            [f"{one.name}: {shared:,} of {len(one):,} rows have a {column} that is trained on, too"] if shared else []
-        )
+    for key, one in others.items():
+        notes += _shared_lines(one, training) if corpus.is_running_text else _shared_rows(one, training, column)
+        if corpus.is_running_text and key == "validation_file":
+            _check_letters(one, training)
     every = others.get("validation_file", corpus)
     return DataFiles(training, validation, others.get("test_file"), every, hashes, tuple(notes))
 
@@ -108,11 +110,28 @@ def recorded_by_0_2(task: Mapping[str, Any], data: Mapping[str, str]) -> dict[st
     return table
 
 
-def read_otherwise(data: Mapping[str, str], before: Mapping[str, str]) -> str | None:
-    """Return the name of a file whose bytes are those of a run that is resumed, and whose rows are not.
+def guarded(task: Mapping[str, Any], data: Mapping[str, str]) -> dict[str, str]:
+    """Return the hashes on which the steps of a run depend: a file's by its key, wherever it lies, and no test file's.
 
     Args:
-        data, before: The hashes of `DataFiles`, of now and of then. 0.2 recorded none of rows.
+        task: The table [task] of the run.
+        data: Its hashes, by the names of the files, as `DataFiles` has them.
+    """
+    found = dict(data)
+    for key in (*GUARDED_FILES, "test_file"):
+        name = Path(task.get(key) or "").name
+        for suffix in ("", _ROWS, _ROWS_UNLIKE_0_2):
+            known = [one for one in (f"{name} ({key}){suffix}", f"{name}{suffix}") if one in found]
+            if known:
+                found[f"{key}{suffix}"] = found.pop(known[0])
+    return {name: one for name, one in found.items() if not name.startswith("test_file")}
+
+
+def read_otherwise(data: Mapping[str, str], before: Mapping[str, str]) -> str | None:
+    """Return the key of a file whose bytes are those of a run that is resumed, and whose rows are not.
+
+    Args:
+        data, before: The hashes of `guarded`, of now and of then. 0.2 recorded none of rows.
     """
     for name, rows in data.items():
         file = name.removesuffix(_ROWS).removesuffix(_ROWS_UNLIKE_0_2)
@@ -139,6 +158,32 @@ def _last_lines(corpus: Corpus, count: int) -> tuple[Corpus, Corpus]:
             f"{len(corpus):,}, got {count:,}; lower it, or name a `validation_file`"
         )
     return corpus.select(range(len(corpus) - count)), corpus.select(range(len(corpus) - count, len(corpus)))
+
+
+def _shared_rows(one: Corpus, training: Corpus, column: str) -> list[str]:
+    shared = len(one) - len(without_sources(one, training, column=column))
+    return [f"{one.name}: {shared:,} of {len(one):,} rows have a {column} that is trained on, too"] if shared else []
+
+
+def _shared_lines(one: Corpus, training: Corpus) -> list[str]:
+    """A note where half of the lines of running text are trained on: fewer are by chance, as brackets of code are."""
+    known, lines = set(map(str.strip, training["text"])), [text for line in one["text"] if (text := line.strip())]
+    shared = sum(line in known for line in lines)
+    note = f"{one.name}: {shared:,} of {len(lines):,} lines that are not empty are trained on, too"
+    return [note] if lines and 2 * shared >= len(lines) else []
+
+
+def _check_letters(held: Corpus, training: Corpus) -> None:
+    """Refuse held-out running text without a letter or digit, unless that is what the model is to learn."""
+    if _has_letters(training) and not _has_letters(held):
+        raise InputError(
+            f"the {len(held):,} lines of {held.name} that are held out have no letter and no digit: remove such lines "
+            "at its end, or set another `validation_size` or `validation_file`"
+        )
+
+
+def _has_letters(corpus: Corpus) -> bool:
+    return any(sign.isalnum() for line in corpus["text"] for sign in line)
 
 
 def _joined(one: Corpus, other: Corpus) -> Corpus:
