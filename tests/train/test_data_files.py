@@ -187,6 +187,8 @@ def test_running_text_that_is_trained_on_and_held_out_is_said(tmp_path, write):
     for text, count in ((CODE + "print(f(3))\n", "5 of 5"), ("return 1\n\n\nother()\n", "1 of 2"), ("a\nb\n", None)):
         for key in ("validation_file", "test_file"):
             own = write("own.py", text)
+            if key == "test_file" and count == "5 of 5":
+                count = "4 of 5"  # as the last line is held out
             task = made(tmp_path, options | {key: own, "validation_size": 1})
             said = [note for note in task.notes if "trained on, too" in note]
             assert said == ([f"own.py: {count} lines that are not empty are trained on, too"] if count else [])
