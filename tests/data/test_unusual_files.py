@@ -211,6 +211,11 @@ CASES = [
         "I see, well,我看见\nNo, run,跑！\n",
         error="have 3 fields, and 2 are read: put quotes.*or name.*such as source,target,column 3",
     ),
+    Case(
+        "commas below names.csv",
+        "source,target\nI see, well,我看见\nNo, run,跑！\n",
+        error="2 with another number of fields than 2, first line 2; put quotes around a field with a comma",
+    ),
     Case("one text.csv", "hello, world\nyes, we can\n", error="have 2 fields, and 1 are read", columns=TEXT),
     Case("labels last.csv", "hello, world,1\nyes, we can,0\n", error="have 3 fields, and 2 are", columns=LABELS),
     Case(

@@ -496,6 +496,8 @@ def _hint(lines: Sequence[str | None], kind: str) -> str:
     if kind == "JSON":
         match = re.match(r'\s*\{\s*"([^"]*)"', texts[0]) if texts else None
         return f"; its first key is `{match[1]}`" if match else ""
+    if kind in ("fields between commas", "fields between semicolons") and len(texts) > 1:
+        return "; put quotes around a field with a " + kind.split()[-1].removesuffix("s")
     for sign in ("|||", ";", ","):
         if kind == "fields between tabs" and len(texts) > 1 and all(sign in text for text in texts):
             return f"; each has {sign!r}: write a tab instead" + (", or name the file .csv" if sign != "|||" else "")
