@@ -105,6 +105,7 @@ class Corpus:
 _LINE_OF_JSON, _JSON = (".jsonl", ".ndjson"), ".json"
 _FASTTEXT = "__label__"
 _DELIMITERS = {"\t": "tabs", ",": "commas", ";": "semicolons"}
+_SEPARATOR = re.compile(r'"?sep=([,;\t])"?[,;\t]*')  # Excel's own first line
 _NUM_SAMPLED = 1000  # rows by which the columns of a table are recognized
 
 Row = tuple[str, ...]
@@ -245,7 +246,8 @@ def _reader(
             raise InputError(f"{path} must be lines of {'fields between tabs' if is_table else 'text'}, got {found}")
         reading.notes.append(f"it is read as it is, and it looks like {found}")
     if is_table:
-        delimiter = _delimiter(start) if suffix == ".csv" else "\t"
+        own = _SEPARATOR.fullmatch(start[0].rstrip("\r")) if start else None
+        delimiter = own[1] if own else _delimiter(start) if suffix == ".csv" else "\t"
         reading.kind = f"fields between {_DELIMITERS[delimiter]}"
         return _table(lines, delimiter, path, names, languages, reading)
     if keep_linebreaks:
@@ -306,7 +308,7 @@ def _table(
     languages: Sequence[str],
     reading: _Reading,
 ) -> Reader:
-    usable = list(_texts(lines))
+    usable = _without_separator(list(_texts(lines)))
     texts = [(number, text) for number, text in usable if not isinstance(text, _UnusableError)]
     is_csv = delimiter != "\t" or path.name.lower().removesuffix(".gz").endswith(".csv")
     split: list[tuple[int, Sequence[str]]] = [(number, text.split(delimiter)) for number, text in texts]
@@ -321,11 +323,8 @@ def _table(
     found = find_columns(first, names, str(path), languages)
     reading.notes += [found.note] if found.note else []
     reading.is_by_place &= not is_csv and not found.is_header and found.places == tuple(range(len(names)))
-    if is_csv and (widths := {len(row) for row in first}) and len(widths) > 1 and not found.is_header:
-        raise InputError(
-            f"the rows of {path} have {min(widths)} to {max(widths)} fields: put quotes around a field with a comma, "
-            "or write tabs and .tsv"
-        )
+    if is_csv and first and not found.is_header:
+        _check_fields(first, max(found.places) + 1, delimiter, names, path)
     yield from ((number, text) for number, text in usable if isinstance(text, _UnusableError))
     width, least = len(first[0]) if first else 0, max(found.places) + 1
     for index, (number, fields) in enumerate(split):
@@ -338,6 +337,36 @@ def _table(
         else:
             row = tuple(" ".join(fields[place].split("\n")).strip() for place in found.places)
             yield number, row if all(row) else _UnusableError("with an empty column")
+
+
+def _without_separator(
+    usable: Sequence[tuple[int, "str | _UnusableError"]],
+) -> Sequence[tuple[int, "str | _UnusableError"]]:
+    """The lines, of which Excel's own first one is no row."""
+    number, text = next(((number, text) for number, text in usable if isinstance(text, str)), (0, ""))
+    if not _SEPARATOR.fullmatch(text):
+        return usable
+    separator = _UnusableError("that names the separator")
+    return [(at, separator if at == number else line) for at, line in usable]
+
+
+def _check_fields(rows: Sequence[Sequence[str]], num_read: int, delimiter: str, names: Row, path: Path) -> None:
+    """Refuse rows of a .csv without a header that have fields which may be parts of a text with a comma."""
+    widths = {len(row) for row in rows}
+    if len(widths) > 1:
+        raise InputError(
+            f"the rows of {path} have {min(widths)} to {max(widths)} fields: put quotes around a field with a comma, "
+            "or write tabs and .tsv"
+        )
+    has_more = any("".join(row[num_read:]).strip() for row in rows)
+    is_quoted = any(delimiter in field for row in rows for field in row)  # its writer quotes what has to be
+    if has_more and not is_quoted and delimiter != "\t":
+        (width,) = widths
+        header = [*names, *(f"column {place}" for place in range(len(names) + 1, width + 1))]
+        raise InputError(
+            f"the rows of {path} have {width} fields, and {num_read} are read: put quotes around a field with a "
+            f"{_DELIMITERS[delimiter][:-1]}, or name the columns in a first line, such as {delimiter.join(header)}"
+        )
 
 
 def _quoted(lines: Sequence[tuple[int, str]], delimiter: str) -> list[tuple[int, Sequence[str]]] | None:
@@ -398,9 +427,14 @@ def _objects(lines: Sequence[str | None], names: Row, languages: Sequence[str]) 
             yield number, _UnusableError("not a JSON object")
             continue
         inner = item.get("translation")
-        item = inner if isinstance(inner, dict) and names == ("source", "target") else item
+        if is_inner := isinstance(inner, dict) and names == ("source", "target"):
+            item = dict(inner)
         if keys is None:
-            keys = columns_of_keys(list(item), names, languages) or dict(zip(names, names, strict=True))
+            keys = columns_of_keys(list(item), names, languages) or None
+        if keys is None and is_inner:
+            yield number, _UnusableError(f"whose `translation` has {_other_languages(list(item), languages)}")
+            continue
+        keys = keys or dict(zip(names, names, strict=True))
         try:
             row = tuple(_value(item, keys[name]) for name in names)
         except _UnusableError as bad:
@@ -408,6 +442,13 @@ def _objects(lines: Sequence[str | None], names: Row, languages: Sequence[str]) 
             continue
         row = row if names == ("text",) else tuple(text.strip() for text in row)
         yield number, row if all(text.strip() for text in row) else _UnusableError("with an empty column")
+
+
+def _other_languages(keys: Sequence[str], languages: Sequence[str]) -> str:
+    """What the keys of a `translation` are, and the language that they lack."""
+    missing = [code for code in languages if not columns_of_keys(keys, ("source",), (code,))]
+    listed = " and ".join([", ".join(keys[:-1]), *keys[-1:]] if len(keys) > 1 else keys) or "nothing"
+    return listed + (f", not {' or '.join(missing)}" if missing else ", and not one each for source and target")
 
 
 def _parsed(lines: Sequence[str | None]) -> Iterator[tuple[int, Any]]:
@@ -439,6 +480,8 @@ def _value(found: Mapping[str, object], name: str) -> str:
     if name not in found:
         raise _UnusableError(f"without `{name}`")
     value = found[name]
+    if isinstance(value, float) and value.is_integer() and name == "label":  # as pandas writes it
+        value = int(value)
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise _UnusableError(f"whose `{name}` is neither text nor a whole number")
     text = str(value)
@@ -453,6 +496,8 @@ def _hint(lines: Sequence[str | None], kind: str) -> str:
     if kind == "JSON":
         match = re.match(r'\s*\{\s*"([^"]*)"', texts[0]) if texts else None
         return f"; its first key is `{match[1]}`" if match else ""
+    if kind in ("fields between commas", "fields between semicolons") and len(texts) > 1:
+        return "; put quotes around a field with a " + kind.split()[-1].removesuffix("s")
     for sign in ("|||", ";", ","):
         if kind == "fields between tabs" and len(texts) > 1 and all(sign in text for text in texts):
             return f"; each has {sign!r}: write a tab instead" + (", or name the file .csv" if sign != "|||" else "")

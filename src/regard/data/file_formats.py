@@ -44,6 +44,11 @@ _WIDE = (  # the longer marks first: UTF-32's begins as UTF-16's does
     (b"\xff\xfe", "UTF-16"),
     (b"\xfe\xff", "UTF-16"),
 )
+_SWITCHED = (  # sequences that switch to two bytes a character
+    (b"\x1b$B", "ISO-2022-JP"),
+    (b"\x1b$@", "ISO-2022-JP"),
+    (b"\x1b$)C", "ISO-2022-KR"),
+)
 
 
 def unpack(content: bytes, path: Path) -> bytes:
@@ -66,6 +71,9 @@ def unpack(content: bytes, path: Path) -> bytes:
         raise InputError(f"{path} must be text, got {kind[0]}: {kind[1]}")
     if wide := _wide(content):
         raise _encoded(path, wide)
+    for mark, encoding in _SWITCHED:
+        if mark in content and content.isascii() and _decodes(content, encoding):
+            raise _encoded(path, encoding)
     return content.removeprefix(_UTF8)
 
 
