@@ -132,6 +132,9 @@ def test_what_cannot_be_scored_is_one_sentence(refused, files):
     (files / "n-best").write_text("0 ||| a ||| -0.5\n0 ||| b ||| -0.7\n1 ||| c ||| -0.1\n2 ||| d ||| -1\n")
     (files / "labels").write_text("a\n" * 9)
     (files / "none").write_text("")
+    for name in ("pairs", "pairs.tsv"):
+        (files / name).write_text("".join(f"a\t{line}\n" for line in REFERENCES), "utf-8")
+    (files / "objects").write_text('{"text": "a", "label": "b"}\n' * 10)
     (files / "latin-1").write_bytes("Grüße\n".encode("latin-1") * 4)
     (files / "wide").write_bytes("图书馆\n".encode("utf-16"))
     cases = [
@@ -147,6 +150,9 @@ def test_what_cannot_be_scored_is_one_sentence(refused, files):
         (("none", "none", "--labels"), "none has no line"),
         (("gone", "zh.ref", "--labels"), "cannot read gone"),
         (("latin-1", "en.ref", "--language", "en"), "line 1 of latin-1 is no UTF-8 text (byte 3 of the line)"),
+        (("zh.hyp", "pairs.tsv", "--language", "zh"), "pairs.tsv is a table (tab-separated), and each line here is"),
+        (("pairs", "zh.ref", "--language", "zh"), "such as cut -f1 pairs or cut -f2 pairs"),
+        (("objects", "zh.ref", "--labels"), "objects is a table (JSON Lines)"),
         (("wide", "en.ref", "--language", "en"), "wide is UTF-16 or UTF-32"),
         (("zh.hyp", "zh.ref", "--language", "zh", "--chrf-word-order", "-1"), "must be from 0 to 9, got -1"),
     ]

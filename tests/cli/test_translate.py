@@ -12,6 +12,7 @@ import time
 
 import pytest
 
+from regard.errors import InputError
 from regard.train import Translator, train
 from sweeps import sweep
 from train.runs import tiny
@@ -353,3 +354,27 @@ def test_a_full_disk_keeps_whole_lines(model, many, tmp_path):
     assert "File too large; what is translated is kept, and the same command continues" in err
     assert 0 < out.stat().st_size <= 3000
     assert out.read_bytes().endswith(b"\n")
+
+
+def test_a_table_is_not_translated_whole(translate, refused, expected, model, tmp_path):
+    rows = "".join(f"{line}\tx\n" for line in LINES[:3])
+    for name, content in (("pairs.tsv", rows), ("pairs", rows), ("pairs.jsonl", '{"text": "a"}\n')):
+        (tmp_path / name).write_text(content, "utf-8")
+        said = refused("translate", str(tmp_path / name), "--model", str(model))
+        assert f"{name} is a table" in said
+        assert ("cut -f1" if content == rows else "jq -r .text") in said
+    (tmp_path / "text").write_text(f"{LINES[0]}\n{LINES[1]}\tx\n", "utf-8")  # one line with a tab is no table
+    status, out, err = translate("text")
+    assert (status, out.splitlines()[0], "table" in err) == (0, expected[LINES[0]], False)
+    status, out, err = translate("-", data=rows.encode())
+    assert (status, len(out.splitlines())) == (0, 3)
+    assert err.count("warning: standard input seems to be tab-separated") == 1
+
+
+def test_what_is_no_list_and_no_translator_is_said(refused, model, tmp_path):
+    for call in (Translator.load(model).translate, Translator.load(model).stream):
+        with pytest.raises(InputError, match=r"must be a list of texts, got one text: write \['red cat'\]"):
+            call("red cat")
+    assert "smollm2 is no translator" in refused("translate", "red cat", "--model", "smollm2")
+    folder = refused("translate", "red cat", "--model", str(model), "--output", str(tmp_path))
+    assert f"`--output` must name a file, and {tmp_path} is a folder" in folder

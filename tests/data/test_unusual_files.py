@@ -236,6 +236,11 @@ CASES = [
     Case("broken.csv", 'Hi.,"嗨。\nRun!,跑！\n', error="a quote that is not closed"),
     Case("commas.tsv", "Hi.,嗨。\nRun!,跑！\n", error="each has ',': write a tab instead, or name the file .csv"),
     Case("aligned.txt", "Hi. ||| 嗨。\nRun! ||| 跑！\n", error=r"each has '\|\|\|': write a tab instead"),
+    Case(
+        "train.en",
+        "Hi\nRun\n",
+        error="no line has a tab: two files become a table by paste train.en train.zh > train.tsv",
+    ),
     # Numbers instead of sentences, and more columns
     Case("export.tsv", table([(n, s, f"9{n}", t) for n, s, t in NUMBERED]), PLAIN, notes="columns 2 and 4 are read"),
     Case("numbered.tsv", table(NUMBERED), PLAIN, notes="column 1 holds numbers"),

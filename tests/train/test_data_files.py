@@ -257,7 +257,7 @@ def test_a_test_file_is_scored_at_the_end_only(tmp_path, pairs, write):
 def test_every_task_of_files_scores_its_test_file(tmp_path_factory, pairs):
     labels = "".join(f"{a} {b} {a}\t{'xy'[a < 'd']}\n" for a in "abcdef" for b in "uvwxyz")
     cases = [
-        (classification(), "labels.tsv", labels, {"test_loss", "test_accuracy"}),
+        (classification(), "labels.tsv", labels, {"test_loss", "test_accuracy", "test_f1_macro"}),
         ({"type": "clm", "block_size": 16, "validation_size": 3}, "text.txt", CODE, {"test_loss", "test_perplexity"}),
         ({"type": "mlm", "block_size": 16, "validation_size": 2}, "text.txt", CODE, {"test_loss"}),
     ]

@@ -55,7 +55,7 @@ DECORATIONS = {
     "samples": (SyntheticTask, "samples", "the list of samples is left out"),
     "figure": (Task, "draw", "the figure of the model's attention is left out"),
     "final scores": (Task, "final", "scores.json is left out"),
-    "generated texts": (Transformer, "generate", "the score exact is left out"),
+    "generated texts": (Transformer, "search", "the score exact is left out"),
     "old checkpoints": (Checkpoints, "prune", "removing old checkpoints is left out"),
     "evaluation": (SyntheticTask, "evaluate", "the evaluation of step 3 is left out"),
 }
@@ -133,7 +133,7 @@ def test_scores_of_the_same_model_stay_where_they_cannot_be_computed_again(tmp_p
     assert (tmp_path / "run" / "model" / "scores.json").read_bytes() == before
 
 
-@pytest.mark.parametrize(("owner", "method"), [(SyntheticTask, "samples"), (Transformer, "generate")])
+@pytest.mark.parametrize(("owner", "method"), [(SyntheticTask, "samples"), (Transformer, "search")])
 def test_what_decorates_an_evaluation_stops_no_run(tmp_path, monkeypatch, owner, method):
     undisturbed = train(short(tmp_path / "undisturbed"))
     events = []
@@ -150,7 +150,7 @@ def test_what_decorates_an_evaluation_stops_no_run(tmp_path, monkeypatch, owner,
 def test_a_score_that_chooses_the_best_model_is_no_decoration(tmp_path, monkeypatch):
     config = {"training__metric_for_best_model": "exact"}
     with monkeypatch.context() as patch:
-        patch.setattr(Transformer, "generate", failing)
+        patch.setattr(Transformer, "search", failing)
         with pytest.raises(OSError, match="no ink"):
             train(short(tmp_path / "run", **config))
     assert Checkpoints(tmp_path / "run" / "checkpoints").steps() == [2]  # no step is lost

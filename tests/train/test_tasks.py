@@ -2,10 +2,12 @@
 
 import gzip
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from documents import python_blocks
 from regard.data import Tokenizer
 from regard.errors import InputError
 from regard.models import RecurrentSeq2Seq, Transformer
@@ -176,7 +178,7 @@ def test_a_masked_language_model(tmp_path, texts):
     assert first.scores == again.scores  # what is held out is always masked alike
 
 
-def test_a_classifier_learns_its_labels(tmp_path):
+def test_a_classifier_learns_its_labels(tmp_path, monkeypatch):
     data = tmp_path / "labels.jsonl"
     rows = [{"text": f"a {word} {thing}", "label": int(word in WORDS[:5])} for word in WORDS for thing in THINGS]
     data.write_text("\n".join(map(json.dumps, rows)), "utf-8")
@@ -197,6 +199,30 @@ def test_a_classifier_learns_its_labels(tmp_path):
     )
     assert ended.scores["accuracy"] > 0.9
     assert (tmp_path / "run" / "model" / "labels.txt").read_text("utf-8") == "0\n1\n"
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "texts.txt").write_text("".join(f"{row['text']}\n" for row in rows), "utf-8")
+    (code,) = (block for block in python_blocks("docs/training.md") if "predicted.txt" in block)
+    exec(compile(code.replace("runs/classify", "run"), "docs/training.md", "exec"), {})
+    predicted = (tmp_path / "predicted.txt").read_text("utf-8").splitlines()
+    right = sum(label == str(row["label"]) for label, row in zip(predicted, rows, strict=True))
+    assert right > 0.9 * len(rows)
+
+
+def test_the_macro_f1_of_a_classifier_is_the_mean_of_its_labels(tmp_path):
+    """A model that says "a" alone: of 9 a and 3 b, the F1 are 18 / 21 and 0."""
+    data = tmp_path / "labels.tsv"
+    data.write_text("".join(f"a {WORDS[row % 9]} thing\t{'ab'[row % 4 == 3]}\n" for row in range(12)), "utf-8")
+    task = {"type": "classification", "train_file": str(data), "validation_file": str(data)}
+    task |= {"tokenizer": {"model_type": "char", "vocab_size": 60}}
+    made = task_of(tiny(tmp_path / "run", task=task), tmp_path / "tokenizers")
+
+    class First(torch.nn.Linear):
+        def forward(self, input_ids, **_):
+            return SimpleNamespace(logits=torch.tensor([[1.0, 0.0]]).expand(len(input_ids), 2))
+
+    scores = made.evaluate(First(1, 1), 100)
+    assert scores["accuracy"] == 9 / 12
+    assert scores["f1_macro"] == pytest.approx((18 / 21 + 0) / 2)
 
 
 @pytest.mark.slow
@@ -277,7 +303,7 @@ def test_a_folder_that_is_no_translator_is_refused(tmp_path):
 
 
 def test_the_best_checkpoint_has_the_least_loss_and_the_most_that_is_right():
-    greater = {"loss": False, "perplexity": False, "accuracy": True, "bleu": True, "exact": True}
+    greater = {"loss": False, "perplexity": False, "accuracy": True, "f1_macro": True, "bleu": True, "exact": True}
     for task in TASKS:
         assert task.metrics == {name: greater[name] for name in task.metrics}
         assert next(iter(task.metrics)) == "loss"

@@ -1,20 +1,23 @@
 """Lines of a file, of a text, or of standard input as they arrive."""
 
+import json
 import os
 import queue
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import IO, Self
 
 from regard.cli.arguments import named_file
 from regard.errors import InputError
 
-__all__ = ["LineStream", "decode_line", "refuse_utf16"]
+__all__ = ["LineStream", "decode_line", "refuse_table", "refuse_utf16", "table_format"]
 
 _CHUNK = 2**16  # bytes read at once
+_TABLES = {".tsv": "tab-separated", ".csv": "comma-separated", ".jsonl": "JSON Lines"}
 _LONGEST = 1_000_000  # bytes of a line
 
 
@@ -107,6 +110,38 @@ def decode_line(line: bytes, number: int, name: str) -> str:
             f"line {number:,} of {name} is no UTF-8 text (byte {problem.start + 1:,} of the line): convert it, for "
             "example with iconv -f GB18030 -t UTF-8"
         ) from problem
+
+
+def table_format(line: str) -> str | None:
+    """Return "tab-separated" or "JSON Lines" if a line seems to be a row of such a table, None if it is a text."""
+    if "\t" in line.strip():
+        return "tab-separated"
+    if line.lstrip().startswith("{"):
+        try:
+            return "JSON Lines" if isinstance(json.loads(line), dict) else None
+        except (ValueError, RecursionError):
+            pass
+    return None
+
+
+def refuse_table(name: str, lines: Iterable[str]) -> None:
+    """Refuse a table where each line is one text: by the ending of the file's name, or by all of its first lines.
+
+    Raises:
+        InputError: It is one.
+    """
+    found = _TABLES.get(Path(name).suffix.lower())
+    if found is None:
+        for line in islice(filter(str.strip, lines), 10):
+            if (found := table_format(line)) is None:  # a text, whatever follows
+                break
+    if found is not None:
+        way = "jq -r .text {}" if found == "JSON Lines" else "cut -f1 {0} or cut -f2 {0}"
+        way = "cut -d, -f1 {}" if found == "comma-separated" else way
+        raise InputError(
+            f"{name} is a table ({found}), and each line here is one text: give one of its columns without the header, "
+            f"such as {way.format('FILE' if name == 'standard input' else name)}"
+        )
 
 
 def refuse_utf16(begin: bytes, name: str) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from regard.cli.line_stream import LineStream
+from regard.cli.line_stream import LineStream, refuse_table
 from regard.errors import InputError
 
 __all__ = ["score"]
@@ -36,6 +36,8 @@ def score(
     """Score translations by sacreBLEU (BLEU, chrF), or labels (accuracy, macro and micro F1)."""
     _check(hypotheses, references, language, tokenize, lowercase, chrf_word_order, labels)
     predicted, *expected = (_lines(name) for name in (hypotheses, *references))
+    for name, lines in zip((hypotheses, *references), (predicted, *expected), strict=True):
+        refuse_table(_name(name), lines)
     _check_n_best(hypotheses, predicted)
     _drop_empty_ends([predicted, *expected])
     for name, lines in zip(references, expected, strict=True):

@@ -4,7 +4,7 @@ import os
 import re
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regard.cli.arguments import check_output, check_threads
+from regard.cli.arguments import check_output, check_threads, named_file
 from regard.cli.console import TextConsole, rules_not_obeyed
-from regard.cli.line_stream import LineStream
+from regard.cli.line_stream import LineStream, refuse_table, table_format
 from regard.cli.termination import terminable
 from regard.errors import InputError
 
@@ -65,6 +65,8 @@ def translate(
     output = None if output is None else output.expanduser()
     _check(num_beams, n_best, batch_size, script, threads, align, output, text)
     stream = LineStream.open(text)
+    if is_file := text != "-" and named_file(text) is not None:
+        refuse_table(text, LineStream.open(text))
     lines = list(stream) if align is not None else stream
     if align is not None and sum(bool(line.strip()) for line in lines) != 1:
         raise InputError("`--align` shows one sentence: give a text of one line")
@@ -83,7 +85,7 @@ def translate(
         rules_not_obeyed(partial(console.print, soft_wrap=True)),
         _opened(output, model, {**options, "n-best": n_best, "replace-unk": replace_unk}, script) as file,
     ):
-        source, pending = iter(lines), deque[str]()
+        source, pending = iter(lines) if is_file else _warned(lines, stream.name), deque[str]()
         file.skip(source)
         translations = translator.stream(
             _remembered(source, pending), n_best=n_best or 1, replace_unk=replace_unk, batch_size=batch_size,
@@ -181,6 +183,17 @@ def _as_line(text: str, script: str | None) -> str:
     return _LINE_ENDS.sub(" ", text)
 
 
+def _warned(lines: Iterable[str], name: str) -> Iterator[str]:
+    """Yield lines, and warn at the first one if it seems to be a row of a table."""
+    for number, line in enumerate(lines):
+        if not number and (found := table_format(line)):
+            print(
+                f"warning: {name} seems to be {found}, and all columns are translated: cut -f1 takes one",
+                file=sys.stderr,
+            )
+        yield line
+
+
 def _remembered(lines: Iterator[str], sources: deque[str]) -> Iterator[str]:
     """Yield lines, and append each to `sources`."""
     for line in lines:
@@ -237,10 +250,17 @@ def _check(
     if align not in (None, "-"):
         check_output("--align", Path(align), ".png", ".svg")
     if output is not None:
-        if output.is_dir() or not output.parent.is_dir():
-            raise InputError(f"`--output` must name a file in a folder that exists, got {output}")
-        if output.exists() and not output.is_file():
-            raise InputError(f"`--output` {output} is a device or a pipe: redirect the output to it, > {output}")
-        source = os.path.expanduser(text)
-        if text != "-" and output.exists() and os.path.exists(source) and os.path.samefile(source, output):
-            raise InputError(f"`--output` {output} is the source: name another file")
+        _check_place(output, text)
+
+
+def _check_place(output: Path, text: str) -> None:
+    """Refuse what cannot be written to, and the source itself."""
+    if output.is_dir():
+        raise InputError(f"`--output` must name a file, and {output} is a folder")
+    if not output.parent.is_dir():
+        raise InputError(f"`--output` must name a file in a folder that exists, got {output}")
+    if output.exists() and not output.is_file():
+        raise InputError(f"`--output` {output} is a device or a pipe: redirect the output to it, > {output}")
+    source = os.path.expanduser(text)
+    if text != "-" and output.exists() and os.path.exists(source) and os.path.samefile(source, output):
+        raise InputError(f"`--output` {output} is the source: name another file")

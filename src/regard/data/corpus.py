@@ -501,4 +501,6 @@ def _hint(lines: Sequence[str | None], kind: str) -> str:
     for sign in ("|||", ";", ","):
         if kind == "fields between tabs" and len(texts) > 1 and all(sign in text for text in texts):
             return f"; each has {sign!r}: write a tab instead" + (", or name the file .csv" if sign != "|||" else "")
+    if kind == "fields between tabs" and texts and not any("\t" in text for text in texts):
+        return "; no line has a tab: two files become a table by paste train.en train.zh > train.tsv"
     return ""

@@ -14,6 +14,7 @@ from regard.checks import check_size
 from regard.data import Tokenizer, find_language, to_script
 from regard.errors import InputError
 from regard.files import read_text
+from regard.hub.catalogue import BUNDLED
 from regard.hub.model_files import ModelFiles
 from regard.interpret.watch import watch
 from regard.models.decoding import BeamSearch, Decoding, GeneratedSequence, Greedy
@@ -93,6 +94,8 @@ class Translator:
         """
         path = Path(folder).expanduser()
         if not path.is_dir():
+            if str(folder) in BUNDLED:
+                raise InputError(f"{folder} is no translator: name the folder of a run whose task is translation")
             raise InputError(f"there is no folder {str(folder)!r}: name the folder of a run of `regard train`")
         files = ModelFiles(path)
         found = files.file(_ABOUT)
@@ -149,6 +152,8 @@ class Translator:
         Raises:
             InputError: A text is longer than the model has positions for.
         """
+        if isinstance(texts, str):
+            raise InputError(f"`texts` must be a list of texts, got one text: write [{texts[:40]!r}]")
         check_size("batch_size", batch_size, "counts the texts of a batch")
         search, sources = _Search.of(num_beams, length_penalty), [(text, self.encode(text)) for text in texts]
         for place, (_, source) in enumerate(sources):  # before any text is translated
@@ -188,6 +193,8 @@ class Translator:
             InputError: An option is out of its range, or the model has no attention and `replace_unk` needs one; what
                 `texts` raises comes after the translations of the texts before.
         """
+        if isinstance(texts, str):
+            raise InputError(f"`texts` must be a list of texts, got one text: write [{texts[:40]!r}]")
         check_size("batch_size", batch_size, "counts the texts of a batch")
         search = _Search.of(num_beams, length_penalty, n_best)
         if replace_unk and getattr(getattr(self.model, "config", None), "attention", "") is None:

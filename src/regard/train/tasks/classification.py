@@ -9,6 +9,7 @@ from torch import nn
 
 from regard.data import Corpus, pad
 from regard.errors import InputError
+from regard.metrics import classification_scores
 from regard.models.output_heads import SequenceClassification
 from regard.train.model_types import CheckpointSettings, ModelRequest, ModelSettings
 from regard.train.settings import FilePath, Length, Rows, TokenizerConfig, settings
@@ -41,10 +42,10 @@ class ClassificationSettings(TaskSettings):
 
 
 class ClassificationTask(TextTask):
-    """Texts and their labels; `accuracy` is the fraction of right ones."""
+    """Texts and their labels; `accuracy` is the fraction of right ones, `f1_macro` the mean F1 of all labels."""
 
     settings = ClassificationSettings
-    metrics = {"loss": False, "accuracy": True}  # noqa: RUF012 - read only
+    metrics = {"loss": False, "accuracy": True, "f1_macro": True}  # noqa: RUF012 - read only
     columns = ("text", "label")
 
     def __init__(self, options: Any, training: Training, model: ModelSettings, folder: Path) -> None:
@@ -98,13 +99,16 @@ class ClassificationTask(TextTask):
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module, max_tokens_per_batch: int, held: HeldOut | None = None) -> dict[str, float]:
-        """Return the loss, and the accuracy: the fraction of right labels."""
-        held = held or self.held
-        device, right = next(model.parameters()).device, 0
+        """Return the loss, the accuracy (the fraction of right labels), and their macro F1."""
+        held, device = held or self.held, next(model.parameters()).device
+        predicted, true = list[str](), list[str]()
         for rows in held.batches(max_tokens_per_batch):
             batch = self.rows(rows, held).to(device)
-            right += int((model(**batch.inputs).logits.argmax(-1) == batch.labels).sum())
-        return super().evaluate(model, max_tokens_per_batch, held) | {"accuracy": right / len(held.rows)}
+            predicted += [self.labels[one] for one in model(**batch.inputs).logits.argmax(-1).tolist()]
+            true += [self.labels[one] for one in batch.labels.tolist()]
+        found = classification_scores(predicted, true)
+        scores = {"accuracy": found.accuracy, "f1_macro": found.f1_macro}
+        return super().evaluate(model, max_tokens_per_batch, held) | scores
 
     def save(self, folder: Path) -> None:
         """Save the tokenizer and the labels."""
