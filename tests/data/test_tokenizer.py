@@ -202,6 +202,13 @@ def test_special_tokens_come_from_the_settings_of_the_checkpoint_and_from_no_usu
         ({"special_tokens_map": {"cls_token": "<pad>", "sep_token": "<s>"}}, (None, 3, 4, 2, None)),
         (
             {"special_tokens_map": {"eos_token": "<s>", "pad_token": "<s>"}, "tokenizer_config": {"eos_token": "</s>"}},
+            (4, None, 4, 2, None),
+        ),
+        (  # a configuration of a later time
+            {
+                "special_tokens_map": {"eos_token": "<s>", "pad_token": "<s>"},
+                "tokenizer_config": {"eos_token": "</s>", "added_tokens_decoder": {}},
+            },
             (4, None, 5, 2, None),
         ),
         (
@@ -239,6 +246,32 @@ def test_a_file_of_settings_that_cannot_be_read_is_refused(tmp_path):
         (folder / "tokenizer_config.json").write_text(text, "utf-8")
         with pytest.raises(InputError, match=rf"cannot read .*tokenizer_config\.json: .*{words}"):
             Tokenizer.load(folder)
+
+
+def test_the_settings_that_hold_are_those_of_transformers(tmp_path_factory):
+    transformers = pytest.importorskip("transformers", reason="pip install 'regard[models]'")
+    kind = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "</s>"}
+    for more, token in (({}, "<s>"), ({"added_tokens_decoder": {}}, "</s>")):
+        folder = foreign(tmp_path_factory.mktemp("case"), ["<s>", "</s>"], kind | more)
+        (folder / "special_tokens_map.json").write_text(json.dumps({"eos_token": "<s>"}), "utf-8")
+        theirs = transformers.AutoTokenizer.from_pretrained(folder)
+        assert theirs.eos_token == token
+        assert Tokenizer.load(folder).eos_token_id == theirs.eos_token_id
+
+
+def test_a_broken_download_is_named_by_its_cause(tmp_path):
+    for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"):
+        folder = tmp_path / name[:-5]
+        folder.mkdir()
+        foreign(folder, ["</s>"])
+        for content, words in (
+            ("version https://git-lfs.github.com/spec/v1\n", "it is a pointer of Git LFS"),
+            ("<!DOCTYPE html><html></html>", "it is a web page"),
+            ("", "it is empty, as a download that was cut off"),
+        ):
+            (folder / name).write_text(content, "utf-8")
+            with pytest.raises(InputError, match=rf"cannot read .*{name}: {words}"):
+                Tokenizer.load(folder)
 
 
 def test_five_tokens_in_another_order_are_not_those_of_regard(tmp_path):

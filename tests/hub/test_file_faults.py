@@ -38,6 +38,14 @@ def _write(name, content):
     return lambda folder: (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
 
 
+def _link(name):
+    def change(folder):
+        (folder / name).unlink(missing_ok=True)
+        (folder / name).symlink_to("../../blobs/a1")
+
+    return change
+
+
 def _cut(name, share):
     def cut(folder):
         content = (folder / name).read_bytes()
@@ -103,6 +111,16 @@ STATES = {
     "some bytes": (_write(WEIGHTS, b"abc"), "it has 3 bytes, fewer than any safetensors file"),
     "empty weights": (_write(WEIGHTS, b""), r"model\.safetensors: it is empty.*download it again"),
     "an empty configuration": (_write("config.json", b""), r"config\.json: it is empty"),
+    "an error as weights": (
+        _write(WEIGHTS, '{"error": "Access to model x is restricted"}'),
+        r"model\.safetensors: it is JSON, such as the error of a server, .* says .*Access to model x is restricted",
+    ),
+    "zeros as weights": (_write(WEIGHTS, bytes(5000)), r"model\.safetensors: it begins with zeros.*download it again"),
+    "zeros as configuration": (_write("config.json", bytes(50)), r"config\.json: it begins with zeros"),
+    "a link to nothing": (_link(WEIGHTS), r"model\.safetensors: it is a link to .*blobs/a1, which is gone: download"),
+    "a link as configuration": (_link("config.json"), r"config\.json: it is a link to .*blobs/a1, which is gone"),
+    "a mark": (_write("config.json", b'\xef\xbb\xbf{"a": 1}'), r"config\.json: it is UTF-8 with a byte-order mark"),
+    "two bytes": (_write("config.json", '{"a": 1}'.encode("utf-16")), r"config\.json: it is UTF-16: save it as"),
     "GGUF by another name": (_write(WEIGHTS, b"GGUF\x03\x00\x00\x00" + bytes(99)), "it is a GGUF file"),
     "a pickle by another name": (_write(WEIGHTS, b"PK\x03\x04" + bytes(99)), "it is a pickle .*never unpickles"),
     "a pickle alone": (_without(WEIGHTS, model__bin=b"PK"), r"has no model.safetensors: .*never pickles such as mo"),

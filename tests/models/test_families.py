@@ -344,6 +344,49 @@ HOSTILE = {
 }
 
 
+def test_weights_of_mixed_types_are_cast_as_transformers_casts_them(tmp_path):
+    checkpoints.checkpoint("t5", tmp_path / "whole")
+    theirs = hf.T5ForConditionalGeneration.from_pretrained(tmp_path / "whole", dtype=torch.float16)
+    theirs.save_pretrained(tmp_path / "t5")  # with `wo` in float32, as it computes
+    assert {one.dtype for one in load_file(tmp_path / "t5" / "model.safetensors").values()} > {torch.float16}
+    ours, ids, start = Transformer.from_pretrained(tmp_path / "t5"), torch.tensor([[5, 6, 7]]), torch.tensor([[0, 4]])
+    with torch.no_grad():
+        found, expected = (
+            ours(ids, decoder_input_ids=start).logits,
+            theirs(input_ids=ids, decoder_input_ids=start).logits,
+        )
+    assert found.dtype == torch.float16
+    torch.testing.assert_close(found, expected, rtol=0, atol=0.01 * float(expected.abs().max()))
+
+    folder = tmp_path / "llama"
+    checkpoints.checkpoint("llama", folder)
+    raw, weights = json.loads((folder / "config.json").read_text()), load_file(folder / "model.safetensors")
+    mixed = {key: one if key == "lm_head.weight" else one.bfloat16() for key, one in weights.items()}
+    save_file(mixed, folder / "model.safetensors", {"format": "pt"})
+    for said in ({"dtype": "bfloat16"}, {"dtype": None, "torch_dtype": "float16"}, {"dtype": "float32"}):
+        (folder / "config.json").write_text(json.dumps(raw | said))
+        ours, theirs = Transformer.from_pretrained(folder), hf.LlamaForCausalLM.from_pretrained(folder)
+        assert {one.dtype for one in ours.parameters()} == {theirs.dtype}
+        assert ours.generate(ids, max_new_tokens=8).tolist() == theirs.generate(ids, max_new_tokens=8).tolist()
+    (folder / "config.json").write_text(json.dumps(raw | {"dtype": None}))
+    assert {one.dtype for one in Transformer.from_pretrained(folder).parameters()} == {torch.bfloat16}  # of most
+    wide = Transformer.from_pretrained(folder, dtype=torch.float32)
+    assert torch.equal(wide.state_dict()["output_head.weight"], weights["lm_head.weight"])  # not rounded on the way
+
+
+@pytest.mark.parametrize("kind", [torch.float8_e4m3fn, torch.int8])
+@pytest.mark.parametrize("asked", [{}, {"dtype": torch.float32}])
+def test_quantized_weights_are_refused(tmp_path, kind, asked):
+    checkpoints.checkpoint("llama", tmp_path)
+    raw, weights = json.loads((tmp_path / "config.json").read_text()), load_file(tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps(raw | {"quantization_config": {"quant_method": "bitsandbytes"}}))
+    Transformer.from_pretrained(tmp_path, **asked)  # transformers would quantize these weights, which are whole
+    weights["model.layers.1.mlp.up_proj.weight"] = weights["model.layers.1.mlp.up_proj.weight"].to(kind)
+    save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
+    with pytest.raises(InputError, match=f"up_proj.weight as {kind}: load one that is not quantized"):
+        Transformer.from_pretrained(tmp_path, **asked)
+
+
 def test_foreign_configurations_give_one_sentence(tmp_path_factory):
     for item in sweep(HOSTILE):
         with item as case:

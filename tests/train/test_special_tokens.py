@@ -328,6 +328,24 @@ def test_running_text_is_what_the_tokenizer_makes_of_each_document_and_an_end(
             torch.testing.assert_close(mean_loss(made, made.model(options.model), batch), expected, rtol=CLOSE, atol=0)
 
 
+@pytest.mark.parametrize(("kinds", "kind"), [(CAUSAL, "clm"), (CLASSIFIED, "classification")])
+def test_a_token_beyond_the_vocabulary_is_named_before_training(tmp_path, config, kinds, kind):
+    folder = saved(tmp_path / "model", *kinds["llama"])
+    tokenizer = theirs_of(folder)
+    tokenizer.add_tokens([f"<new{index}>" for index in range(50)])
+    tokenizer.save_pretrained(folder)
+    assert len(tokenizer) > 300
+    task_of(options := config(folder, kind), tmp_path / "words").model(options.model)  # where no text has such a token
+    index = tokenizer.convert_tokens_to_ids("<new49>")
+    for name in ("texts.txt", "labels.tsv"):
+        text = (tmp_path / name).read_text("utf-8")
+        (tmp_path / name).write_text(text.replace(TEXTS[-1], "<new49>"), "utf-8")
+    words = rf"the token '<new49>' \({index}\) of row \d+ is beyond the model's vocabulary of 300"
+    with pytest.raises(InputError, match=words):
+        train(options)
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
 @pytest.mark.parametrize("name", CAUSAL)
 def test_a_trained_language_model_opens_with_the_tokenizer_of_its_checkpoint(tmp_path, checkpoint, config, name):
     folder = checkpoint(CAUSAL, name)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from regard.data.train_tokenizer import SPECIAL
 from regard.errors import InputError, MissingExtraError
 from regard.files import printable, read_text
+from regard.hub.file_faults import fault_of
 from regard.strict_json import DuplicateKeyError, parse_json
 
 if TYPE_CHECKING:
@@ -52,6 +53,8 @@ Template = tuple[tuple[int, ...], tuple[int, ...]]  # the tokens before and afte
 
 def open_tokenizer(path: Path, kind: Callable[[str], Any]) -> tuple[Any, dict[str, Any]]:
     """Return the `kind` of tokenizer that is in a file, its special tokens not known yet, and the file parsed."""
+    if (fault := fault_of(path)) is not None:
+        raise InputError(f"cannot read the tokenizer {printable(path)}: {fault}")
     try:
         tokenizer = kind(read_text(path))
     except (OSError, UnicodeDecodeError) as error:
@@ -184,10 +187,16 @@ def _added_by(post_processor: Mapping[str, Any]) -> Template:
 
 
 def _named(path: Path) -> dict[str, Any] | None:
-    """Return the names of special tokens by role; None where no file beside the tokenizer gives any."""
-    files = [read_settings(path.with_name(name)) for name in ("special_tokens_map.json", "tokenizer_config.json")]
+    """Return the names of special tokens by role; None where no file beside the tokenizer gives any.
+
+    As in transformers, special_tokens_map.json holds over tokenizer_config.json, unless that has the
+    `added_tokens_decoder` which came after it.
+    """
+    files = [read_settings(path.with_name(name)) for name in ("tokenizer_config.json", "special_tokens_map.json")]
     if files == [None, None]:
         return None
+    if files[0] and "added_tokens_decoder" in files[0]:
+        files.reverse()
     return {key: value for one in files for key, value in (one or {}).items() if value is not None}
 
 
@@ -223,7 +232,8 @@ def read_settings(path: Path) -> dict[str, Any] | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, RecursionError) as problem:
-        raise InputError(f"cannot read {printable(path)}: {' '.join(str(problem).split())}") from problem
+        reason = fault_of(path) or " ".join(str(problem).split())
+        raise InputError(f"cannot read {printable(path)}: {reason}") from problem
     if not isinstance(found, dict):
         raise InputError(f"cannot read {printable(path)}: it must be a JSON object, got a {type(found).__name__}")
     return found

@@ -42,7 +42,9 @@ _BEGINNINGS: tuple[tuple[Callable[[bytes], bool], str], ...] = (
         f"it is a pickle or a zip archive, such as torch.save writes, and regard never unpickles: {_CONVERT}",
     ),
     (lambda start: start.startswith((b"\x1f\x8b", b"\xfd7zXZ", b"BZh")), "it is compressed: unpack it first"),
+    (lambda start: not start.strip(b"\0"), f"it begins with zeros, as a download that was cut off leaves it: {_AGAIN}"),
 )
+_MARKS = {b"\xef\xbb\xbf": "UTF-8 with a byte-order mark", b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
 
 
 def fault_of(path: Path) -> str | None:
@@ -59,6 +61,8 @@ def fault_of(path: Path) -> str | None:
         with path.open("rb") as file:
             start = file.read(1024)
     except OSError:
+        if path.is_symlink() and not path.exists():
+            return f"it is a link to {path.readlink()}, which is gone: {_AGAIN}"
         return None  # whoever reads it says why it cannot
     if not size:
         return f"it is empty, as a download that was cut off leaves it: {_AGAIN}"
@@ -68,6 +72,12 @@ def fault_of(path: Path) -> str | None:
     for is_it, what in _BEGINNINGS:
         if is_it(start):
             return what
+    if is_weights and start.lstrip().startswith((b'{"', b"[")):
+        said = " ".join(start[:100].decode(errors="replace").split())
+        return f"it is JSON, such as the error of a server, not the file: it says {said}"
+    mark = next((mark for mark in _MARKS if path.suffix == ".json" and start.startswith(mark)), None)
+    if mark is not None:
+        return f"it is {_MARKS[mark]}: save it as plain UTF-8"
     return _cut_off(path, size) if is_weights else None
 
 

@@ -1,6 +1,8 @@
 """The files of a model read as JSON and safetensors, and models filled with them."""
 
+import math
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from regard.models.standard_names import CONFIG
 from regard.nn.value_module import ComputedBuffers
 from regard.strict_json import parse_json
 
-__all__ = ["GENERATION", "PADDING", "Checkpoint", "change", "fill", "read_tensors"]
+__all__ = ["GENERATION", "NUMBERS", "PADDING", "Checkpoint", "change", "fill", "read_tensors"]
 
 _CONFIG, _GENERATION = "config.json", "generation_config.json"
 PADDING = "regard.padding"  # config.json's own pad_token_id, from which RoBERTa counts positions
@@ -26,6 +28,9 @@ GENERATION = "regard.generation"  # generation_config.json or, as in transformer
 _TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
 _RULES = ("forced_bos_token_id", "forced_eos_token_id", "suppress_tokens")  # only from it, if it is there
 _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
+# The types of numbers that modules compute with, by the names in safetensors; others are of quantized weights.
+_TYPES = {"F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float64}
+NUMBERS = frozenset(_TYPES.values())
 _PLACE = "place.json"  # of a checkpoint of a run: where training was, and the checksums of the files
 
 
@@ -36,6 +41,8 @@ class Checkpoint(ModelFiles):
         InputError: The model does not exist, or a file is missing, truncated or of another format.
         MissingExtraError: safetensors or the hub is needed, and the extra is not installed.
     """
+
+    dtype: torch.dtype | None = None  # of all tensors; by default what config.json says, else that of most numbers
 
     def config(self) -> dict[str, Any]:
         """Return config.json, with the tokens of generation_config.json and, under GENERATION, all of it."""
@@ -72,9 +79,18 @@ class Checkpoint(ModelFiles):
                 f"the checkpoint {self.name!r} has no {_WEIGHTS}: regard reads safetensors alone, never pickles; "
                 "transformers converts with save_pretrained"
             )
-        for path in paths.values():
-            assert path is not None
-            yield from read_tensors(path)
+        files = [path for path in paths.values() if path is not None]
+        dtype = self.dtype or self._said_dtype() or _most_common(files)
+        for path in files:
+            for key, one in read_tensors(path):
+                yield key, one.to(dtype) if one.dtype in NUMBERS else one
+
+    def _said_dtype(self) -> torch.dtype | None:
+        """Return the type of numbers that config.json names, in which transformers loads the model."""
+        raw = self._json(_CONFIG) or {}
+        said = raw.get("dtype") or raw.get("torch_dtype")  # the name before transformers 5
+        found = getattr(torch, said.removeprefix("torch."), None) if isinstance(said, str) else None
+        return found if found in NUMBERS else None
 
     def _weight_files(self) -> list[str]:
         """Return the single weights file or, if there is none, the shards of an index."""
@@ -115,17 +131,36 @@ def read_tensors(path: Path) -> Iterator[tuple[str, Tensor]]:
         InputError: The file is missing, truncated or of another format.
         MissingExtraError: safetensors is not installed.
     """
+    with _opened(path) as file:
+        for name in file.keys():  # noqa: SIM118 - it is no dict
+            yield name, file.get_tensor(name)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
     try:
         from safetensors import SafetensorError, safe_open
     except ImportError as missing:
         raise MissingExtraError("safetensors", "models") from missing
     try:
         with safe_open(path, framework="pt") as file:
-            for name in file.keys():  # noqa: SIM118 - it is no dict
-                yield name, file.get_tensor(name)
+            yield file
     except (OSError, SafetensorError) as problem:
         reason = fault_of(path) or " ".join(str(problem).split())
         raise InputError(f"cannot read {path}: {reason}") from problem
+
+
+def _most_common(paths: list[Path]) -> torch.dtype | None:
+    """Return the type of most numbers in safetensors files, None where there are none."""
+    counts = dict.fromkeys(NUMBERS, 0)
+    for path in paths:
+        with _opened(path) as file:
+            for name in file.keys():  # noqa: SIM118 - it is no dict
+                part = file.get_slice(name)
+                if (dtype := _TYPES.get(part.get_dtype())) is not None:
+                    counts[dtype] += math.prod(part.get_shape())
+    most = max(counts, key=lambda one: counts[one])
+    return most if counts[most] else None
 
 
 class _NothingDrawn(TorchFunctionMode):
@@ -222,7 +257,7 @@ def _check(wanted: dict[str, Tensor], state: dict[str, Tensor], fresh: bool, nam
         raise InputError(
             f"the checkpoint {name!r} has {wrong[0]} of shape {shapes[0]}, its configuration says {shapes[1]}"
         )
-    if whole := sorted(key for key, one in state.items() if not one.is_floating_point()):
+    if whole := sorted(key for key, one in state.items() if one.dtype not in NUMBERS):
         raise InputError(
             f"the checkpoint {name!r} has {whole[0]} as {state[whole[0]].dtype}: load one that is not quantized"
         )

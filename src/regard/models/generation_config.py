@@ -92,7 +92,12 @@ def read_generation_config(raw: Mapping[str, Any]) -> GenerationConfig:
     GenerationConfig(... num_beams=4, ... unsupported=('typical_p=0.9',))
     """
     others = {name: raw[name] for name in _UNSUPPORTED if raw.get(name) is not None}
+    forced = raw.get("forced_eos_token_id")
+    if isinstance(forced, list) and len(forced) > 1:  # one of them is a token of the model
+        others["forced_eos_token_id"] = forced
     return GenerationConfig(
         **{name: raw[name] for name in _READ if raw.get(name) is not None},
-        unsupported=tuple(f"{name}={value}" for name, value in others.items() if value not in _UNSUPPORTED[name]),
+        unsupported=tuple(
+            f"{name}={value}" for name, value in others.items() if value not in _UNSUPPORTED.get(name, ())
+        ),
     )

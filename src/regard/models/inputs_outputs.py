@@ -69,7 +69,7 @@ class SpecialTokens:
                 object.__setattr__(self, one.name, tuple(value))  # a value that can be compared and hashed
                 wrong = not all(map(_is_token, value))
             else:
-                wrong = not _is_token(value) and (value is not None or one.name == "suppress_tokens")
+                wrong = one.name == "suppress_tokens" or not (value is None or _is_token(value))
             if wrong:
                 kind = "tokens, integers" if several else "a token, an integer"
                 raise InputError(f"`{one.name}` must be {kind} from 0 to 2³¹ − 1, got {value!r}")

@@ -102,7 +102,8 @@ class PretrainedMixin(nn.Module):
         Args:
             name: A folder, an output of `regard train` (a run, its model, or a checkpoint), an id of the Hugging Face
                 hub, or one of the bundled models.
-            dtype: The type of its numbers; as they were saved by default.
+            dtype: The type of its numbers; by default the `dtype` of a checkpoint's config.json, else that of most of
+                its numbers.
             revision, token, cache_dir, local_files_only, force_download: As in huggingface_hub.
             changes: Values of the configuration that replace the checkpoint's, such as
                 output_head=output_heads.SequenceClassification(3). A head that is to be trained takes the weights that
@@ -119,6 +120,7 @@ class PretrainedMixin(nn.Module):
         raw = checkpoint.config()
         if dtype is not None and not isinstance(dtype, torch.dtype):
             raise InputError(f"`dtype` must be a type of torch, such as torch.bfloat16, got {dtype!r}")
+        checkpoint.dtype = dtype
         if _OURS in raw:
             config, state = cls._ours(raw, checkpoint)
         else:

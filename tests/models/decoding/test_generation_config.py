@@ -2,6 +2,8 @@
 
 import json
 import math
+import re
+import shutil
 import warnings
 
 import pytest
@@ -32,6 +34,11 @@ def loaded(llama, file):
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": 2, "pad_token_id": 0} | file))
     theirs.generation_config = hf.GenerationConfig.from_pretrained(folder)
     return Transformer.from_pretrained(folder), theirs
+
+
+def loaded_ours(llama, file):
+    (llama[0] / "generation_config.json").write_text(json.dumps(file))
+    return Transformer.from_pretrained(llama[0])
 
 
 def test_rules_of_the_file_hold_until_the_caller_says_otherwise(llama):
@@ -186,6 +193,36 @@ def test_least_lengths_of_a_file_are_cut_and_a_contradiction_of_the_caller_is_re
         ours.generate(IDS, max_new_tokens=7, min_new_tokens=8)
     ours, _ = loaded(llama, {"min_new_tokens": 60, "max_new_tokens": 7, "eos_token_id": list(range(3, 30))})
     assert torch.equal(ours.generate(IDS), expected)
+
+
+def test_several_tokens_at_the_limit_are_named_and_one_is_forced(llama):
+    ours, theirs = loaded(llama, {"forced_eos_token_id": [3]})
+    assert ours.generate(IDS, max_new_tokens=4).tolist() == theirs.generate(IDS, max_new_tokens=4).tolist()
+    ours, _ = loaded(llama, {"forced_eos_token_id": [2, 3]})
+    with pytest.warns(UnsupportedGenerationWarning, match=re.escape("forced_eos_token_id=[2, 3]")):
+        ours.generate(IDS, max_new_tokens=4)
+
+
+@pytest.mark.parametrize("name", ["pad_token_id", "bos_token_id", "decoder_start_token_id", "forced_bos_token_id"])
+@pytest.mark.parametrize("value", [[1, 2], "x", 1.5])
+def test_a_wrong_token_is_named_with_its_file(llama, tmp_path, name, value):
+    said = f"`{name}` must be a token, an integer from 0 to 2³¹ − 1, got {value!r}"
+    with pytest.raises(InputError, match=re.escape(f"cannot read the generation_config.json of '{llama[0]}': {said}")):
+        loaded_ours(llama, {name: value})
+    for file in ("model.safetensors", "config.json"):
+        shutil.copy(llama[0] / file, tmp_path / file)
+    raw = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(raw | {name: value}))
+    with pytest.raises(InputError, match=re.escape(f"cannot read the config.json of '{tmp_path}': {said}")):
+        Transformer.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize("file", [{"suppress_tokens": 3}, {"suppress_tokens": ["a"]}, {"eos_token_id": "a"},
+                                  {"bad_words_ids": [3]}, {"begin_suppress_tokens": 3}])  # fmt: skip
+def test_wrong_lists_of_tokens_are_named_with_their_file(llama, file):
+    said = f"cannot read the generation_config.json of '{llama[0]}': `{next(iter(file))}` must be "
+    with pytest.raises(InputError, match=re.escape(said)):
+        loaded_ours(llama, file)
 
 
 def test_values_of_a_file_that_mean_nothing_are_refused(llama):

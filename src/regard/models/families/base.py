@@ -2,14 +2,14 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from regard.errors import InputError
-from regard.models.checkpoint_files import GENERATION
+from regard.models.checkpoint_files import GENERATION, NUMBERS
 from regard.models.config import TransformerConfig
 from regard.models.generation_config import read_generation_config
 from regard.models.inputs_outputs import SpecialTokens
@@ -124,17 +124,34 @@ def label_count(raw: Raw) -> int:
 
 def tokens(raw: Raw) -> SpecialTokens:
     """The tokens that mean something; those for writing are read from generation_config.json, which is merged in."""
-    stop = raw.get("eos_token_id")
-    forced = raw.get("forced_eos_token_id")
+    pad, forced = raw.get("pad_token_id"), raw.get("forced_eos_token_id")
+    if isinstance(forced, list):
+        forced = forced[0] if len(forced) == 1 else None  # several are named as a rule that is not obeyed
     return SpecialTokens(
-        pad_token_id=None if (pad := raw.get("pad_token_id")) is None or pad < 0 else pad,
+        pad_token_id=None if isinstance(pad, int) and pad < 0 else pad,
         bos_token_id=raw.get("bos_token_id"),
-        eos_token_id=tuple(stop) if isinstance(stop, list | tuple) else stop,
+        eos_token_id=raw.get("eos_token_id"),
         decoder_start_token_id=raw.get("decoder_start_token_id"),
         forced_bos_token_id=raw.get("forced_bos_token_id"),
-        forced_eos_token_id=forced[0] if isinstance(forced, list) and len(forced) == 1 else forced,
-        suppress_tokens=tuple(raw.get("suppress_tokens") or ()),
+        forced_eos_token_id=forced,
+        suppress_tokens=raw.get("suppress_tokens") or (),
     )
+
+
+def _check_generation(raw: Raw, name: str) -> None:
+    """Raise where a value of generation is wrong, with the file that has it; an old config.json has all of them."""
+    said = raw.get(GENERATION) or {}
+    own = "config.json" if "model_type" in said else "generation_config.json"
+    for one in fields(SpecialTokens):
+        try:
+            tokens({one.name: raw.get(one.name)})
+        except InputError as problem:
+            file = own if said.get(one.name) is not None else "config.json"
+            raise InputError(f"cannot read the {file} of {name!r}: {problem}") from problem
+    try:
+        read_generation_config(said)
+    except InputError as problem:
+        raise InputError(f"cannot read the {own} of {name!r}: {problem}") from problem
 
 
 @dataclass
@@ -154,6 +171,7 @@ def read_config(family: Family, raw: Raw, *, name: str, wanted: type[Any] | None
     Raises:
         InputError: It cannot be read.
     """
+    _check_generation(raw, name)
     try:
         config = family.config(raw if wanted is None else {**raw, WANTED: wanted})
         return replace(config, generation_config=read_generation_config(raw.get(GENERATION) or {}))
@@ -201,7 +219,7 @@ def _sorted(family: Family, config: TransformerConfig, tensors: Iterable[tuple[s
     for theirs, one in tensors:
         found.prefixed |= bool(family.trunk) and theirs.startswith(family.trunk)
         ours = family.rename(theirs)
-        if ours and not one.is_floating_point():
+        if ours and one.dtype not in NUMBERS:
             raise InputError(f"the checkpoint {name!r} has {theirs} as {one.dtype}: load one that is not quantized")
         if ours is None:
             found.foreign.append(theirs)

@@ -375,6 +375,22 @@ class TextTask(Task):
         """Return the number of tokens of a row."""
         return self.length(row)
 
+    def model(self, chosen: ModelSettings) -> Any:
+        """Return a model for the task; raise InputError where a row has a token that it has no vector of."""
+        model = super().model(chosen)
+        size = model.config.vocab_size
+        if len(self.vocabulary) > size:  # as in a checkpoint to whose tokenizer tokens were added
+            for number, row in enumerate((*self.trained, *self.held.rows), 1):
+                parts = row[:2] if isinstance(row, tuple) else (row,)  # tokens and what follows them, or a class
+                ids = [one for part in parts if isinstance(part, list) for one in part]
+                if (most := int(max(ids, default=0))) >= size:
+                    token = self.vocabulary.convert_ids_to_tokens([most])[0]
+                    raise InputError(
+                        f"the token {token!r} ({most}) of row {number} is beyond the model's vocabulary of {size}: "
+                        "take the tokenizer that belongs to the model"
+                    )
+        return model
+
     def request(self, chosen: ModelSettings) -> ModelRequest:
         """Return what the task needs of its model: positions for twice the longest row."""
         longest = 2 * getattr(self.options, "block_size", getattr(self.options, "max_length", 0))
