@@ -111,7 +111,7 @@ def test_a_prompt_has_the_tokens_that_training_fed(tmp_path, write, lines):
     path = write("a.txt", "the first line\nand more\n" * 20)
     task = {"type": "clm", "train_file": path, "validation_size": 2, "block_size": 16, "tokenizer": FEW}
     config = tiny(tmp_path / "run", task=task | {"keep_linebreaks": lines, "validation_file": path}, **SHORT)
-    fed = task_of(config, tmp_path / "words").held[0][0]
+    fed = task_of(config, tmp_path / "words").held.rows[0][0]
     train(config)
     prompt = "the first"
     for folder in ("run", "run/model", "run/checkpoints"):
@@ -202,9 +202,9 @@ def test_a_held_out_part_without_letters_is_refused(tmp_path, write):
         made(tmp_path, options | {"validation_size": 3})
     with pytest.raises(InputError, match=r"the 2 lines of blank.txt that are held out have no letter"):
         made(tmp_path, options | {"validation_file": write("blank.txt", "\n\n")})
-    assert "1 lines are trained on, 4 held out" in made(tmp_path, options | {"validation_size": 4}).notes
+    assert "running text of 5 lines: the last 4 lines are held out" in made(tmp_path, options | {"validation_size": 4}).notes
     signs = options | {"train_file": write("morse.txt", "... --- ...\n" * 9), "validation_size": 2}
-    assert "7 lines are trained on, 2 held out" in made(tmp_path, signs).notes
+    assert "running text of 9 lines: the last 2 lines are held out" in made(tmp_path, signs).notes
 
 
 # Files of their own

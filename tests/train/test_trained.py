@@ -61,11 +61,11 @@ def runs(tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("name", "before", "behind"), [("masked", "<s>", "</s>"), ("causal", "<s>", "")])
+@pytest.mark.parametrize(("name", "before", "behind"), [("masked", "<s>", "</s>"), ("causal", "", "")])
 def test_a_model_of_one_text_is_seen_with_the_tokens_that_it_was_trained_on(runs, name, before, behind):
     model = Transformer.from_pretrained(runs / name / "model")
     vocabulary = Tokenizer.load(runs / name / "model" / "tokenizer.json")
-    ids = vocabulary.encode([TEXT], bos=True, eos=bool(behind))
+    ids = vocabulary.encode([TEXT], bos=bool(before), eos=bool(behind))
     with regard.watch(model, keep="weights") as seen, torch.no_grad():
         model(torch.tensor(ids))
     looked = regard.look(TEXT, model=str(runs / name), keep="weights", token="3", layer=0, head=1)
