@@ -202,7 +202,8 @@ def test_a_held_out_part_without_letters_is_refused(tmp_path, write):
         made(tmp_path, options | {"validation_size": 3})
     with pytest.raises(InputError, match=r"the 2 lines of blank.txt that are held out have no letter"):
         made(tmp_path, options | {"validation_file": write("blank.txt", "\n\n")})
-    assert "running text of 5 lines: the last 4 lines are held out" in made(tmp_path, options | {"validation_size": 4}).notes
+    notes = made(tmp_path, options | {"validation_size": 4}).notes
+    assert "running text of 5 lines: the last 4 lines are held out" in notes
     signs = options | {"train_file": write("morse.txt", "... --- ...\n" * 9), "validation_size": 2}
     assert "running text of 9 lines: the last 2 lines are held out" in made(tmp_path, signs).notes
 
