@@ -4,6 +4,7 @@ import io
 import itertools
 import os
 import runpy
+import shlex
 import sys
 from importlib import import_module
 from types import SimpleNamespace
@@ -111,12 +112,14 @@ def test_an_output_that_cannot_be_written_is_refused_before_the_model_runs(monke
 
 
 def test_a_file_that_is_not_there_is_not_the_text(refused) -> None:
-    names = ["nonotes.txt", "gone/nowhere", "/gone", "没有.jsonl"]
+    names = ["nonotes.txt", "./gone/nowhere", "tests/nowhere", "~/gone", "/gone", "没有.jsonl"]
     for case in sweep([(name, *way) for name in names for way in (("look",), ("translate", "--model", "."))]):
         with case as (name, *command):
             said = refused(*command, name).strip()
-            assert said == f"regard: there is no file {name}; if that is the text itself: echo {name} | regard … -"
-    for case in sweep(["See nonotes.txt", "It sat.", "他/她来了。", "either / or", "3.5", ""]):
+            way = f"echo {shlex.quote(name)} | regard … -"
+            assert said == f"regard: there is no file {name}; if that is the text itself: {way}"
+    texts = ["See nonotes.txt", "It sat.", "他/她来了。", "and/or", "</s>", "Node.js is", "either / or", "3.5", ""]
+    for case in sweep(texts):
         with case as text:
             assert read_text(text) == text
 

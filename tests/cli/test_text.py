@@ -3,10 +3,13 @@
 import io
 from importlib import util
 
+import pytest
 from rich.table import Table
 
 from regard.backends.native import library
 from regard.cli.console import TextConsole
+from regard.cli.line_stream import refuse_table
+from regard.errors import InputError
 from sweeps import sweep
 
 HOSTILE = "[/]x[bold] [link=a] :smile: [/bold]"
@@ -93,3 +96,12 @@ def test_a_file_may_have_a_name_that_is_no_text(run, tmp_path):
     code, _, err = run("train", str(tmp_path / "caf\udce9.toml"))
     assert code == 2
     assert "the key `x` is unknown" in err
+
+
+def test_a_table_is_one_by_its_lines_and_not_by_the_ending_of_its_name_alone():
+    for case in sweep([("labels.tsv", "yes\nno\n"), ("a.csv", "one\ntwo, three\n"), ("b.csv", "no comma\n" * 12)]):
+        with case as (name, text):
+            refuse_table(name, text.splitlines())
+    for case in sweep([("pairs", "a\tb\n" * 3), ("a.csv", "a,b\nc,d\n"), ("x.txt", '{"a": 1}\n')]):
+        with case as (name, text), pytest.raises(InputError, match=f"{name} is a table"):
+            refuse_table(name, text.splitlines())

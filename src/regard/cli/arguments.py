@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ __all__ = [
 MOST_THREADS = 4096  # as in `training.num_threads`; the system refuses far more in the middle of a computation
 _LARGEST = 50_000_000  # bytes of a text file
 _SUFFIXES = "txt|text|md|rst|tex|csv|tsv|jsonl?|html?|xml|py|js|c|h|log|ya?ml|toml"
-_LIKE_A_FILE = re.compile(rf"\S+\.({_SUFFIXES})|[!-~]*/[!-~]*", re.IGNORECASE)  # not 他/她来了, which is a sentence
+_LIKE_A_FILE = re.compile(rf"\S+\.({_SUFFIXES})|(~|\.{{0,2}})/[!-~]*", re.IGNORECASE)  # not and/or, nor 他/她来了
 
 
 def read_text(text: str) -> str:
@@ -47,7 +48,7 @@ def named_file(text: str) -> Path | None:
 
     Raises:
         InputError: It names a folder, a device or a pipe, or a file that is not there: a single word with an ending of
-            text files, or an ASCII one with a slash.
+            text files, or one that begins as a path or with the name of a folder.
     """
     try:
         path = Path(os.path.expanduser(text))
@@ -55,14 +56,19 @@ def named_file(text: str) -> Path | None:
     except (OSError, ValueError):  # longer than a path may be, or with a NUL
         return None
     if text and path.is_dir():
-        raise InputError(f"{text} is a folder: name a text file in it; echo {text} | regard … - takes the word itself")
+        raise InputError(f"{text} is a folder: name a text file in it; {_piped(text)} takes the word itself")
     if is_file:
         return path
     if text and path.exists():
         raise InputError(f"{text} is a device or a pipe: give its content to standard input, as … | regard … -")
-    if _LIKE_A_FILE.fullmatch(text):
-        raise InputError(f"there is no file {text}; if that is the text itself: echo {text} | regard … -")
+    is_in_a_folder = "/" in text and " " not in text and path.parent.is_dir()
+    if is_in_a_folder or _LIKE_A_FILE.fullmatch(text):
+        raise InputError(f"there is no file {text}; if that is the text itself: {_piped(text)}")
     return None
+
+
+def _piped(text: str) -> str:
+    return f"echo {shlex.quote(text)} | regard … -"
 
 
 def read_prompt(text: str) -> str:

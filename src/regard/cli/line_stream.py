@@ -17,7 +17,6 @@ from regard.errors import InputError
 __all__ = ["LineStream", "decode_line", "refuse_table", "refuse_utf16", "table_format"]
 
 _CHUNK = 2**16  # bytes read at once
-_TABLES = {".tsv": "tab-separated", ".csv": "comma-separated", ".jsonl": "JSON Lines"}
 _LONGEST = 1_000_000  # bytes of a line
 
 
@@ -125,16 +124,18 @@ def table_format(line: str) -> str | None:
 
 
 def refuse_table(name: str, lines: Iterable[str]) -> None:
-    """Refuse a table where each line is one text: by the ending of the file's name, or by all of its first lines.
+    """Refuse a table where each line is one text: by all of its first lines, whose commas count in a .csv alone.
 
     Raises:
         InputError: It is one.
     """
-    found = _TABLES.get(Path(name).suffix.lower())
-    if found is None:
-        for line in islice(filter(str.strip, lines), 10):
-            if (found := table_format(line)) is None:  # a text, whatever follows
-                break
+    is_csv, formats, commas = Path(name).suffix.lower() == ".csv", set[str | None](), set[int]()
+    for line in islice(filter(str.strip, lines), 10):
+        formats.add(table_format(line))
+        commas.add(line.count(",") if is_csv else 0)
+        if None in formats and (0 in commas or len(commas) > 1):
+            return  # a text, whatever follows
+    found = "comma-separated" if is_csv and None in formats else next(iter(formats), None)
     if found is not None:
         way = "jq -r .text {}" if found == "JSON Lines" else "cut -f1 {0} or cut -f2 {0}"
         way = "cut -d, -f1 {}" if found == "comma-separated" else way

@@ -200,7 +200,7 @@ def token_positions(
         _check_length(part.longest, limit)
         return part.position_ids if limit is None else part.position_ids.clamp_max(limit - 1)
     if documents is not None:
-        positions = places_in_documents(documents)
+        positions = places_in_documents(documents).masked_fill(documents < 0, 0)  # padding has no place
         _check_length(positions.max() + 1, limit)
         return positions
     if seen is None:

@@ -60,10 +60,11 @@ def nothing_to_choose(limits: "GenerationLimits", *, is_nan: bool) -> InputError
             "`text` must give logits of which one at least can be chosen, got NaN, +inf, or -inf for every token: look "
             "for overflow in the model (float16 instead of bfloat16 or float32), or a prompt that it cannot read"
         )
-    names = [name for name in ("suppress_tokens", "begin_suppress_tokens", "min_new_tokens") if getattr(limits, name)]
+    names = [name for name in ("suppress_tokens", "begin_suppress_tokens") if getattr(limits, name)]
+    names += ["min_new_tokens"] if any(of_rows(limits.min_new_tokens, 1)) else []
     names += [getattr(rule, "name", type(rule).__name__) for rule in limits.rules]
     rules = ", ".join(f"`{name}`" for name in names if name != RepetitionPenalty.name)  # which excludes no token
-    return InputError(f"the rules about tokens leave nothing to choose: loosen one of them, {rules}")
+    return InputError(f"the rules about tokens leave nothing to choose: loosen {rules or 'them'}")
 
 
 class Continuation(Protocol):

@@ -380,14 +380,16 @@ class TextTask(Task):
         model = super().model(chosen)
         size = model.config.vocab_size
         if len(self.vocabulary) > size:  # as in a checkpoint to whose tokenizer tokens were added
-            for number, row in enumerate((*self.trained, *self.held.rows), 1):
+            sets = [("trained on", self.trained), ("held out", self.held.rows)]
+            sets += [] if self.test is None else [("of `task.test_file`", self.test.rows)]
+            for what, number, row in ((what, number, row) for what, rows in sets for number, row in enumerate(rows, 1)):
                 parts = row[:2] if isinstance(row, tuple) else (row,)  # tokens and what follows them, or a class
                 ids = [one for part in parts if isinstance(part, list) for one in part]
                 if (most := int(max(ids, default=0))) >= size:
                     token = self.vocabulary.convert_ids_to_tokens([most])[0]
                     raise InputError(
-                        f"the token {token!r} ({most}) of row {number} is beyond the model's vocabulary of {size}: "
-                        "take the tokenizer that belongs to the model"
+                        f"the token {token!r} ({most}) of row {number} ({what}) is beyond the model's vocabulary of "
+                        f"{size}: take the tokenizer that belongs to the model"
                     )
         return model
 

@@ -120,7 +120,9 @@ class CausalTask(TextTask):
 
     def num_positions(self, row: Any) -> int:
         """Return the number of tokens of a row; of packed documents those of the longest."""
-        return max(Counter(row[2]).values()) if self.options.packing else len(row[0])
+        if not self.options.packing:
+            return len(row[0])
+        return max(Counter(number for number in row[2] if number >= 0).values())
 
     def evaluate(self, model: nn.Module, max_tokens_per_batch: int, held: HeldOut | None = None) -> dict[str, float]:
         """Return the loss in nats a token, and the perplexity."""
