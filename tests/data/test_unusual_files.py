@@ -87,6 +87,7 @@ REVIEWS = [
     ("with his usual grace", "1"),
     ("that loves its people", "1"),
 ]
+STANCES = {"0": "against", "1": "favour"}
 NUMBERED = [(str(index * 77 + 1276), *row) for index, row in enumerate(SENTENCES)]
 
 CASES = [
@@ -135,7 +136,14 @@ CASES = [
     ),
     Case("same word.tsv", "Text\tText\nName\tName\n", (("Text", "Text"), ("Name", "Name")), languages=("en", "de")),
     Case("words.tsv", "no\tna\nhi\the\n", (("no", "na"), ("hi", "he")), languages=()),
-    Case("toxic.csv", "comment_text,toxic\n" + table(REVIEWS, ","), tuple(REVIEWS), skipped="header", columns=LABELS),
+    Case(
+        "toxic.csv",
+        "comment_text,toxic\n" + table(REVIEWS, ","),
+        tuple(REVIEWS),
+        skipped="header",
+        notes="column 2, `toxic`, is read as the label",
+        columns=LABELS,
+    ),
     Case(
         "twitter.csv",
         "clean_text,category\n" + table([(text, f"-{label}.0") for text, label in REVIEWS], ","),
@@ -148,7 +156,61 @@ CASES = [
         "words,mood\n" + table(REVIEWS, ","),
         tuple(REVIEWS),
         skipped="header",
+        notes="column 1, `words`, is read as the text; column 2, `mood`, is read as the label",
         columns=LABELS,
+    ),
+    Case(
+        "own words swapped.csv",
+        "id,mood,words\n" + table([(str(i), n, t) for i, (t, n) in enumerate(REVIEWS)], ","),
+        tuple(REVIEWS),
+        skipped="header",
+        notes="column 2, `mood`, is read as the label; column 3, `words`, is read as the text",
+        columns=LABELS,
+    ),
+    Case(
+        "stances.tsv",
+        "tweet_id\ttweet\tstance\n" + table([(f"900{i}", t, STANCES[n]) for i, (t, n) in enumerate(REVIEWS)]),
+        error="names the columns tweet_id, tweet, stance: call `text` and `label`",
+        columns=LABELS,
+    ),
+    Case(
+        "stances.csv",
+        "message_id,text,stance\n" + table([(f"900{i}", t, STANCES[n]) for i, (t, n) in enumerate(REVIEWS)], ","),
+        error="message_id, text, stance: call `text` and `label`",
+        columns=LABELS,
+    ),
+    Case(
+        "years.csv",
+        "review,year,aspect\n" + table([(t, f"201{n}", STANCES[n]) for t, n in REVIEWS], ","),
+        error="review, year, aspect: call `text` and `label`",
+        columns=LABELS,
+    ),
+    Case(
+        "ids last.csv",
+        "tweet,tweet_id\n" + table([(t, f"900{i}") for i, (t, _) in enumerate(REVIEWS)], ","),
+        error="tweet, tweet_id: call `text` and `label`",
+        columns=LABELS,
+    ),
+    Case(
+        "plurals.tsv",
+        "many\tplural\n1\tsingular\n2\tplural\n3\tplural\n",
+        (("many", "plural"), ("1", "singular"), ("2", "plural"), ("3", "plural")),
+        notes="such as 'singular'",
+        columns=LABELS,
+    ),
+    Case(
+        "numbers of words.tsv",
+        "few\tpaucal\n1\tsingular\n2\tdual\n",
+        error="few, paucal: call `text` and `label`",
+        columns=LABELS,
+    ),
+    *(
+        Case(
+            f"no score {i}.tsv",
+            table([(*row, f"0.{n}") for n, row in enumerate(SENTENCES)]).replace("0.0", word, 1),
+            PLAIN,
+        )
+        for i, word in enumerate(["n/a", "NaN", "none", "null", "inf", "-inf", "-", "?", "N/A", "<NA>", "#N/A"])
     ),
     Case(
         "toxic kinds.csv",
@@ -414,6 +476,14 @@ CASES = [
         columns=TEXT,
     ),
     Case("wide.tsv", table([(t, t * 40) for _, t in SENTENCES]).encode("utf-16-le"), error="got UTF-16LE"),
+    Case("form feed.txt", "Hi, you\n\fRun!\n".encode("utf-16-le"), error="got UTF-16LE", columns=TEXT),
+    Case("controls.txt", "Hi, you\x0b\x1e\x85\nRun\0!\n".encode("utf-16-be"), error="got UTF-16BE", columns=TEXT),
+    Case(
+        "form feed zh.txt",
+        ("今天是一个好天气，我们出去走一走。\n" * 20 + "\f\x1e一二三\n").encode("utf-16-le"),
+        error="got UTF-16LE",
+        columns=TEXT,
+    ),
     Case("jis.txt", "図書館はどこ\n".encode("iso2022_jp"), error="got ISO-2022-JP: `iconv", columns=TEXT),
     Case("ks.txt", "안녕하세요\n".encode("iso2022_kr"), error="got ISO-2022-KR: `iconv", columns=TEXT),
     Case("one bad line.tsv", "Hi.\t嗨。\nRun!\t跑！\n".encode() + b"x\t\xff\n", TWO, skipped="not UTF-8, first line 3"),

@@ -28,6 +28,8 @@ _NAMES: dict[str, set[str]] = {
 _BESIDE = {"text", "sentence", "string", "segment", "column", "col", "line", "side", "lang", "language", "unnamed"}
 # Words that say which one is meant, before a name: "gold_label", "clean_text".
 _WHICH = {"gold", "clean", "cleaned", "raw", "original", "true", "class", "full", "short", "processed"}
+# What stands for a number that is missing.
+_MISSING = r"(?i:#?n/?a|<na>|nan|none|null|nil|missing|[-+−]?inf(inity)?|[-–—?.*]+)"
 _NUMBER = r"[-+−]?(?:\d+(?:[.,]\d+)*|\.\d+)(?:[eE][-+]?\d+)?"
 
 
@@ -58,9 +60,9 @@ def find_columns(rows: Sequence[Row], names: Sequence[str], path: str, languages
         num_blank = int(not rows[0][0].strip())
         found = _by_content([row[num_blank:] for row in rows[1:]], names, path)
         return replace(found, places=tuple(place + num_blank for place in found.places), is_header=True)
-    roles = _roles(rows[0], names, languages)
-    if roles is None and _is_header_by_content(rows, names):
-        roles = _roles_by_content(rows, names, languages)
+    roles, note = _roles(rows[0], names, languages), ""
+    if roles is None and _is_header_by_content(rows, names, languages):
+        roles, note = _roles_by_content(rows, names, languages)
         if any(name not in roles for name in names) and "label" not in names:
             return replace(_by_content(rows[1:], names, path), is_header=True)
     if roles is not None:
@@ -70,7 +72,7 @@ def find_columns(rows: Sequence[Row], names: Sequence[str], path: str, languages
             raise InputError(
                 f"the first line of {path} names the columns {shown}: call {_listed(names)} those that are meant"
             )
-        return Columns(places, is_header=True)
+        return Columns(places, is_header=True, note=note)
     return _by_content(rows, names, path)
 
 
@@ -106,7 +108,7 @@ def _numeric(rows: Sequence[Row]) -> list[int]:
     return [place for place in range(width) if all(re.fullmatch(_NUMBER, row[place].strip()) for row in rows)]
 
 
-def _is_header_by_content(rows: Sequence[Row], names: Sequence[str]) -> bool:
+def _is_header_by_content(rows: Sequence[Row], names: Sequence[str], languages: Sequence[str]) -> bool:
     """Whether the first row has words above columns that hold nothing but numbers below, a label's or an extra one."""
     fields = [field.strip() for field in rows[0]]
     if len(rows) < (3 if "label" in names else 4) or (len(fields) <= len(names) and "label" not in names):
@@ -114,21 +116,45 @@ def _is_header_by_content(rows: Sequence[Row], names: Sequence[str]) -> bool:
     if len(set(fields)) < len(fields) or any(len(field) > 40 or re.search(r"[.!?。！？]", field) for field in fields):
         return False
     words = [fields[place] for place in _numeric(rows[1:]) if place < len(fields) and fields[place]]
-    return bool(words) and not any(re.fullmatch(_NUMBER, word) for word in words)
+    if not words or any(re.fullmatch(f"{_NUMBER}|{_MISSING}", word) for word in words):
+        return False
+    columns = list(zip(*rows[1:], strict=False))
+    return not any(  # a label that other rows have, too: many, plural; 1, singular; 2, plural
+        field in column and _do_repeat(column) and _role(field, names, languages) is None
+        for field, column in zip(fields, columns, strict=False)
+    )
 
 
-def _roles_by_content(rows: Sequence[Row], names: Sequence[str], languages: Sequence[str]) -> list[str]:
-    """What each field of a header means that has names of its own: by its name, or else by what the column holds."""
-    roles = [_role(field, names, languages) if field.strip() else "" for field in rows[0]]
+def _roles_by_content(rows: Sequence[Row], names: Sequence[str], languages: Sequence[str]) -> tuple[list[str], str]:
+    """What each field of a header means that has names of its own, and a note of those that its column tells."""
+    found = [_role(field, names, languages) if field.strip() else "" for field in rows[0]]
+    roles = [role or "" for role in found]
+    if "label" not in names:
+        return roles, ""
     numeric = _numeric(rows[1:])
-    return [
-        role
-        if role is not None
-        else ("label" if place in numeric else "text")
-        if "label" in names and ("label" if place in numeric else "text") not in roles
-        else ""
-        for place, role in enumerate(roles)
-    ]
+    unnamed = [place for place, role in enumerate(found) if role is None]
+    texts = [place for place in unnamed if place not in numeric]
+    guessed = {}
+    if "text" not in roles and len(texts) == 1:
+        guessed[texts[0]] = "text"
+    others = [place for place in unnamed if place not in guessed]
+    if "label" not in roles and len(others) == 1 and others[0] in numeric:
+        labels = [row[others[0]].strip() for row in rows[1:]]
+        # Where no name says which one is the text, it is the one with more different values.
+        if _do_repeat(labels) and all(
+            len(set(labels)) < len({"".join(row[place : place + 1]) for row in rows[1:]}) for place in guessed
+        ):
+            guessed[others[0]] = "label"
+    for place, role in guessed.items():
+        roles[place] = role
+    return roles, "; ".join(
+        f"column {place + 1}, `{rows[0][place].strip()}`, is read as the {guessed[place]}" for place in sorted(guessed)
+    )
+
+
+def _do_repeat(values: Sequence[str]) -> bool:
+    """Whether they are as few as labels are."""
+    return len(set(values)) <= max(2, len(values) // 4)
 
 
 def _roles(row: Row, names: Sequence[str], languages: Sequence[str]) -> list[str] | None:
@@ -256,7 +282,7 @@ def _label(columns: Sequence[Sequence[str]], ids: Sequence[int], path: str, way:
         return None
 
     def is_label(place: int) -> bool:
-        return len(set(columns[place])) <= max(2, num_rows // 4) and _length(columns[place]) <= 20
+        return _do_repeat(columns[place]) and _length(columns[place]) <= 20
 
     def is_text(place: int) -> bool:
         return len(set(columns[place])) >= 0.7 * num_rows and place not in ids

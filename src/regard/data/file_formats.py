@@ -204,7 +204,10 @@ def _wide(content: bytes) -> str | None:
     if max(even, odd) <= 0.3 * len(content) and _decodes(content, "utf-8"):
         return None  # text with a NUL inside
     names = ("UTF-16LE", "UTF-16BE") if odd > even else ("UTF-16BE", "UTF-16LE")
-    return next((name for name in names if _is_text(content[: len(content) // 2 * 2], name)), None)
+    found = next((name for name in names if _is_text(content[: len(content) // 2 * 2], name)), None)
+    # Zeros on one side alone are those of Latin letters, whatever other characters there are.
+    is_latin = max(even, odd) > 0.15 * len(content) and min(even, odd) < 0.1 * max(even, odd)
+    return found or (names[0] if is_latin else None)
 
 
 def _decodes(content: bytes, encoding: str) -> bool:
@@ -216,14 +219,18 @@ def _decodes(content: bytes, encoding: str) -> bool:
 
 
 def _is_text(content: bytes, encoding: str) -> bool:
-    """Whether it is text in UTF-16: with spaces or line ends, and nothing but characters of texts."""
+    """Whether it is text in UTF-16: with spaces or line ends, and hardly anything but characters of texts."""
     try:
         text = content.decode(encoding)[:10_000]
     except UnicodeDecodeError:
         return False
     # In the other order of bytes a line end is U+0A00, which is no character.
-    return bool(re.search(r"[ \t\n]", text)) and not any(
-        unicodedata.category(sign) in ("Cc", "Cn", "Co") and sign not in "\t\n\r" for sign in text
+    kinds = [unicodedata.category(sign) for sign in re.sub(r"[\t\n\r\f]", "", text)]
+    return (
+        bool(re.search(r"[ \t\n]", text))
+        and "Cn" not in kinds
+        and "Co" not in kinds
+        and kinds.count("Cc") <= len(kinds) // 100
     )
 
 
