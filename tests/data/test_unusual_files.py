@@ -207,10 +207,11 @@ CASES = [
     *(
         Case(
             f"no score {i}.tsv",
-            table([(*row, f"0.{n}") for n, row in enumerate(SENTENCES)]).replace("0.0", word, 1),
-            PLAIN,
+            f"Hello\tBonjour\t{word}\n" + table([(f"the {n}", f"le {n}", f"0.{n}") for n in range(4)]),
+            (("Hello", "Bonjour"), *((f"the {n}", f"le {n}") for n in range(4))),
+            languages=("en", "fr"),
         )
-        for i, word in enumerate(["n/a", "NaN", "none", "null", "inf", "-inf", "-", "?", "N/A", "<NA>", "#N/A"])
+        for i, word in enumerate(["n/a", "NaN", "none", "null", "inf", "-inf", "-", "?", "<NA>", "#N/A"])
     ),
     Case(
         "toxic kinds.csv",
