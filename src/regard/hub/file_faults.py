@@ -1,6 +1,7 @@
 """What is wrong with the files of a downloaded checkpoint, and the way out: pointers, pages, halves, other formats."""
 
 import json
+import os
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -61,7 +62,7 @@ def fault_of(path: Path) -> str | None:
         with path.open("rb") as file:
             start = file.read(1024)
     except OSError:
-        if path.is_symlink() and not path.exists():
+        if os.path.islink(path) and not path.exists():
             return f"it is a link to {path.readlink()}, which is gone: {_AGAIN}"
         return None  # whoever reads it says why it cannot
     if not size:
@@ -187,7 +188,7 @@ def missing_shards(lacking: list[str], count: int) -> str:
 
 def _files(folder: Path) -> list[Path]:
     try:
-        return sorted(path for path in folder.iterdir() if path.is_file() or path.is_symlink())
+        return sorted(path for path in folder.iterdir() if path.is_file() or os.path.islink(path))
     except OSError:
         return []
 

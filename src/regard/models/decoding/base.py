@@ -64,7 +64,8 @@ def nothing_to_choose(limits: "GenerationLimits", *, is_nan: bool) -> InputError
     names += ["min_new_tokens"] if any(of_rows(limits.min_new_tokens, 1)) else []
     names += [getattr(rule, "name", type(rule).__name__) for rule in limits.rules]
     rules = ", ".join(f"`{name}`" for name in names if name != RepetitionPenalty.name)  # which excludes no token
-    return InputError(f"the rules about tokens leave nothing to choose: loosen {rules or 'them'}")
+    which = f"one of them, {rules}" if rules else "them"
+    return InputError(f"the rules about tokens leave nothing to choose: loosen {which}")
 
 
 class Continuation(Protocol):
