@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import InputError
+from regard.files import open_file
 
 __all__ = ["check_files", "check_model", "fault_of", "files_in_use", "missing_shards"]
 
@@ -59,7 +60,7 @@ def fault_of(path: Path) -> str | None:
     """
     try:
         size = path.stat().st_size
-        with path.open("rb") as file:
+        with open_file(path) as file:
             start = file.read(1024)
     except OSError:
         if os.path.islink(path) and not path.exists():
