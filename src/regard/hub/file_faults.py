@@ -62,6 +62,8 @@ def fault_of(path: Path) -> str | None:
         size = path.stat().st_size
         with open_file(path) as file:
             start = file.read(1024)
+    except ValueError:
+        return None  # a NUL in its name
     except OSError:
         if os.path.islink(path) and not path.exists():
             return f"it is a link to {path.readlink()}, which is gone: {_AGAIN}"
