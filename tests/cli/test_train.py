@@ -212,6 +212,18 @@ def send_in_batch(monkeypatch, *signals):
     monkeypatch.setattr(TranslationTask, "batch", batch)
 
 
+@pytest.fixture
+def usual_signals():
+    """Whoever runs the tests may ignore some, as nohup does."""
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    for number in SIGNALS:
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("usual_signals")
 def test_a_signal_lets_the_step_end_and_a_second_one_does_not(here, run, monkeypatch):
     before = [signal.getsignal(number) for number in SIGNALS]
     for number in SIGNALS:
