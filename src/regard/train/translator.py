@@ -351,12 +351,12 @@ def _words_of_tokens(tokenizer: Tokenizer, text: str) -> list[tuple[int, int]]:
     """Return for each token of a text, without special tokens, where the word begins and ends that it belongs to.
 
     A word goes as far as letters, digits, and single hyphens and apostrophes between them. Where words are not parted
-    by spaces, as in Chinese, a token is one.
+    by spaces, as in Chinese, a token is one, and a space is none: it is empty.
 
     >>> english = Tokenizer.train(["O'Brien saw it."] * 2, model_type="char", vocab_size=50)
     >>> words = _words_of_tokens(english, "O'Brien saw it.")
     >>> sorted({"O'Brien saw it."[start:end] for start, end in words})
-    [' ', '.', "O'Brien", 'it', 'saw']
+    ['', '.', "O'Brien", 'it', 'saw']
     """
     words = []
     for start, end in tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).offsets:
