@@ -12,6 +12,7 @@ import time
 
 import pytest
 
+from regard.cli.termination import Terminable
 from regard.errors import InputError
 from regard.train import Translator, train
 from sweeps import sweep
@@ -180,6 +181,26 @@ def test_ctrl_c_and_kills_keep_what_is_done(model, expected, many, tmp_path):
         if number != signal.SIGKILL:
             assert f"{len(lines) - 1:,} lines are translated\n" in err
         assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(("number", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)])
+def test_a_signal_waits_until_what_is_written_is_counted(number, error):
+    counted = []
+
+    def write(signals):
+        with Terminable() as ending, ending.whole():
+            for _ in range(signals):
+                os.kill(os.getpid(), number)
+            counted.append(signals)
+
+    before = signal.signal(number, signal.default_int_handler)
+    with pytest.raises(error):
+        write(signals=1)
+    assert counted == [1]
+    with pytest.raises(error):
+        write(signals=2)  # nobody reads the pipe
+    assert counted == [1]
+    assert signal.signal(number, before) == signal.default_int_handler
 
 
 def test_a_reader_that_has_seen_enough_ends_it_quietly(model, many):

@@ -16,7 +16,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from regard.cli.console import TextConsole
-from regard.cli.termination import terminable
+from regard.cli.termination import Terminable
 from regard.errors import InputError
 from regard.files import cache_folder, read_bytes
 
@@ -168,7 +168,7 @@ def _shared(
     from regard.interpret.text_workers import share_texts
 
     with open_text_folder(path, suffix, texts, identity) as folder:
-        with _bar(screen, len(lines.texts)) as show, terminable():
+        with _bar(screen, len(lines.texts)) as show, Terminable():
             try:
                 share_texts(
                     texts, folder, job, *arguments, num_workers=num_workers or 1, progress=show,

@@ -15,7 +15,7 @@ import typer
 from regard.cli.arguments import check_output, check_threads, named_file
 from regard.cli.console import TextConsole, rules_not_obeyed
 from regard.cli.line_stream import LineStream, refuse_table, table_format
-from regard.cli.termination import terminable
+from regard.cli.termination import Terminable
 from regard.errors import InputError
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def translate(
         translator = Translator.load(model)
     options: dict[str, Any] = {"num_beams": num_beams, "length_penalty": length_penalty}
     with (
-        terminable(),
+        Terminable() as ending,
         rules_not_obeyed(partial(console.print, soft_wrap=True)),
         _opened(output, model, {**options, "n-best": n_best, "replace-unk": replace_unk}, script) as file,
     ):
@@ -94,7 +94,9 @@ def translate(
         with _reported(console, file, output) as report:
             for translation in translations:
                 report(translation)
-                file.write(pending.popleft(), _block(file.count, translation, n_best, script))
+                block = _block(file.count, translation, n_best, script)
+                with ending.whole():
+                    file.write(pending.popleft(), block)
         file.finish()
     if align is not None:
         sentence = next(line for line in lines if line.strip())
