@@ -7,8 +7,9 @@ from typing import Any
 
 from regard.files import write_atomically
 from regard.heads.answer_sources import Sources
+from regard.render.browser_script import content_policy
 from regard.render.labels import apart, visible
-from regard.render.page import client_text, content_policy
+from regard.render.page import client_text
 from regard.render.sources_text import caution, removal_sentence, signed, verdict
 
 __all__ = ["sources_card", "sources_page", "write_sources_page"]

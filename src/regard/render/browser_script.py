@@ -1,0 +1,79 @@
+"""JavaScript modules of this package as the one script of a page that opens from a file, and what keeps it closed.
+
+Each module becomes a function that returns its exports, in the order in which they import each other.
+"""
+
+import base64
+import hashlib
+import json
+import posixpath
+import re
+from functools import cache
+from importlib import resources
+from typing import Any
+
+__all__ = ["content_policy", "inert_json", "modules", "one_script", "package_text"]
+
+_IMPORT = re.compile(r'^import \{([^}]*)\} from "(\.[\w./]*)";\n', re.MULTILINE)
+_EXPORT = re.compile(r"^export const (\w+)", re.MULTILINE)
+
+
+@cache
+def package_text(name: str) -> str:
+    """Return the text of a file of the package, such as "render/page/theme.css"."""
+    return (resources.files("regard") / name).read_text(encoding="utf-8")
+
+
+@cache
+def modules(entry: str) -> tuple[str, ...]:
+    """Return the modules that a module needs, each after those that it imports, itself last."""
+    needed: dict[str, None] = {}
+    for _, name in _IMPORT.findall(package_text(entry)):
+        needed |= dict.fromkeys(modules(_beside(entry, name)))
+    return (*needed, entry)
+
+
+def one_script(entry: str) -> str:
+    """Return a module and all that it needs as one script, without comment lines and indentation."""
+    lines = (line.strip() for name in modules(entry) for line in _wrapped(name).splitlines())
+    return "\n".join(['"use strict";', *(line for line in lines if line and not line.startswith("//"))])
+
+
+def content_policy(script: str, style: str) -> str:
+    """Return a policy that allows this script and this style by their hashes, and loads nothing."""
+
+    def source(text: str) -> str:
+        return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+    return (
+        f"default-src 'none'; script-src {source(script)}; style-src {source(style)}; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def inert_json(value: Any) -> str:
+    """Return JSON for an element of a page that no text in it can end."""
+    hidden: dict[str, str | int | None] = {
+        "<": "\\u003c",
+        ">": "\\u003e",
+        "&": "\\u0026",
+        "\u2028": "\\u2028",
+        "\u2029": "\\u2029",
+    }
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).translate(str.maketrans(hidden))
+
+
+def _beside(name: str, relative: str) -> str:
+    return posixpath.normpath(posixpath.join(posixpath.dirname(name), relative))
+
+
+def _variable(name: str) -> str:
+    return re.sub(r"\W", "_", name.removesuffix(".js"))
+
+
+def _wrapped(name: str) -> str:
+    text = package_text(name)
+    exports = ", ".join(_EXPORT.findall(text))
+    inner = _IMPORT.sub(lambda found: f"const {{{found[1]}}} = {_variable(_beside(name, found[2]))};\n", text)
+    inner = inner.replace("\nexport ", "\n")
+    return f"const {_variable(name)} = (() => {{\n{inner}return {{ {exports} }};\n}})();\n"
