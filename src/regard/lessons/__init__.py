@@ -1,0 +1,1 @@
+"""Lessons: attention step by step, each number computed from those before it, as a page that readers take apart."""

@@ -1,0 +1,33 @@
+"""The page of a lesson: its data and its browser client as one self-contained HTML file."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from regard.render.browser_script import content_policy, inert_json, one_script, package_text
+
+__all__ = ["lesson_html"]
+
+_TITLES = {"en": "Attention, every number of it", "zh": "注意力：每个数都可以动手改"}
+_NOSCRIPT = {
+    "en": "The lesson needs JavaScript, which is switched off here.",
+    "zh": "这一页需要 JavaScript，这里关闭了。",
+}
+
+
+def lesson_html(start: Mapping[str, Any]) -> str:
+    """Return a page that opens with a state (see state.js)."""
+    from jinja2 import Environment
+
+    style = package_text("render/page/theme.css") + package_text("lessons/page/lesson.css")
+    script = one_script("lessons/page/main.js")
+    language = start["language"]
+    template = Environment(autoescape=True).from_string(package_text("lessons/page/lesson.html"))
+    return template.render(
+        language=language,
+        title=_TITLES[language],
+        noscript=_NOSCRIPT[language],
+        policy=content_policy(script, style),
+        style=style,
+        script=script,
+        start=inert_json(start),
+    )
