@@ -46,7 +46,7 @@ export const visibleOf = (mask, queries, keys) => {
 };
 
 // Pairs of a query and a key that the mask leaves.
-export const countVisible = (visible) => visible.reduce((total, row) => total + row.reduce((sum, flag) => sum + flag, 0), 0);
+export const countVisible = (visible) => visible.flat().reduce((total, flag) => total + flag, 0);
 
 // The mask, as it was meant, over other numbers of queries and keys: indices that are gone are left out, rows drawn by
 // hand are cut, and new cells of them are visible; new rows of BigBird's table see key 0 as often as the others draw.

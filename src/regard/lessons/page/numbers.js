@@ -25,8 +25,8 @@ export const sinusoidal = (length, width) =>
     }),
   );
 
-// How a row becomes weights: the largest logit is taken off before the powers, so that none of them overflows. A row that
-// sees nothing has no largest logit, and weights of 0. A sink is one more logit, whose weight goes to no value.
+// How a row becomes weights: the largest logit is taken off before the powers, so that none of them overflows. A row
+// that sees nothing has no largest logit, and weights of 0. A sink is one more logit, whose weight goes to no value.
 export const softmaxParts = (row, visible, sink = -Infinity) => {
   const largest = row.reduce((most, value, key) => (visible[key] && value > most ? value : most), sink);
   if (largest === -Infinity) return { largest, powers: row.map(() => 0), total: 0, weights: row.map(() => 0) };
@@ -35,7 +35,8 @@ export const softmaxParts = (row, visible, sink = -Infinity) => {
   return { largest, powers, total, weights: powers.map((power) => power / total) };
 };
 // The softmax of each row over the keys that are visible.
-export const softmax = (rows, visible, sink) => rows.map((row, query) => softmaxParts(row, visible[query], sink).weights);
+export const softmax = (rows, visible, sink) =>
+  rows.map((row, query) => softmaxParts(row, visible[query], sink).weights);
 
 // x / |x| of each row, 0 where x is 0; divided by its largest number first, so that no square overflows or vanishes.
 const unit = (rows) =>
@@ -77,8 +78,8 @@ export const scaleOf = (scale, score, width) => {
   return { dot: 1 / Math.sqrt(width), cosine: 1 / 0.1, additive: 1, bilinear: 1 }[score.kind];
 };
 
-// Attention from queries (n × d), keys (m × d) and values (m × dv) on. `scale` is a number here, `visible` n × m. A head
-// of a real model may have a soft cap on its scaled scores, a bias (n × m) and a sink.
+// Attention from queries (n × d), keys (m × d) and values (m × dv) on. `scale` is a number here, `visible` n × m. A
+// head of a real model may have a soft cap on its scaled scores, a bias (n × m) and a sink.
 export const attend = (queries, keys, values, options) => {
   const { score, scale, temperature, visible, softcap = null, bias = null, sink = -Infinity } = options;
   const scored = SCORES[score.kind](score, queries, keys);
@@ -98,8 +99,8 @@ const overflowing = ({ x, keyX, valueX, heads, joined, result }) => {
   return named.find(([, matrix]) => !matrix.every((row) => row.every(Number.isFinite)))?.[0] ?? null;
 };
 
-// Everything that the page shows. `x`, `keyX` and `valueX` have positions added, where they are; `scale` is the factor as
-// a number; `overflow` names the first matrix whose numbers are too large for float64, or is null.
+// Everything that the page shows. `x`, `keyX` and `valueX` have positions added, where they are; `scale` is the factor
+// as a number; `overflow` names the first matrix whose numbers are too large for float64, or is null.
 export const compute = (state) => {
   const placed = (rows) => (state.positions === "none" ? rows : add(rows, sinusoidal(rows.length, rows[0].length)));
   const x = placed(state.x);
