@@ -47,5 +47,5 @@ const draw = () => {
 byId("undo").addEventListener("click", undo);
 byId("reset").addEventListener("click", reset);
 onChange(draw);
-readAddress();
+readAddress(() => null);
 draw();
