@@ -2,7 +2,7 @@
 
 const ENGLISH = {
   title: "Attention, every number of it",
-  lede: "Change any number with a coloured edge: type over it, or drag it up or down. Everything after it follows.",
+  lede: "Change any number with a coloured line under it: type over it, or drag it up or down. Everything after it follows.",
   language: "Language",
   theme: "Colours",
   system: "as the system",
@@ -36,7 +36,7 @@ const ENGLISH = {
   asStrip: "as colours",
   emptyCell: "The cell is empty: type a number, or press Escape.",
   notNumber: "“{text}” is not a number: write it as 2, −0.5 or 1e-3.",
-  tooLarge: "“{text}” is too large: at most 1e9, so that no sum overflows.",
+  tooLarge: "“{text}” is too large: at most 1e70.",
   tooLong: "These changes are too many for an address (more than 8 KB): save them as a file to pass them on.",
   badAddress: "The address was not followed, and nothing was changed. {sentence}",
   badFile: "The file was not opened, and nothing was changed. {sentence}",
@@ -53,7 +53,7 @@ const ENGLISH = {
 
 const CHINESE = {
   title: "注意力：每个数都可以动手改",
-  lede: "带彩色边的数都可以改：直接输入，或者按住上下拖动，后面的结果会立刻跟着变。",
+  lede: "带彩色下划线的数都可以改：直接输入，或者按住上下拖动，后面的结果会立刻跟着变。",
   language: "语言",
   theme: "配色",
   system: "跟随系统",
@@ -87,7 +87,7 @@ const CHINESE = {
   asStrip: "显示为颜色",
   emptyCell: "格子是空的：请输入一个数，或按 Esc 放弃。",
   notNumber: "“{text}”不是数：可以写成 2、−0.5 或 1e-3。",
-  tooLarge: "“{text}”太大：最多 1e9，这样求和才不会溢出。",
+  tooLarge: "“{text}”太大：最多 1e70。",
   tooLong: "改动太多，网址放不下（超过 8 KB）：请存为文件再发给别人。",
   badAddress: "网址里的内容没有采用，什么都没有改动。{sentence}",
   badFile: "文件没有打开，什么都没有改动。{sentence}",
