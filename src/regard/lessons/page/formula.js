@@ -1,7 +1,7 @@
 // Formulas whose symbols have the colours of the matrices.
 
 // "W_Q", "K^⊤" and "d_{model}" with a lower or upper index.
-const indexed = (text) =>
+export const indexed = (text) =>
   text.split(/([_^](?:\{[^}]*\}|[^\s_^]))/).map((part) => {
     if (!/^[_^]./.test(part)) return part;
     const index = document.createElement(part[0] === "_" ? "sub" : "sup");

@@ -43,21 +43,18 @@ export const makeOverview = (element, titleOf, goTo) => {
       event.preventDefault();
       goTo(stage.step);
     });
-    if (stage.arrow) {
-      const arrow = Object.assign(document.createElement("span"), { className: "arrow", textContent: stage.arrow });
-      arrow.setAttribute("aria-hidden", "true");
-      element.append(arrow);
-    }
-    element.append(link);
-    return { ...stage, link, canvas };
+    const arrow = Object.assign(document.createElement("span"), { className: "arrow", textContent: stage.arrow ?? "" });
+    arrow.setAttribute("aria-hidden", "true");
+    element.append(arrow, link);
+    return { ...stage, link, canvas, arrow };
   });
   return {
     draw(numbers) {
       const head = numbers.heads[state.head];
-      for (const { of, paint, canvas, link, name, step } of stages) {
+      for (const { of, paint, canvas, link, arrow, name, step } of stages) {
         paintStage(canvas, of(numbers, head), paint);
         const title = titleOf(step);
-        link.hidden = title === null;
+        link.hidden = arrow.hidden = title === null;
         if (title !== null) link.setAttribute("aria-label", `${name}: ${title}`);
       }
     },

@@ -50,7 +50,7 @@ const drawMatrix = (matrix) => {
   );
   const starts = widths.map((_, column) => left + widths.slice(0, column).reduce((sum, width) => sum + width, 0));
   const group = node("g", {});
-  const title = `${options.title}  ${rows} × ${columns}`;
+  const title = `${options.title}   ${rows} × ${columns}`;
   const symbol = options.symbol ? css(`--${options.symbol}`) : css("--ink");
   group.append(label(title, 0, 14, { fill: symbol, "font-weight": 600 }));
   let top = 22;

@@ -36,7 +36,7 @@ const en = {
   keyX: "X of the other side",
   valueX: "X of the values",
   waves: "The columns of P as waves: each point is the number of one position. The first pair of columns turns fastest.",
-  wavesName: "Waves of the columns {columns} over the positions 1 to {count}; the numbers are in the table of positions.",
+  wavesName: "Waves of the columns {columns} over the positions 0 to {last}; the numbers are in the table of positions.",
   given: "Q, K and V themselves are given here: what follows are the rows of Q, with their names.",
   columnName: "column {number}",
 };
@@ -67,7 +67,7 @@ const zh = {
   keyX: "另一边的 X",
   valueX: "值一边的 X",
   waves: "P 的各列画成波：每个点是一个位置上的数。最前面的一对列变化最快。",
-  wavesName: "第 {columns} 列的波，位置 1 到 {count}；数值见位置表。",
+  wavesName: "第 {columns} 列的波，位置 0 到 {last}；数值见位置表。",
   given: "这里直接给出了 Q、K、V：下面是 Q 的各行和它们的名字。",
   columnName: "第 {number} 列",
 };
@@ -79,7 +79,7 @@ const OTHER_SIDE = { names: "keyTokens", matrices: ["keyX", "valueX"] };
 const OWN_SIDE = { names: "tokens", matrices: ["x"] };
 
 // Whole numbers from 0 to 2 for a new word, others for each row.
-const newRow = (row, width) => Array.from({ length: width }, (_, column) => (row * 5 + column * 3 + row * column) % 3);
+const newRow = (row, width) => Array.from({ length: width }, (_, column) => (row + 2 * column + 1) % 3);
 
 // Change the rows of a side by a function of lists; the mask follows.
 const changeRows = ({ names, matrices }, edit) => {

@@ -2,6 +2,7 @@
 
 import { css } from "../../render/page/colours.js";
 import { drawCells } from "./cell_colours.js";
+import { indexed } from "./formula.js";
 
 const LOWEST = 12; // pixels of a row
 const HIGHEST = 22;
@@ -18,6 +19,7 @@ export const makeStrip = (matrix) => {
   canvas.setAttribute("role", "application");
   box.append(title, labels, canvas);
   let marks = [];
+  let known = null; // the title that is shown
   let drawn = { rows: 0, columns: 0, width: 0, height: 0 };
 
   const rowHeight = (rows) => Math.max(LOWEST, Math.min(HIGHEST, Math.floor(420 / rows)));
@@ -72,7 +74,7 @@ export const makeStrip = (matrix) => {
 
   const draw = (values, options) => {
     const [rows, columns] = [values.length, values[0].length];
-    if (name.textContent !== options.title) name.textContent = options.title;
+    if (known !== options.title) name.replaceChildren(...indexed((known = options.title)));
     size.textContent = `${rows} × ${columns}`;
     canvas.setAttribute("aria-label", `${options.title}, ${rows} × ${columns}`);
     while (labels.children.length > rows) labels.lastChild.remove();

@@ -46,7 +46,7 @@ export const makeWaves = () => {
       return group;
     });
     svg.replaceChildren(...axes, ...lines);
-    svg.setAttribute("aria-label", speak("wavesName", { columns: columns.map((column) => column + 1).join(", "), count }));
+    svg.setAttribute("aria-label", speak("wavesName", { columns: columns.map((column) => column + 1).join(", "), last: count - 1 }));
     legend.replaceChildren(
       ...columns.map((column) => {
         const sample = draw("svg", { width: 30, height: 10, "aria-hidden": "true" });
