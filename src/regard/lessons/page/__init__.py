@@ -1,6 +1,9 @@
 """The page of a lesson: its data and its browser client as one self-contained HTML file."""
 
+import json
 from collections.abc import Mapping
+from functools import cache
+from importlib import resources
 from typing import Any
 
 from regard.render.browser_script import content_policy, inert_json, one_script, package_text
@@ -14,8 +17,19 @@ _NOSCRIPT = {
 }
 
 
-def lesson_html(start: Mapping[str, Any]) -> str:
-    """Return a page that opens with a state (see state.js)."""
+@cache
+def recorded_data() -> dict[str, Any]:
+    """Return what is recorded in the package (lessons/data), by the name of its file without .json."""
+    folder = resources.files("regard") / "lessons" / "data"
+    files = [file for file in folder.iterdir() if file.name.endswith(".json")] if folder.is_dir() else []
+    return {file.name.removesuffix(".json"): json.loads(file.read_text(encoding="utf-8")) for file in files}
+
+
+def lesson_html(start: Mapping[str, Any], data: Mapping[str, Any] | None = None) -> str:
+    """Return a page that opens with a state (see state.js).
+
+    `data` is what is recorded of real models, by names that the steps know; it replaces that of the package.
+    """
     from jinja2 import Environment
 
     style = package_text("render/page/theme.css") + package_text("lessons/page/lesson.css")
@@ -30,4 +44,5 @@ def lesson_html(start: Mapping[str, Any]) -> str:
         style=style,
         script=script,
         start=inert_json(start),
+        data=inert_json(recorded_data() | dict(data or {})),
     )
