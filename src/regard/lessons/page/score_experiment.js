@@ -15,18 +15,21 @@ export const entropy = (weights) => -weights.reduce((sum, p) => sum + (p > 0 ? p
 export const complements = (weights) =>
   weights.map((_, at) => weights.reduce((sum, p, other) => (other === at ? sum : sum + p), 0));
 
-// The Frobenius norm of the softmax's Jacobian, diag(p) − p pᵀ: how much the weights move when the scores do. Entries
-// are divided by the largest of them first, so that none of their squares vanishes.
-export const gradientSize = (weights) => {
+// The softmax's Jacobian, diag(p) − p pᵀ: how much each weight moves with each score.
+export const jacobian = (weights) => {
   const rest = complements(weights);
-  const entries = new Float64Array(weights.length ** 2);
-  weights.forEach((p, row) => {
-    weights.forEach((other, column) => {
-      entries[row * weights.length + column] = p * (row === column ? rest[row] : other);
-    });
-  });
-  const largest = entries.reduce((most, entry) => Math.max(most, entry), 0);
-  return largest && largest * Math.sqrt(entries.reduce((sum, entry) => sum + (entry / largest) ** 2, 0));
+  return weights.map((p, row) => weights.map((other, column) => (row === column ? p * rest[row] : -p * other)));
+};
+
+// Its Frobenius norm. Entries are divided by the largest of them first, so that none of their squares vanishes.
+export const gradientSize = (weights) => {
+  const rows = jacobian(weights);
+  let largest = 0;
+  for (const row of rows) for (const entry of row) largest = Math.max(largest, Math.abs(entry));
+  if (largest === 0) return 0;
+  let squares = 0;
+  for (const row of rows) for (const entry of row) squares += (entry / largest) ** 2;
+  return largest * Math.sqrt(squares);
 };
 
 const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
