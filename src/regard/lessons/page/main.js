@@ -3,10 +3,11 @@
 import { compute } from "./numbers.js";
 import { onChange, readAddress, reset, state, undo, writeAddress } from "./state.js";
 import { say, sayer } from "./words.js";
+import { scoresStep } from "./step_scores.js";
 import { maskStep } from "./step_mask.js";
 import { softmaxStep } from "./step_softmax.js";
 
-const STEPS = [maskStep, softmaxStep];
+const STEPS = [scoresStep, maskStep, softmaxStep];
 const byId = (name) => document.getElementById(name);
 
 // A section of a step: heading, text, what it shows, and a question with its answer on demand.

@@ -1,6 +1,6 @@
 // Step 4: scores, and why they are divided by √d: an experiment with random vectors, and a row of scores to type.
 
-import { draw as svg, make, numberField } from "./elements.js";
+import { draw, make, numberField } from "./elements.js";
 import { makeHeadMatrix } from "./head_matrix.js";
 import { makeMatrix } from "./matrix.js";
 import { format, formatExactly } from "./number_text.js";
@@ -179,7 +179,7 @@ const usualScale = () => (state.score.kind === "cosine" ? 10 : 1);
 // A plot of some series over d, both axes by powers of 2 or of 10.
 const makePlot = () => {
   const [width, height, left, bottom] = [260, 150, 46, 26];
-  const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", class: "plot" });
+  const picture = draw("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", class: "plot" });
   const title = make("figcaption");
   const x = (value) => left + (Math.log2(value) / 10) * (width - left - 12);
   return {
@@ -191,7 +191,7 @@ const makePlot = () => {
         return height - bottom - part * (height - bottom - 10);
       };
       const text = (content, at, anchor) => {
-        const element = svg("text", { x: at[0], y: at[1], "text-anchor": anchor });
+        const element = draw("text", { x: at[0], y: at[1], "text-anchor": anchor });
         element.textContent = content;
         return element;
       };
@@ -202,16 +202,16 @@ const makePlot = () => {
         ...[1, 4, 16, 64, 256, 1024].map((d) => text(String(d), [x(d), height - 10], "middle")),
         text(axis, [width - 2, height - bottom - 4], "end"),
         ...ticks.flatMap((tick) => [
-          svg("path", { d: `M${left} ${y(tick)}H${width - 12}`, class: "plot-rule" }),
+          draw("path", { d: `M${left} ${y(tick)}H${width - 12}`, class: "plot-rule" }),
           text(format(tick), [left - 5, y(tick) + 4], "end"),
         ]),
-        ...(line ? [svg("path", { d: path(line), class: "plot-line" })] : []),
+        ...(line ? [draw("path", { d: path(line), class: "plot-line" })] : []),
         ...series.flatMap(({ points, className }) => [
-          svg("path", { d: path(points), class: `plot-series ${className}` }),
+          draw("path", { d: path(points), class: `plot-series ${className}` }),
           ...points.map(([d, value]) =>
             className === "divided"
-              ? svg("rect", { x: x(d) - 3, y: y(value) - 3, width: 6, height: 6, class: className })
-              : svg("circle", { cx: x(d), cy: y(value), r: 3.4, class: className }),
+              ? draw("rect", { x: x(d) - 3, y: y(value) - 3, width: 6, height: 6, class: className })
+              : draw("circle", { cx: x(d), cy: y(value), r: 3.4, class: className }),
           ),
         ]),
       );
@@ -402,7 +402,7 @@ const makeTrial = (speak) => {
       const left = complements(parts.weights)[at];
       const shown = parts.weights[at];
       const key = left === 0 && row.length > 1 ? "leftNothing" : shown === 1 && left > 0 ? "leftHidden" : "left";
-      const sentences = [speak(key, { left: left.toPrecision(3), shown }), speak("sizeOf", { size: formatExactly(size) })];
+      const sentences = [speak(key, { left: format(left), shown }), speak("sizeOf", { size: formatExactly(size) })];
       result.textContent = sentences.join(state.language === "zh" ? "" : " ");
       result.values = { left, size };
     },
