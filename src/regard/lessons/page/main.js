@@ -30,11 +30,12 @@ import { onTheme, setTheme } from "./theme.js";
 import { say, sayer } from "./words.js";
 import { vectorsStep } from "./step_vectors.js";
 import { projectionsStep } from "./step_projections.js";
+import { scoresStep } from "./step_scores.js";
 import { maskStep } from "./step_mask.js";
 import { softmaxStep } from "./step_softmax.js";
 import { mixingStep } from "./step_mixing.js";
 
-const STEPS = [vectorsStep, projectionsStep, maskStep, softmaxStep, mixingStep];
+const STEPS = [vectorsStep, projectionsStep, scoresStep, maskStep, softmaxStep, mixingStep];
 
 const LARGEST_FILE = 50e6; // bytes
 const REST = 250; // milliseconds after the last change, until what is off the screen is drawn too
