@@ -53,7 +53,7 @@ BAD = [
     ('{"mask": {"kind": "longformer", "window": 3, "globals": []}}', "even", "mask.window"),
     ('{"mask": {"kind": "bigbird", "window": 2, "globals": 0, "table": [[], [], []]}}', "odd", "mask.window"),
     ('{"mask": {"kind": "bigbird", "window": 1, "globals": 0, "table": [[1], [], []]}}', "length", "mask.table[1]"),
-    ('{"mask": {"kind": "bigbird", "window": 1, "globals": 0, "table": [[1], [2], [3]]}}', "integer", "mask.table[2][0]"),
+    ('{"mask": {"kind": "bigbird", "window": 1, "globals": 0, "table": [[1],[2],[3]]}}', "integer", "mask.table[2][0]"),
     ('{"mask": {"kind": "drawn", "rows": ["111", "11", "111"]}}', "visible", "mask.rows[1]"),
     ('{"mask": {"kind": "drawn", "rows": ["111", "112", "111"]}}', "visible", "mask.rows[1]"),
     ('{"mask": {"kind": "drawn", "rows": ["111"]}}', "length", "mask.rows"),
