@@ -4,9 +4,11 @@ import { compute } from "./numbers.js";
 import { onChange, readAddress, reset, state, undo, writeAddress } from "./state.js";
 import { say, sayer } from "./words.js";
 import { maskStep } from "./step_mask.js";
+import { headsStep } from "./step_heads.js";
+import { otherScoresStep } from "./step_other_scores.js";
 import { softmaxStep } from "./step_softmax.js";
 
-const STEPS = [maskStep, softmaxStep];
+const STEPS = [maskStep, softmaxStep, headsStep, otherScoresStep];
 const byId = (name) => document.getElementById(name);
 
 // A section of a step: heading, text, what it shows, and a question with its answer on demand.
