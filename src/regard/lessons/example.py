@@ -1,11 +1,14 @@
 """The worked example: three tokens, 我 爱 你, with numbers small enough to check by hand."""
 
-from regard.lessons.steps import Worked, work
+from regard.lessons.own_numbers import OwnNumbers
+from regard.lessons.steps import Worked
 
-__all__ = ["example"]
+__all__ = ["EXAMPLE", "example"]
 
-X = [[1, 0, 1, 0], [0, 2, 0, 1], [1, 1, 1, 1]]
-W = [[1, 0], [0, 1], [1, 0], [0, 1]]
+_W = [[1, 0], [0, 1], [1, 0], [0, 1]]
+EXAMPLE = OwnNumbers.read(
+    [[1, 0, 1, 0], [0, 2, 0, 1], [1, 1, 1, 1]], w_query=_W, w_key=_W, w_value=_W, tokens=["我", "爱", "你"]
+)
 
 
 def example() -> Worked:
@@ -17,4 +20,4 @@ def example() -> Worked:
     >>> example().weights.round(2).tolist()
     [[0.49, 0.03, 0.49], [0.0, 0.89, 0.11], [0.05, 0.19, 0.77]]
     """
-    return work(X, W, W, W, ("我", "爱", "你"))
+    return EXAMPLE.work().heads[0]
