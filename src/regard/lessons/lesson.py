@@ -30,6 +30,7 @@ LARGEST = 2_000_000  # bytes of the numbers of a page
 STEP_FIELDS: Mapping[str, Any] = {
     "maskStep": {"length": 12, "random": 1, "seed": 1},
     "otherScores": {"factor": 1},
+    "scoresStep": {"dim": 64, "seed": 1, "scores": [100, 1, 1]},
 }
 NO_MASK: Mapping[str, Any] = {"kind": "none"}
 

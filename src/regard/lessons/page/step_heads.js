@@ -1,6 +1,7 @@
 // Step 8: several heads look at the same X, and W_O mixes what they bring.
 
 import { identity, randomMatrix } from "./chance.js";
+import { editField, editHead, productParts } from "./edits.js";
 import { make } from "./elements.js";
 import { makeMatrix } from "./matrix.js";
 import { change, state } from "./state.js";
@@ -76,8 +77,6 @@ const zh = {
 
 const shapeOf = (matrix) => `${matrix.length} × ${matrix[0].length}`;
 const numbered = (count, name) => Array.from({ length: count }, (_, at) => name(at));
-const replaced = (matrix, row, column, value) =>
-  matrix.map((line, at) => (at === row ? line.map((old, other) => (other === column ? value : old)) : line));
 const isIdentity = (matrix) =>
   matrix.length === matrix[0].length &&
   matrix.every((line, row) => line.every((value, column) => value === Number(row === column)));
@@ -113,10 +112,6 @@ const withoutHead = ({ heads, output, head }, gone) => {
   return { ...fields, output: isIdentity(output) ? identity(next.length * width) : rows };
 };
 
-const termsOf = (row, column, left, right, labels) => ({
-  terms: left[row].map((value, at) => [labels[at], value, right[at][column]]),
-});
-
 // A head on its own: what it has of its own, its weights and its output.
 const makeCard = (at, speak) => {
   const heading = make("h3", { className: "head-name" });
@@ -136,18 +131,12 @@ const makeCard = (at, speak) => {
     make("div", { className: "buttons" }, look, remove),
   );
   look.addEventListener("click", () => change({ head: at }, { undoable: false }));
-  const edit = (part) => (row, column, value) =>
-    change({
-      heads: state.heads.map((head, other) =>
-        other === at ? { ...head, [part]: replaced(head[part], row, column, value) } : head,
-      ),
-    });
   const drawOwn = () => {
     own.hidden = state.heads === null;
     if (own.hidden) return;
     for (const [part, { draw }] of projections) {
       const title = { query: "W_Q (D × d)", key: "W_K (D × d)", value: "W_V (D × dv)" }[part];
-      draw(state.heads[at][part], { title, edit: edit(part), paint: "signed", symbol: "w" });
+      draw(state.heads[at][part], { title, edit: editHead(at, part), paint: "signed", symbol: "w" });
     }
   };
   return {
@@ -174,10 +163,7 @@ const makeCard = (at, speak) => {
         title: `${speak("output")} (n × dv)`,
         paint: "signed",
         symbol: "output",
-        parts: (query, column) => ({
-          ...termsOf(query, column, head.weights, head.values, keys),
-          from: [[`weights-${at}`, "row", query], [`values-${at}`, "column", column]],
-        }),
+        parts: productParts([`weights-${at}`, head.weights], [`values-${at}`, head.values]),
       });
       remove.textContent = speak("remove", { head: at + 1 });
       remove.hidden = count === 1;
@@ -330,7 +316,7 @@ export const headsStep = {
         title: "W_O (H·dv × D_out)",
         paint: "signed",
         symbol: "w",
-        edit: (row, column, value) => change({ output: replaced(state.output, row, column, value) }),
+        edit: editField("output"),
       });
       result.draw(product, {
         rows: state.tokens,
@@ -339,10 +325,7 @@ export const headsStep = {
         symbol: "output",
         chosen: state.row,
         onChoose: (row) => change({ row }, { undoable: false }),
-        parts: (row, column) => ({
-          ...termsOf(row, column, values, state.output, names),
-          from: [["joined", "row", row], ["w-output", "column", column]],
-        }),
+        parts: productParts(["joined", values], ["w-output", state.output]),
       });
     };
     return {

@@ -1,11 +1,11 @@
 // Step 5: which keys a query may see.
 
 import { make, numberField } from "./elements.js";
+import { makeHeadMatrix } from "./head_matrix.js";
 import { makeMaskGrid } from "./mask_grid.js";
 import { drawnCount, drawTable } from "./mask_patterns.js";
 import { counts, makeGrowth, makePattern } from "./mask_pictures.js";
 import { countVisible, MASK_KINDS, visibleOf } from "./masks.js";
-import { makeMatrix } from "./matrix.js";
 import { change, state } from "./state.js";
 
 const en = {
@@ -361,7 +361,7 @@ export const maskStep = {
     const help = make("p", { className: "hint" });
     const counter = make("p", { className: "counter", "aria-live": "polite" });
     const [beforeText, afterText] = [make("p", { className: "hint" }), make("p", { className: "hint" })];
-    const [before, after] = [make("div"), make("div")];
+    const [logitMatrix, weightMatrix] = [makeHeadMatrix("logits"), makeHeadMatrix("weights")];
     const why = make("p");
     const empty = make("p", { className: "warning", "aria-live": "polite" });
     const pattern = makeLengthPattern(speak);
@@ -379,18 +379,13 @@ export const maskStep = {
       make(
         "div",
         { className: "matrices" },
-        make("div", {}, beforeText, before),
-        make("div", {}, afterText, after),
+        make("div", {}, beforeText, logitMatrix.element),
+        make("div", {}, afterText, weightMatrix.element),
       ),
       why,
       empty,
       make("div", { className: "mask-pictures" }, pattern.element, make("div", {}, growthHeading, growth.element)),
     );
-    const matrices = new Map(); // by name: a matrix of each head that was looked at
-    const matrixOf = (name) => {
-      if (!matrices.has(name)) matrices.set(name, makeMatrix(name));
-      return matrices.get(name);
-    };
     return {
       draw(numbers) {
         const { logits, weights, visible } = numbers.heads[state.head];
@@ -416,14 +411,10 @@ export const maskStep = {
           onChoose: (row) => change({ row }, { undoable: false }),
         };
         const shown = logits.map((row, query) => row.map((value, key) => (visible[query][key] ? value : -Infinity)));
-        const logitMatrix = matrixOf(`logits-${state.head}`);
-        const weightMatrix = matrixOf(`weights-${state.head}`);
-        logitMatrix.draw(shown, { ...options, title: speak("logits"), paint: "signed", symbol: "score" });
-        weightMatrix.draw(weights, { ...options, title: speak("weights"), paint: "weight", symbol: "weight" });
+        logitMatrix.draw(state.head, shown, { ...options, title: speak("logits"), paint: "signed", symbol: "score" });
+        weightMatrix.draw(state.head, weights, { ...options, title: speak("weights"), paint: "weight", symbol: "weight" });
         beforeText.textContent = speak("before");
         afterText.textContent = speak("after");
-        before.replaceChildren(logitMatrix.element);
-        after.replaceChildren(weightMatrix.element);
         why.textContent = speak("why");
         const blind = rows.filter((_, row) => !visible[row].some(Boolean));
         empty.hidden = !blind.length;

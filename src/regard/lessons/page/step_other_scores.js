@@ -1,7 +1,10 @@
 // Step 11: other scores in place of the dot product.
 
 import { identity, randomMatrix } from "./chance.js";
+import { withCell } from "./edits.js";
 import { make, numberField } from "./elements.js";
+import { makeFormula } from "./formula.js";
+import { makeHeadMatrix } from "./head_matrix.js";
 import { makeMatrix } from "./matrix.js";
 import { format } from "./number_text.js";
 import { attend, scaleOf } from "./numbers.js";
@@ -123,14 +126,6 @@ const FORMULAS = {
     ["τ", "w"],
   ],
 };
-const formulaOf = (kind) =>
-  FORMULAS[kind].map((part) =>
-    typeof part === "string" ? part : make("span", { className: `symbol symbol-${part[1]}`, textContent: part[0] }),
-  );
-
-const replaced = (matrix, row, column, value) =>
-  matrix.map((line, at) => (at === row ? line.map((old, other) => (other === column ? value : old)) : line));
-
 // The parameters that a score begins with, for queries and keys of this width.
 const beginning = (kind, width) => {
   if (kind === "bilinear") return { kind, weight: identity(width) };
@@ -170,7 +165,7 @@ const makeParameters = (speak) => {
   const tauLine = make("div", { className: "controls" }, tau.element, tauText);
   const edit = (part) => (row, column, value) => {
     const { score } = state;
-    const next = part === "vector" ? replaced([score.vector], 0, column, value)[0] : replaced(score[part], row, column, value);
+    const next = part === "vector" ? withCell([score.vector], 0, column, value)[0] : withCell(score[part], row, column, value);
     change({ score: { ...score, [part]: next } });
   };
   return {
@@ -208,11 +203,10 @@ const makeParameters = (speak) => {
 const makeBetween = (speak) => {
   const title = make("h3");
   const box = make("div", { className: "matrices" });
-  const matrices = new Map();
-  const matrixOf = (name) => {
-    if (!matrices.has(name)) matrices.set(name, makeMatrix(name));
-    return matrices.get(name);
-  };
+  const sides = ["queries", "keys", "score-queries", "score-keys"].map((name) => [name, makeHeadMatrix(name)]);
+  const matrixOf = Object.fromEntries(sides);
+  const scores = makeHeadMatrix("scores");
+  box.append(...sides.map(([, { element }]) => element), scores.element);
   const products = (a, b) => a.map((value, at) => [String(at + 1), value, b[at]]);
   const termsOf = ({ kind, vector }, a, b) =>
     kind === "additive" ? vector.map((factor, at) => [String(at + 1), factor, Math.tanh(a[at] + b[at])]) : products(a, b);
@@ -224,26 +218,25 @@ const makeBetween = (speak) => {
       const [rows, columns] = [state.tokens, state.keyTokens ?? state.tokens];
       const left = head.projectedQueries ?? head.queries;
       const right = head.projectedKeys ?? head.keys;
-      const leftName = head.projectedQueries ? `score-queries-${at}` : `queries-${at}`;
-      const rightName = head.projectedKeys ? `score-keys-${at}` : `keys-${at}`;
-      const [leftMatrix, rightMatrix] = [matrixOf(leftName), matrixOf(rightName)];
-      const scores = matrixOf(`scores-${at}`);
+      const leftName = head.projectedQueries ? "score-queries" : "queries";
+      const rightName = head.projectedKeys ? "score-keys" : "keys";
+      for (const [name, { element }] of sides) element.hidden = name !== leftName && name !== rightName;
       title.textContent = speak("between");
       const row = { chosen: state.row, onChoose: (row) => change({ row }, { undoable: false }) };
-      leftMatrix.draw(left, {
+      matrixOf[leftName].draw(at, left, {
         ...row,
         rows,
         title: speak(head.projectedQueries ? `queries-${score.kind}` : "queries"),
         paint: "signed",
         symbol: "query",
       });
-      rightMatrix.draw(right, {
+      matrixOf[rightName].draw(at, right, {
         rows: columns,
         title: speak(head.projectedKeys ? `keys-${score.kind}` : "keys"),
         paint: "signed",
         symbol: "key",
       });
-      scores.draw(head.scores, {
+      scores.draw(at, head.scores, {
         ...row,
         rows,
         columns,
@@ -252,10 +245,9 @@ const makeBetween = (speak) => {
         symbol: "score",
         parts: (query, key) => ({
           terms: termsOf(score, left[query], right[key]),
-          from: [[leftName, "row", query], [rightName, "row", key]],
+          from: [[`${leftName}-${at}`, "row", query], [`${rightName}-${at}`, "row", key]],
         }),
       });
-      box.replaceChildren(leftMatrix.element, rightMatrix.element, scores.element);
     },
   };
 };
@@ -341,7 +333,7 @@ export const otherScoresStep = {
       return { kind, input, text, element: make("label", {}, input, text) };
     });
     const kinds = make("fieldset", { className: "choices" }, legend, ...radios.map(({ element }) => element));
-    const formula = make("p", { className: "formula" });
+    const formula = make("div");
     const used = make("p", { className: "score-used" });
     const notice = make("span");
     const back = make("button", { type: "button", name: "back-to-dot" });
@@ -362,7 +354,7 @@ export const otherScoresStep = {
           text.data = speak(name);
           input.checked = name === kind;
         }
-        formula.replaceChildren(...formulaOf(kind));
+        formula.replaceChildren(makeFormula(FORMULAS[kind]));
         used.textContent = speak(`used-${kind}`);
         warning.hidden = kind === "dot";
         notice.textContent = speak("isOther", { name: speak(kind) });
