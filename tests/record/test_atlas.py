@@ -364,7 +364,7 @@ def test_other_safetensors_are_not_ours(path):
 
 
 def test_another_version_is_named(path):
-    for case in sweep([0, 4, 7, 5.0, 6.0, "5", None, True]):
+    for case in sweep([0, 4, 8, 5.0, 6.0, "5", None, True]):
         with case as version:
             write(path, {"__metadata__": {"regard": json.dumps({"version": version, "records": []})}})
             refused(path, f"is an atlas of version {version}, .*: make it anew with `regard look --out`")

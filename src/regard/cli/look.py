@@ -50,7 +50,11 @@ _Out = Annotated[
     ),
 ]
 _Keep = Annotated[
-    str, typer.Option(help="maps; qk: any weight of a long text, computed on demand; weights: every one at once.")
+    str,
+    typer.Option(
+        help="maps; qk: any weight of a long text, computed on demand; qkv: the values too, for a lesson; weights: "
+        "every one at once."
+    ),
 ]
 _Layers = Annotated[str | None, typer.Option(help="The layers that are watched, such as 3,4; all of them by default.")]
 _Heads = Annotated[

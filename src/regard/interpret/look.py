@@ -105,12 +105,12 @@ def look(
         layer: The layer of the first head shown, counted from 0.
         head: The first head shown, counted from 0 within its layer.
         target: The target text of an encoder–decoder; by default the text that it generates greedily.
-        keep: "maps", "weights" to store every weight, or "qk" to store q and k, from which any weight can be computed
-            later.
+        keep: "maps", "weights" to store every weight, "qk" to store q and k, from which any weight can be computed
+            later, or "qkv" to store the values too, for `lesson`.
         layers: The layers to record, by number or name; by default all.
         heads, queries, keys: The heads, queries and named spans of keys to record, as in `regard.watch`.
         statistics: Names of statistics to compute in the same pass.
-        max_bytes: Limit of bytes for keep="weights" or "qk".
+        max_bytes: Limit of bytes for keep="weights", "qk" or "qkv".
         out: Path of an atlas to save, atomically, when the model has run.
         tokens: The first and the last token of a long text to run on, counted from 1; by default all.
         strict: Whether attention that ran and could not be recorded raises an error. With False, it is listed in the

@@ -224,7 +224,8 @@ def watch(
         keep: "maps" stores pooled heat maps (exact up to 512 tokens), the 8 strongest keys of each query, entropy, and
             the attention received by each key. "weights" also stores every weight. "qk" stores queries and keys
             instead, (heads + kv heads) · head_dim numbers per position, from which any rectangle of weights is computed
-            on demand by `seen.weights(...)` or regard.record.tiles.Matrix.
+            on demand by `seen.weights(...)` or regard.record.tiles.Matrix. "qkv" stores the values too, from which
+            `seen.lesson(...)` computes the heads' outputs.
         tokenizer: The model's tokenizer, which names the positions by the `input_ids` of the call: one of transformers,
             tokenizers, tiktoken or SentencePiece, or any object with `decode(ids)`. If it cannot name an id, the
             record has no names, and says why where they are asked for.
@@ -246,20 +247,20 @@ def watch(
             the batch: pad it on the left, so that "last" is the last token of each text.
         keys: Named spans of key positions, {"document 1": (0, 120), "rest": (120, None)}, over which the weights of
             each query are summed: `seen.statistic("key_spans", layer=, head=)`, (batch, queries, spans).
-        max_bytes: Limit of bytes for keep="weights" or "qk".
+        max_bytes: Limit of bytes for keep="weights", "qk" or "qkv".
         strict: Whether attention that ran and could not be recorded raises an error. With False, it is listed in
             `seen.missing` by module, reason and number of calls.
         on_layer_end: Called with the number and the layer when each is finished, for one pass over one text. The layer
             that it returns replaces the layer in the record; None leaves the record unchanged.
 
     Raises:
-        InputError: `model` is not a module, `keep` is none of the three, `tokenizer` is no tokenizer, the number of
+        InputError: `model` is not a module, `keep` is none of the four, `tokenizer` is no tokenizer, the number of
             `tokens` differs from the positions, a member of `statistics` is not a statistic, or one of `layers` was not
             called.
         ObservationError: A part of the model is compiled, its compiled code reports no kernels or its graph breaks, no
             attention call was seen or one could not be recorded (`strict`), `max_bytes` is too small, a statistic
-            cannot follow beam search or needs unknown data (tokens, values, gradients), or keep="qk" is used with
-            weights whose q and k are unknown, or with a score or normalizer that is not regard's own. What a statistic
+            cannot follow beam search or needs unknown data (tokens, values, gradients), or keep="qk" or "qkv" is used with
+            weights whose q and k (or v) are unknown, or with a score or normalizer that is not regard's own. What a statistic
             over all layers cannot follow is raised last, when `seen` has everything else.
     """
     refuse_packages(model)
@@ -269,8 +270,8 @@ def watch(
         raise ObservationError(
             "this PyTorch has no dispatcher key by which its attention kernels are heard: use one that has it, as 2.13"
         )
-    if keep not in ("maps", "qk", "weights"):
-        raise InputError(f'`keep` must be "maps", "qk" or "weights", got {keep!r}')
+    if keep not in ("maps", "qk", "qkv", "weights"):
+        raise InputError(f'`keep` must be "maps", "qk", "qkv" or "weights", got {keep!r}')
     if tokens is not None:
         check_tokens(tokens)
     names = None if tokenizer is None else adapt(tokenizer)

@@ -1,4 +1,6 @@
-"""Record the queries and keys of a call site, with the mask and biases of each call in serialized form."""
+"""Record the queries and keys of a call site, its values too if requested, with the mask and biases of each call in
+serialized form.
+"""
 
 import hashlib
 from collections.abc import Mapping
@@ -29,7 +31,8 @@ Array = npt.NDArray[Any]
 class Purse:
     """The limit in bytes that all sites of a watch share, and the arrays that several of them share."""
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int, keep: str = "qk") -> None:
+        self.keep = keep
         self.max_bytes = self.left = max_bytes
         self._arrays: dict[bytes, Array] = {}
 
@@ -41,7 +44,7 @@ class Purse:
         """Reserve `count` bytes, or raise an error that names their purpose."""
         if count > self.left:
             raise ObservationError(
-                f'keep="qk" needs {human_bytes(count)} more for {what} of {site or "this call"}, and '
+                f'keep="{self.keep}" needs {human_bytes(count)} more for {what} of {site or "this call"}, and '
                 f"{human_bytes(self.left)} of the limit of {human_bytes(self.max_bytes)} are left: raise `max_bytes` "
                 "or name the layers that you want with `layers=[3, 4]`"
             )
@@ -57,8 +60,44 @@ class Purse:
         return self._arrays[digest]
 
 
+class _KeyRows:
+    """Copies of the rows that a call site has for its keys, the keys themselves or their values, up to the newest one;
+    those of later calls are appended.
+    """
+
+    def __init__(self) -> None:
+        self._parts: list[Tensor] = []
+        self._room = torch.empty(0, dtype=torch.float32, device="cpu")  # columns after the newest: unused, or padding
+
+    def append(
+        self, new: Float[Tensor, "batch kv_heads keys width"], dropped: int, middle: int, *, cross: bool
+    ) -> None:
+        """Append rows, of which the first `middle` are up to the newest key.
+
+        `dropped` rows before them, which a cache has dropped before the first call, were never there and are 0. The
+        rows of cross-attention are those of the first call.
+        """
+        if dropped > 0:
+            self._parts.append(torch.zeros(*new.shape[:2], dropped, new.shape[3], dtype=new.dtype, device="cpu"))
+        if not cross or not self._parts:
+            self._parts.append(_copied(new[:, :, :middle]))
+            self._room = _copied(new[:, :, middle:])
+
+    def reorder(self, rows: Tensor) -> None:
+        """Let each sequence go on from the rows of another."""
+        self._parts = [part[rows] for part in self._parts]
+        self._room = self._room[rows] if len(self._room) else self._room
+
+    def whole(self, keys: int) -> Array:
+        """Return the rows of all keys (batch, kv heads, keys, width)."""
+        parts = [part for part in (*self._parts, self._room) if part.shape[2]]
+        heads = max(part.shape[1] for part in parts)
+        return _whole([_as_heads(part, heads) for part in parts])[:, :, :keys]
+
+
 class QueriesKeys:
-    """q, k and the log-sum-exp of each row, in the model's dtype; keys of decoding steps are appended.
+    """q, k and the log-sum-exp of each row, in the model's dtype, and v with `values`; keys of decoding steps are
+    appended.
 
     This is a statistic: `start` receives the call, `fold` the rows, from whose largest weights the log-sum-exp is
     computed, and `finish` returns the content of `Layer.qk`.
@@ -68,11 +107,11 @@ class QueriesKeys:
     by_head = True
     wants_lse = True
 
-    def __init__(self, purse: Purse) -> None:
+    def __init__(self, purse: Purse, *, values: bool = False) -> None:
         self._purse = purse
         self._queries: list[Tensor] = []
-        self._keys: list[Tensor] = []  # up to the newest one
-        self._room = torch.empty(0, dtype=torch.float32, device="cpu")  # columns after it: unused, or padding
+        self._keys = _KeyRows()
+        self._values = _KeyRows() if values else None
         self._is_chosen = False  # whether some heads were chosen, each with its own keys
         self._known = 0
         self._lse: list[Tensor] = []
@@ -82,12 +121,11 @@ class QueriesKeys:
 
     def start(self, extent: Extent, /) -> None:
         """Copy q and the new keys."""
-        around = extent.needs(self.name)
-        call = around
+        call = extent.needs(self.name)
         problem = call.gathered()
         if problem is None:
             raise ObservationError(
-                f'keep="qk" needs the queries and keys, and {extent.site or "this call"} computes its softmax itself, '
+                f'keep="{self._purse.keep}" needs the queries and keys, and {extent.site or "this call"} computes its softmax itself, '
                 'which shows weights alone: load the model with attn_implementation="sdpa", or watch with '
                 'keep="weights"'
             )
@@ -95,13 +133,13 @@ class QueriesKeys:
         if call.head_numbers is not None:
             problem = self._of_heads(problem, call.head_numbers, extent)
         self._first = extent.queries - call.queries
-        self._take(problem, extent, around.shift)
+        self._take(problem, None if self._values is None else call.values('keep="qkv"'), extent, call.shift)
         lse = torch.full((call.batch, call.heads, call.queries), torch.nan, dtype=torch.float64, device="cpu")
         if call.chosen_rows is not None:
             lse[:, :, [row for row in range(call.queries) if row not in call.chosen_rows]] = torch.inf  # weights of 0
         self._lse.append(lse)
         form = self._form(problem, extent)
-        segment = Segment(self._first, call.queries, around.shift, call.keys, form)
+        segment = Segment(self._first, call.queries, call.shift, call.keys, form)
         joined = _joined(self._segments[-1], segment) if self._segments and not extent.cross else None
         self._segments = [*self._segments[:-1], joined] if joined else [*self._segments, segment]
 
@@ -111,7 +149,7 @@ class QueriesKeys:
         biases = any(one is not None and one.leading[1] > 1 for one in (problem.bias, problem.weight_factor))
         if mask or biases or problem.score.of_heads(slice(0, 1)) is not problem.score or problem.sink is not None:
             raise ObservationError(
-                f'keep="qk" with chosen heads needs masks, biases, scores and sinks that all heads share, and '
+                f'keep="{self._purse.keep}" with chosen heads needs masks, biases, scores and sinks that all heads share, and '
                 f'{extent.site or "this call"} has some for each head: leave out `heads`, or use keep="weights"'
             )
         group = problem.heads // problem.kv_heads
@@ -132,40 +170,37 @@ class QueriesKeys:
         """
         if any(len(one) > 1 for one in self._arrays.values()):
             raise ObservationError(
-                'keep="qk" stores masks and biases for each sequence, which beam search reorders: watch with '
-                'keep="maps", or keep="weights"'
+                f'keep="{self._purse.keep}" stores masks and biases for each sequence, which beam search reorders: watch '
+                'with keep="maps", or keep="weights"'
             )
         at = rows.cpu()
-        self._queries, self._keys, self._lse = ([x[at] for x in xs] for xs in (self._queries, self._keys, self._lse))
-        self._room = self._room[at] if len(self._room) else self._room
+        self._queries, self._lse = ([x[at] for x in xs] for xs in (self._queries, self._lse))
+        for key_rows in (self._keys, self._values):
+            if key_rows is not None:
+                key_rows.reorder(at)
 
     def finish(self, extent: Extent, /) -> Mapping[str, Any]:
         """Return all data as arrays."""
-        parts = [part for part in (*self._keys, self._room) if part.shape[2]]
-        heads = max(part.shape[1] for part in parts)
         brain = self._queries[0].dtype == torch.bfloat16
-        own = {
-            "q": _whole(self._queries),
-            "k": _whole([_as_heads(part, heads) for part in parts])[:, :, : extent.keys],
-            "lse": _whole(self._lse),
-        }
+        own = {"q": _whole(self._queries), "k": self._keys.whole(extent.keys), "lse": _whole(self._lse)}
+        if self._values is not None:
+            own["v"] = self._values.whole(extent.keys)
         return {"qk": Kept({**own, **self._arrays}, tuple(self._segments), brain)}
 
-    def _take(self, problem: Problem, extent: Extent, shift: int) -> None:
+    def _take(self, problem: Problem, v: Tensor | None, extent: Extent, shift: int) -> None:
         filled = extent.keys if extent.cross else min(extent.offset + extent.queries, extent.keys)
-        own = problem.k if self._is_chosen else _unrepeated(problem.k)
-        new = own[:, :, max(0, self._known - shift) : extent.keys - shift]
         middle = max(0, filled - self._known)
-        count = problem.q.numel() + new[:, :, :middle].numel()
-        self._purse.spend(count * problem.q.element_size() + 8 * problem.q[..., 0].numel(), "q and k", extent.site)
-        if shift > self._known:  # dropped before the first call, and never seen
-            self._keys.append(
-                torch.zeros(*new.shape[:2], shift - self._known, new.shape[3], dtype=new.dtype, device="cpu")
-            )
-            middle -= shift - self._known
-        if not extent.cross or not self._keys:
-            self._keys.append(_copied(new[:, :, :middle]))
-            self._room = _copied(new[:, :, middle:])
+        new = []
+        for key_rows, x in ((self._keys, problem.k), (self._values, v)):
+            if key_rows is not None and x is not None:
+                own = x.to(problem.q.dtype) if self._is_chosen else _unrepeated(x.to(problem.q.dtype))
+                new.append((key_rows, own[:, :, max(0, self._known - shift) : extent.keys - shift]))
+        count = problem.q.numel() + sum(x[:, :, :middle].numel() for _, x in new)
+        what = "q and k" if v is None else "q, k and v"
+        self._purse.spend(count * problem.q.element_size() + 8 * problem.q[..., 0].numel(), what, extent.site)
+        dropped = max(0, shift - self._known)  # before the first call, and never seen
+        for key_rows, x in new:
+            key_rows.append(x, dropped, middle - dropped, cross=extent.cross)
         self._known = max(self._known, filled)
         self._queries.append(_copied(problem.q))
 
@@ -175,8 +210,8 @@ class QueriesKeys:
                 return write(one, self._put(extent.site))
             except UnwritableError as other:
                 raise ObservationError(
-                    f'keep="qk" cannot store the {name} {other} of {extent.site or "this call"}, which is not one of '
-                    f'regard\'s own: watch with keep="weights", or compute what it gives beforehand'
+                    f'keep="{self._purse.keep}" cannot store the {name} {other} of {extent.site or "this call"}, which is '
+                    f'not one of regard\'s own: watch with keep="weights", or compute what it gives beforehand'
                 ) from None
 
         return {

@@ -33,7 +33,7 @@ from regard.tensors import check_max_bytes
 
 __all__ = ["NAMED", "RESERVED", "Asked", "Keep", "needs_of"]
 
-Keep = Literal["maps", "qk", "weights"]
+Keep = Literal["maps", "qk", "qkv", "weights"]
 
 _KEPT = (HeatMap, Top, Entropy, Received)
 RESERVED = {field.name for field in fields(Layer)} | {kind.name for kind in _KEPT}  # names used by the record itself
@@ -80,7 +80,8 @@ class Asked:
         chosen: dict[type, Statistic] = {type(one): one for one in asked if type(one) in _KEPT}
         self._kept: list[Statistic] = [chosen.get(kind) or kind() for kind in _KEPT]
         self._full: list[Statistic] = [Weights()] if keep == "weights" else []
-        self._full += [QueriesKeys(Purse(max_bytes))] if keep == "qk" else []
+        if keep in ("qk", "qkv"):
+            self._full.append(QueriesKeys(Purse(max_bytes, keep), values=keep == "qkv"))
         self.heads = None if heads is None else HeadsChosen.of(heads)
         self.queries = None if queries is None else QueriesChosen.of(queries)
         if self.heads is not None and layers is not None:

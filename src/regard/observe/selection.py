@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from regard.errors import InputError
+from regard.record.kept_qk import NUMBERS
 
 __all__ = ["Heads", "HeadsChosen", "KeySpans", "Keys", "Queries", "QueriesChosen", "in_place"]
 
@@ -230,6 +231,6 @@ def in_place(fields: Mapping[str, Any], heads: tuple[int, ...], count: int) -> d
     found = {name: placed(one) for name, one in fields.items()}
     found["statistics"] = {name: placed(one) for name, one in fields.get("statistics", {}).items()}
     if (kept := fields.get("qk")) is not None:
-        arrays = {name: placed(one) if name in ("q", "k", "lse") else one for name, one in kept.arrays.items()}
+        arrays = {name: placed(one) if name in NUMBERS else one for name, one in kept.arrays.items()}
         found["qk"] = replace(kept, arrays=arrays)
     return found

@@ -29,9 +29,12 @@ from regard.strict_json import is_version
 
 __all__ = ["VERSION", "read_atlas", "save_atlas"]
 
-VERSION = 6
-# A file has the oldest version whose readers know all that is in it: 6 has padding, and the characters of tokens.
-_WITHOUT_NEW = 5
+VERSION = 7
+# A file has the oldest version whose readers know all that is in it: 6 has padding, and the characters of tokens; 7 has
+# values beside queries and keys.
+_WITHOUT_VALUES = 6
+_WITHOUT_PADDING = 5
+_READ = (_WITHOUT_PADDING, _WITHOUT_VALUES, VERSION)
 # The exceptions that reading a malformed header may raise.
 _BROKEN = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 _LARGEST_HEADER = 100_000_000  # the limit of the safetensors library
@@ -50,7 +53,7 @@ def save_atlas(records: tuple[Record, ...], path: str | os.PathLike[str]) -> Non
     arrays: dict[str, Stored] = {}
     about = [_about(number, record, arrays) for number, record in enumerate(records)]
     known = {name: one.about for name, one in arrays.items()}
-    version = VERSION if any(map(_is_new, about)) else _WITHOUT_NEW
+    version = max(map(_version_of, about), default=_WITHOUT_PADDING)
     said = json.dumps({"version": version, "records": about, "arrays": known}, ensure_ascii=False)
     # A byte piece may be an unpaired surrogate, which is not valid UTF-8: JSON escapes it.
     text = said.encode("utf-8", "backslashreplace").decode()
@@ -64,10 +67,13 @@ def save_atlas(records: tuple[Record, ...], path: str | os.PathLike[str]) -> Non
     _write(Path(path), header, [arrays[name].raw for name in order])
 
 
-def _is_new(about: Mapping[str, Any]) -> bool:
-    """Return whether a record as JSON has what readers of the version before do not know."""
+def _version_of(about: Mapping[str, Any]) -> int:
+    """Return the oldest version whose readers know all that a record as JSON has."""
+    if any("v" in layer["qk"]["arrays"] for layer in about["layers"] if "qk" in layer):
+        return VERSION
     tokens = (token for many in about["tokens"].values() for one in many for token in one)
-    return any(name in layer for layer in about["layers"] for name in PADDING) or any("span" in one for one in tokens)
+    padded = any(name in layer for layer in about["layers"] for name in PADDING)
+    return _WITHOUT_VALUES if padded or any("span" in one for one in tokens) else _WITHOUT_PADDING
 
 
 def _about(number: int, record: Record, arrays: dict[str, Stored]) -> dict[str, Any]:
@@ -128,10 +134,10 @@ def read_atlas(path: str | os.PathLike[str]) -> tuple[Record, ...]:
         version = about["version"]
     except _BROKEN as foreign:
         raise AtlasError(f"{target} is a safetensors file, but not an atlas of regard") from foreign
-    if not any(is_version(version, known) for known in (_WITHOUT_NEW, VERSION)):
+    if not any(is_version(version, known) for known in _READ):
         raise AtlasError(
-            f"{target} is an atlas of version {version}, and this regard reads versions {_WITHOUT_NEW} and {VERSION}: "
-            "make it anew with `regard look --out`, or open it with the release that wrote it"
+            f"{target} is an atlas of version {version}, and this regard reads versions {_READ[0]} to {VERSION}: make "
+            "it anew with `regard look --out`, or open it with the release that wrote it"
         )
     try:
         if said["crc"] != str(checksum_of_text(said["regard"])):

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from regard.errors import InputError
 from regard.record.atlas_compression import DTYPES, Held, Stored, deflated, plain
-from regard.record.kept_qk import Kept, Segment
+from regard.record.kept_qk import NUMBERS, Kept, Segment
 from regard.record.records import Layer
 from regard.record.statistic_axes import read_axes
 
@@ -128,7 +128,7 @@ def stored_arrays(layer: Layer) -> dict[str, Stored]:
 
 
 def stored_kept(layer: Layer) -> tuple[dict[str, Any] | None, dict[str, tuple[int, Stored]]]:
-    """Return the JSON of the stored queries and keys, and their arrays, each with a number that identifies shared
+    """Return the JSON of the stored queries, keys and values, and their arrays, each with a number that identifies shared
     arrays.
     """
     if isinstance(layer, StoredLayer) and "_arrays" in vars(layer):
@@ -141,7 +141,7 @@ def stored_kept(layer: Layer) -> tuple[dict[str, Any] | None, dict[str, tuple[in
         return None, {}
     held = {}
     for name, array in kept.arrays.items():
-        small = name not in ("q", "k", "lse") and array.nbytes > _LARGE
+        small = name not in NUMBERS and array.nbytes > _LARGE
         held[name] = (id(array), deflated(name, array) if small else plain(name, array))
     return {"brain": kept.brain, "segments": [asdict(one) for one in kept.segments]}, held
 
@@ -235,6 +235,11 @@ def _check_kept(about: Mapping[str, Any], held: Mapping[str, Stored], arrays: Ma
         raise ValueError(f"the keys of a layer must be {keys}, got {k.shape}")
     if q.dtype != k.dtype or q.dtype.kind != ("u" if about["brain"] else "f") or lse.dtype != np.float64:
         raise ValueError(f"queries, keys and log-sum-exps cannot be of type {q.dtype}, {k.dtype} and {lse.dtype}")
+    if (v := held.get("v")) is not None:
+        if (v.shape[0], v.shape[2], len(v.shape)) != (shape[0], keys, 4) or not v.shape[1] or shape[1] % v.shape[1]:
+            raise ValueError(f"the values of a layer must be those of {keys} keys, got {v.shape}")
+        if v.dtype != q.dtype:
+            raise ValueError(f"values cannot be of type {v.dtype} where queries are of type {q.dtype}")
     end = 0
     for one in about["segments"]:
         places = [operator.index(one[name]) for name in ("first", "rows", "shift", "keys")]

@@ -1,4 +1,4 @@
-"""Recorded queries and keys of one call site, and the other data needed to compute any rectangle of weights.
+"""Recorded queries, keys and perhaps values of one call site, and the other data needed to compute any rectangle of weights.
 
     p_ij = weight_factor_ij · exp(cap(scale · score(q_i, k_j)) + bias_ij − lse_i)   where mask_ij
 
@@ -15,7 +15,9 @@ import numpy.typing as npt
 
 from regard.hooks import kept_weights
 
-__all__ = ["Kept", "Segment"]
+__all__ = ["NUMBERS", "Kept", "Segment"]
+
+NUMBERS = ("q", "k", "lse", "v")  # the arrays of numbers, of which v may be missing; forms name all others
 
 
 @dataclass(frozen=True)
@@ -38,8 +40,9 @@ class Kept:
     """The recorded data of one call site.
 
     `arrays` holds "q" (batch, heads, queries, width), "k" (batch, kv_heads, keys, key width), both as the score was
-    prepared and rotary embeddings applied; "lse" (batch, heads, queries), +inf for rows without weights; and the
-    arrays that forms name. `brain` says that q and k are the bits of bfloat16 numbers.
+    prepared and rotary embeddings applied; "lse" (batch, heads, queries), +inf for rows without weights; with
+    keep="qkv" also "v" (batch, value_heads, keys, value width), of which consecutive heads share one as they do "k";
+    and the arrays that forms name. `brain` says that q, k and v are the bits of bfloat16 numbers.
     """
 
     arrays: Mapping[str, npt.NDArray[Any]]
@@ -49,8 +52,13 @@ class Kept:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of q, k and the log-sum-exps."""
-        return sum(self.arrays[name].nbytes for name in ("q", "k", "lse"))
+        """The bytes of q, k, the log-sum-exps, and v if it was kept."""
+        return sum(self.arrays[name].nbytes for name in NUMBERS if name in self.arrays)
+
+    @property
+    def has_values(self) -> bool:
+        """Whether the values were kept."""
+        return "v" in self.arrays
 
     def tile(self, batch_index: int, head: int, rows: slice, columns: slice) -> npt.NDArray[Any]:
         """Return every weight of a rectangle of one head (rows, columns), in the type of the record."""
