@@ -148,6 +148,16 @@ def lesson_of_head(steps: Steps, data: Mapping[str, Any], *, layer: int, head: i
     return Lesson(_start(join_heads([example()]), steps.lang) | real, steps, data)
 
 
+def lesson_of_translation(translation: Mapping[str, Any], *, language: Language = "en") -> Lesson:
+    """Return the lesson that opens with a translation as it is written; the numbers to change are those of the example.
+
+    `translation` is that of lessons/data/translation.json, whose place it takes.
+    """
+    heads = join_heads([example()])
+    start = _start(heads, language) | {"step": "transformer"}
+    return Lesson(start, steps_of_heads(heads, language=language), {"translation": translation})
+
+
 def _start(heads: WorkedHeads, language: Language) -> dict[str, Any]:
     """Return all fields of the state, as lessons/page/state.js has them."""
     worked = heads.heads[0]
