@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from regard.interpret.compare import LookPair, compare_looks, compare_models, compare_records, compare_texts
     from regard.interpret.find_heads import find_heads
     from regard.interpret.head_scores import head_scores
+    from regard.interpret.lesson import lesson
     from regard.interpret.look import LookResult, look
     from regard.interpret.model_loading import load_model
     from regard.interpret.observation import Observation, load_atlas
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from regard.interpret.transformers_adapter import register_with_transformers
     from regard.interpret.watch import watch
     from regard.interpret.word_pairs import score_heads_for_pairs
+    from regard.lessons.lesson import Lesson
     from regard.nn.summary import summary
     from regard.observe import statistics
     from regard.parallel.sequence_parallel import sequence_parallel
@@ -45,6 +47,7 @@ __all__ = [
     "HeadSet",
     "InputError",
     "Layer",
+    "Lesson",
     "LookPair",
     "LookResult",
     "MissingExtraError",
@@ -63,6 +66,7 @@ __all__ = [
     "explain",
     "find_heads",
     "head_scores",
+    "lesson",
     "load_atlas",
     "load_model",
     "look",
@@ -99,6 +103,7 @@ _HOMES = {
     "HeadSet": "heads",
     "Layer": "record.records",
     "Record": "record.records",
+    "Lesson": "lessons.lesson",
     "LookResult": "interpret.look",
     "Observation": "interpret.observation",
     "ablate_heads": "interpret.ablate_heads",
@@ -112,6 +117,7 @@ _HOMES = {
     "head_scores": "interpret.head_scores",
     "load_atlas": "interpret.observation",
     "load_model": "interpret.model_loading",
+    "lesson": "interpret.lesson",
     "look": "interpret.look",
     "register_with_transformers": "interpret.transformers_adapter",
     "tap": "interpret.tap",

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from regard.cli.steps import steps
 from regard.errors import InputError
-from regard.heads.steps import CapturedHead
+from regard.lessons.steps import CapturedHead
 from regard.record.tokens import Token
 from sweeps import sweep
 

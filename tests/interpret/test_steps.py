@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from regard.heads.steps import CapturedHead
 from regard.interpret.head_vectors import head_steps
+from regard.lessons.steps import CapturedHead
 from regard.record.tokens import Token
 
 

@@ -12,12 +12,12 @@ from regard.errors import InputError
 
 if TYPE_CHECKING:  # what needs NumPy is imported where it is used
     from regard.cli.matrix_files import Inputs, Matrix, Projections
-    from regard.heads.steps import Worked
+    from regard.lessons.steps import Worked
+    from regard.lessons.text import Steps
     from regard.record.highlight import Focus
     from regard.record.records import Record
-    from regard.render.steps import Steps
 
-__all__ = ["example", "quote", "steps", "steps_command"]
+__all__ = ["quote", "steps", "steps_command"]
 
 MODEL = "me5"  # for a text without `--model`
 LARGEST = 2048  # rows of `--x`: every pair of them is worked out
@@ -66,9 +66,10 @@ def steps(
         raise InputError(
             "`--x`, `--w`, `--tokens` are for your own numbers: leave out TEXT, `--model`, `--layer`, `--head`"
         )
+    from regard.lessons.example import example
+    from regard.lessons.text import Steps
     from regard.record.places import find_place
     from regard.record.tokens import Token
-    from regard.render.steps import Steps
 
     if real:
         page = _head(text, MODEL if model is None else model, (layer, head, token), lang)
@@ -79,26 +80,10 @@ def steps(
     TextConsole().print(page)
 
 
-def example() -> "Worked":
-    """Work out 我 爱 你, with one matrix for W_Q, W_K and W_V: Q = K = V = [[2, 0], [0, 3], [2, 2]].
-
-    Pages that copy this example print the weights [.43 .14 .43], [.01 .71 .28] and [.05 .26 .69]. They are not the
-    softmax of these scores over √2, which is (tests/heads/test_worked_steps.py has the arithmetic):
-
-    >>> example().weights.round(2).tolist()
-    [[0.49, 0.03, 0.49], [0.0, 0.89, 0.11], [0.05, 0.19, 0.77]]
-    """
-    from regard.heads.steps import work
-
-    x = [[1, 0, 1, 0], [0, 2, 0, 1], [1, 1, 1, 1]]
-    one = [[1, 0], [0, 1], [1, 0], [0, 1]]
-    return work(x, one, one, one, ("我", "爱", "你"))
-
-
 def _own(x: Path | None, w: Path | None, tokens: str | None) -> "Worked":
     """The reader's own numbers."""
     from regard.cli.matrix_files import read_inputs, read_projections
-    from regard.heads.steps import work, work_from
+    from regard.lessons.steps import work, work_from
 
     given = None if x is None else read_inputs(x)
     if given is None or (w is None and given.key is None):
@@ -153,9 +138,9 @@ def _head(
         raise InputError(f'a head needs a TEXT to read, got none: regard steps --model {model} "The cat sat."')
     text = read_text(text)
     from regard.interpret import head_vectors as capture  # here: it loads torch, which the example does without
-    from regard.render.matrix_text import clip
-    from regard.render.steps import Steps
-    from regard.render.steps_text import wording
+    from regard.lessons.matrix_text import clip
+    from regard.lessons.text import Steps
+    from regard.lessons.text_words import wording
 
     layer, head, token = capture.choose(model, text, layer=chosen[0], head=chosen[1], token=chosen[2])
     found = capture.head_steps(capture.capture_head(model, text, layer, head), token)

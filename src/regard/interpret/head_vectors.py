@@ -7,9 +7,9 @@ from torch import nn
 
 from regard.errors import InputError, ObservationError
 from regard.functional import attention
-from regard.heads.steps import CapturedHead, Worked, work_captured
 from regard.interpret.look import look, prepare
 from regard.interpret.watch import read_attention
+from regard.lessons.steps import CapturedHead, Worked, work_captured
 from regard.observe.call_kinds import CallFromQK
 from regard.observe.intercept import Interception
 from regard.observe.sink import Sink

@@ -1,45 +1,178 @@
-"""A lesson as a value: the numbers that it starts from."""
+"""A lesson as a value: the state that its page opens with, and the same numbers as text."""
 
+import html
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from io import StringIO
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from rich.console import Console
+
+from regard.errors import InputError
 from regard.files import write_atomically
-from regard.lessons.page import lesson_html
+from regard.lessons.example import example
+from regard.lessons.heads import WorkedHeads, join_heads
+from regard.lessons.page import TITLES, lesson_html
+from regard.lessons.steps import Worked
+from regard.lessons.text import Steps
+from regard.lessons.text_words import Language
 
-__all__ = ["Lesson", "example_lesson"]
+__all__ = ["MOST_HEADS", "MOST_TOKENS", "Lesson", "example_lesson", "lesson_of_head", "lesson_of_heads"]
+
+MOST_TOKENS = 32  # rows of X and of the other side: a page in which each number can be touched
+MOST_HEADS = 8
+LARGEST = 2_000_000  # bytes of the numbers of a page
+
+# What single steps of the page remember, beside the fields that all of them share: a field by the step's own name.
+STEP_FIELDS: Mapping[str, Any] = {}
+NO_MASK: Mapping[str, Any] = {"kind": "none"}
+
+_WIDTH = 80  # columns of the text
+_FRAME = (
+    "display:block;width:100%;height:52rem;resize:vertical;overflow:auto;border:1px solid #8886;border-radius:6px;"
+    "background:none;color-scheme:normal"
+)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Lesson:
-    """What a lesson page opens with; `start` is the state of lessons/page/state.js."""
+    """Attention step by step, each number computed from those before it, as a page and as text.
+
+    `start` is the state that the page opens with (lessons/page/state.js), `steps` the same numbers for a terminal, and
+    `data` what is recorded of real models, over that of the package (lessons/data).
+    """
 
     start: Mapping[str, Any]
+    steps: Steps
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        """Return the tokens, and what makes the page."""
+        return f'Lesson({" ".join(self.steps.worked.tokens[:8])!r}: .to_html("lesson.html"), .text)'
+
+    @property
+    def text(self) -> str:
+        """The steps as `regard steps` prints them, in lines of 80 columns."""
+        console = Console(file=StringIO(), width=_WIDTH, color_system=None, legacy_windows=False)
+        with console.capture() as capture:
+            console.print(self.steps)
+        return capture.get()
+
+    def html(self) -> str:
+        """Return the page: one file that needs no network."""
+        return lesson_html(self.start, self.data)
 
     def to_html(self, path: str | PathLike[str]) -> None:
-        """Save the page, atomically."""
-        write_atomically(Path(path), lesson_html(self.start).encode())
+        """Save the page, atomically.
+
+        Raises:
+            InputError: The file does not end in .html, or cannot be written.
+        """
+        target = Path(path).expanduser()
+        if target.suffix.lower() != ".html":
+            raise InputError(f"`path` must end in .html, as a lesson is a page, got {str(path)!r}")
+        write_atomically(target, self.html().encode())
+
+    def _repr_html_(self) -> str:
+        """Return the page in a frame of its own, for notebooks."""
+        title = html.escape(TITLES[self.start["language"]])
+        return (
+            '<p style="font-size:0.9em;opacity:0.85"><code>lesson.to_html("lesson.html")</code> writes this page.</p>'
+            f'<iframe sandbox="allow-scripts allow-downloads" loading="lazy" title="{title}" style="{_FRAME}" '
+            f'srcdoc="{html.escape(self.html())}"></iframe>'
+        )
 
 
-def example_lesson(language: str = "en") -> Lesson:
-    """我 爱 你, with one matrix for W_Q, W_K and W_V."""
-    one = [[1, 0], [0, 1], [1, 0], [0, 1]]
-    return Lesson(
-        {
-            "step": "why",
-            "language": language,
-            "tokens": ["我", "爱", "你"],
-            "x": [[1, 0, 1, 0], [0, 2, 0, 1], [1, 1, 1, 1]],
-            "heads": [{"query": one, "key": one, "value": one}],
-            "output": None,
-            "positions": "none",
-            "score": {"kind": "dot"},
-            "scale": "default",
-            "temperature": 1,
-            "mask": {"kind": "none"},
-            "row": 0,
-            "head": 0,
-        }
-    )
+def example_lesson(language: Language = "en", *, row: int = 0) -> Lesson:
+    """Return the lesson of 我 爱 你, with one matrix for W_Q, W_K and W_V."""
+    return lesson_of_heads(join_heads([example()]), language=language, row=row)
+
+
+def lesson_of_heads(
+    heads: WorkedHeads,
+    *,
+    language: Language = "en",
+    row: int = 0,
+    head: int = 0,
+    mask: Mapping[str, Any] = NO_MASK,
+    scale: Literal["default", "none"] | float = "default",
+) -> Lesson:
+    """Return the lesson of heads that are worked out. `mask` and `scale` are those of the state (state.js), by which
+    they were worked out; `row` and `head` are looked at first.
+
+    Raises:
+        InputError: There are more tokens, heads or numbers than a page shows.
+    """
+    worked = heads.heads[head]
+    start = _start(heads, language) | {"row": row, "head": head, "mask": mask, "scale": scale}
+    _check_size(heads, start)
+    others = len(heads.heads) > 1 or heads.w_output is not None
+    return Lesson(start, Steps(worked, row, language, joined=heads if others else None, head=head))
+
+
+def lesson_of_head(steps: Steps, data: Mapping[str, Any], *, layer: int, head: int, query: int) -> Lesson:
+    """Return the lesson of a real head: the page opens with it, and the numbers to change are those of the example.
+
+    `steps` are its steps as text, `data` what is recorded of it and of others, for the page.
+    """
+    real = {"step": "real", "real": {"layer": layer, "head": head, "query": query}}
+    return Lesson(_start(join_heads([example()]), steps.lang) | real, steps, data)
+
+
+def _start(heads: WorkedHeads, language: Language) -> dict[str, Any]:
+    """Return all fields of the state, as lessons/page/state.js has them."""
+    worked = heads.heads[0]
+    projected = worked.x is not None
+    inputs = (worked.x, worked.key_x, worked.value_x) if projected else (worked.queries, worked.keys, worked.values)
+    x, key_x, value_x = (None if matrix is None else _rows(matrix) for matrix in inputs)
+    projections = [_projections(head) for head in heads.heads]
+    return {
+        "step": "why",
+        "language": language,
+        "row": 0,
+        "head": 0,
+        "tokens": list(worked.query_tokens),
+        "x": x,
+        "keyTokens": None if key_x is None else list(worked.tokens),
+        "keyX": key_x,
+        "valueX": value_x,
+        "heads": projections if projected else None,
+        "output": None if heads.w_output is None else _rows(heads.w_output),
+        "positions": "none",
+        "score": {"kind": "dot"},
+        "scale": "default",
+        "temperature": 1,
+        "mask": NO_MASK,
+        **STEP_FIELDS,
+    }
+
+
+def _projections(head: Worked) -> dict[str, Any]:
+    matrices = {"query": head.w_query, "key": head.w_key, "value": head.w_value}
+    return {name: _rows(matrix) for name, matrix in matrices.items() if matrix is not None}
+
+
+def _rows(matrix: Any) -> list[list[float]]:
+    """Return a matrix as lists, with whole numbers as such: 1, not 1.0."""
+    return [
+        [int(value) if value.is_integer() and abs(value) < 1e15 else value for value in row] for row in matrix.tolist()
+    ]
+
+
+def _check_size(heads: WorkedHeads, start: Mapping[str, Any]) -> None:
+    """Refuse what a page cannot show with every number to be changed."""
+    way = "take fewer, or read it as text: `regard steps` without `--out`"
+    worked = heads.heads[0]
+    tokens = max(len(worked.queries), len(worked.keys))
+    if tokens > MOST_TOKENS:
+        raise InputError(f"a lesson page shows at most {MOST_TOKENS} tokens, got {tokens}: {way}")
+    if len(heads.heads) > MOST_HEADS:
+        raise InputError(f"a lesson page shows at most {MOST_HEADS} heads, got {len(heads.heads)}: {way}")
+    size = len(json.dumps(start))
+    if size > LARGEST:
+        raise InputError(
+            f"the numbers of a lesson page have at most {LARGEST:,} bytes, got {size:,}: {way}, or fewer columns"
+        )

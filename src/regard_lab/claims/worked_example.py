@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from regard.heads.steps import work
+from regard.lessons.steps import work
 from regard_lab.charts import LabeledMatrix, Matrices
 from regard_lab.experiment import Claim, Finding, Numbers, Part, Setting, within
 

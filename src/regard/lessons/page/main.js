@@ -3,9 +3,10 @@
 import { compute } from "./numbers.js";
 import { onChange, readAddress, reset, state, undo, writeAddress } from "./state.js";
 import { say, sayer } from "./words.js";
+import { maskStep } from "./step_mask.js";
 import { softmaxStep } from "./step_softmax.js";
 
-const STEPS = [softmaxStep];
+const STEPS = [maskStep, softmaxStep];
 const byId = (name) => document.getElementById(name);
 
 // A section of a step: heading, text, what it shows, and a question with its answer on demand.
@@ -46,5 +47,5 @@ const draw = () => {
 byId("undo").addEventListener("click", undo);
 byId("reset").addEventListener("click", reset);
 onChange(draw);
-readAddress();
+readAddress(() => null);
 draw();

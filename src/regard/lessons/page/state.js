@@ -1,59 +1,140 @@
-// All that a reader can change: numbers, choices and where the reader stands. The address holds what differs from the start.
+// All that a reader can change: numbers, choices and where the reader is. The address holds what differs from the start.
 
-// The words of each step and what is looked at; numbers and choices of the computation are the rest.
 export const start = JSON.parse(document.getElementById("start").textContent);
-export const state = structuredClone(start);
+// A value: its fields are replaced by `change`, never changed themselves.
+export const state = { ...start };
 
 const LONGEST = 8192; // bytes of an address
+const MOST_CHANGES = 300; // that can be undone
+// What is only looked at stays as it is when a change is undone.
+const LOOKS = ["step", "language", "row", "head"];
+
 const past = [];
+const future = [];
 const listeners = [];
+let gesture = null; // a drag: all its changes are one
 
 const same = (one, other) => JSON.stringify(one) === JSON.stringify(other);
 const differences = () =>
   Object.fromEntries(Object.entries(state).filter(([name, value]) => !same(value, start[name])));
 
 export const onChange = (listener) => listeners.push(listener);
-const tell = () => listeners.forEach((listener) => listener());
+const announce = () => listeners.forEach((listener) => listener());
+
+// The row and the head that are looked at, where there are fewer than before.
+const settle = () => {
+  state.row = Math.max(0, Math.min(state.row, state.x.length - 1));
+  state.head = Math.max(0, Math.min(state.head, (state.heads?.length ?? 1) - 1));
+};
+const replace = (fields) => {
+  Object.assign(state, fields);
+  settle();
+  announce();
+};
+const remember = () => {
+  past.push({ ...state });
+  if (past.length > MOST_CHANGES) past.shift();
+  future.length = 0;
+};
 
 // Set some fields of the state. `undoable` is false for what is only looked at, such as the step.
 export const change = (fields, { undoable = true } = {}) => {
-  if (undoable) past.push(structuredClone(state));
-  Object.assign(state, structuredClone(fields));
-  tell();
+  if (undoable && (!gesture || !gesture.changed)) remember();
+  if (undoable && gesture) gesture.changed = true;
+  replace(fields);
 };
 
+// From here to endGesture, all changes are one to be undone.
+export const beginGesture = () => {
+  gesture = { changed: false };
+};
+export const endGesture = () => {
+  gesture = null;
+};
+export const cancelGesture = () => {
+  const { changed } = gesture ?? {};
+  gesture = null;
+  if (changed) replace({ ...past.pop(), ...looks() });
+};
+
+const looks = () => Object.fromEntries(LOOKS.map((name) => [name, state[name]]));
+const travel = (from, to) => {
+  if (!from.length) return;
+  to.push({ ...state });
+  replace({ ...from.pop(), ...looks() });
+};
 export const canUndo = () => past.length > 0;
-export const undo = () => {
-  if (!past.length) return;
-  const { step, language } = state;
-  Object.assign(state, past.pop(), { step, language });
-  tell();
-};
-export const reset = () => {
-  const { step, language } = state;
-  change({ ...start, step, language });
-};
+export const canRedo = () => future.length > 0;
+export const undo = () => travel(past, future);
+export const redo = () => travel(future, past);
+export const reset = () => change({ ...start, ...looks() });
+export const isChanged = () => !same({ ...state, ...looks() }, { ...start, ...looks() });
 
+// A comma and a colon may stand in an address as they are.
+const encoded = (fields) => encodeURIComponent(JSON.stringify(fields)).replaceAll("%2C", ",").replaceAll("%3A", ":");
 export const address = () => {
   const fields = differences();
-  return Object.keys(fields).length ? `#${encodeURIComponent(JSON.stringify(fields))}` : "#";
+  return Object.keys(fields).length ? `#${encoded(fields)}` : "#";
 };
-export const isTooLong = () => address().length > LONGEST;
-export const readAddress = () => {
-  if (location.hash.length < 2) return;
-  Object.assign(state, structuredClone(start), JSON.parse(decodeURIComponent(location.hash.slice(1))));
-  tell();
+export const isTooLong = (hash = address()) => hash.length > LONGEST;
+export const fileText = () => `${JSON.stringify({ regard_lesson: 1, ...differences() }, null, 1)}\n`;
+
+// What an address or a file says, or the key of a sentence that says why not. `check` is checkState.
+const merged = (fields, check) => {
+  if (typeof fields !== "object" || fields === null || Array.isArray(fields)) return { trouble: "badState" };
+  if (Object.keys(fields).some((name) => !Object.hasOwn(start, name))) return { trouble: "badState" };
+  const next = { ...start, ...fields };
+  const trouble = check(next);
+  return trouble ? { trouble } : { next };
+};
+const parsed = (text) => {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return null;
+  }
+};
+const decoded = (hash) => {
+  try {
+    return decodeURIComponent(hash.slice(1));
+  } catch {
+    return "";
+  }
+};
+
+// Follow the address; returns the key of a sentence where it is bad, and then nothing changes.
+export const readAddress = (check, { undoable = true } = {}) => {
+  const { hash } = location;
+  const { next, trouble } = merged(hash.length < 2 ? {} : parsed(decoded(hash)), check);
+  if (trouble) return trouble;
+  if (!same(next, state)) change(next, { undoable });
+  return null;
+};
+export const readFileText = (text, check) => {
+  const { regard_lesson: version, ...fields } = parsed(text) ?? {};
+  if (version !== 1) return "badFile";
+  const { next, trouble } = merged(fields, check);
+  if (trouble) return trouble;
+  change({ ...next, step: state.step, language: state.language });
+  return null;
 };
 
 let timer = 0;
+const write = (how) => {
+  const hash = address();
+  if (isTooLong(hash) || location.hash === hash || (hash === "#" && !location.hash)) return;
+  try {
+    history[how](null, "", hash);
+  } catch {
+    /* a sandboxed frame has no address of its own */
+  }
+};
 export const writeAddress = () => {
   clearTimeout(timer);
-  timer = setTimeout(() => {
-    if (isTooLong() || location.hash === address()) return;
-    try {
-      history.replaceState(null, "", address());
-    } catch {
-      /* a sandboxed frame has no address of its own */
-    }
-  }, 150);
+  timer = setTimeout(() => write("replaceState"), 150);
+};
+// A new entry of the history: the back button returns to what was before.
+export const pushAddress = () => {
+  clearTimeout(timer);
+  write("pushState");
 };

@@ -1,19 +1,14 @@
 // What the page says, in the language of the view. Nothing here is ever read as HTML.
 
+import { fill, fillWith } from "./filling.js";
 import { view } from "./view.js";
 import { ENGLISH } from "./words_en.js";
 import { CHINESE } from "./words_zh.js";
 
 const WORDS = { en: ENGLISH, zh: CHINESE };
 
-export const say = (name, filled = {}) =>
-  WORDS[view.language][name].replace(/\{(\w+)\}/g, (_, part) => String(filled[part]));
-
-// The same with elements in its gaps.
-export const sayWith = (name, filled) =>
-  WORDS[view.language][name]
-    .split(/(\{\w+\})/)
-    .flatMap((part) => (/^\{\w+\}$/.test(part) ? filled[part.slice(1, -1)] : part));
+export const say = (name, filled = {}) => fill(WORDS[view.language][name], filled);
+export const sayWith = (name, filled) => fillWith(WORDS[view.language][name], filled);
 
 // A token beside other text, which a right-to-left name must not reorder.
 export const isolated = (text) => Object.assign(document.createElement("bdi"), { textContent: text });

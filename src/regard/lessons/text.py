@@ -10,10 +10,11 @@ import numpy as np
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from regard.heads.steps import Floats, Worked
-from regard.render.matrix_text import Block, clip, flow, matrix
-from regard.render.steps_scalars import FEW, Scalars, Section, scaling
-from regard.render.steps_text import Language, Wording, wording
+from regard.lessons.heads import WorkedHeads
+from regard.lessons.matrix_text import Block, clip, flow, matrix, pick
+from regard.lessons.steps import Floats, Worked
+from regard.lessons.text_scalars import FEW, Scalars, Section, scaling
+from regard.lessons.text_words import Language, Wording, wording
 
 __all__ = ["Steps", "matrix_sections"]
 
@@ -51,6 +52,25 @@ def matrix_sections(
         list(flow([_pairs(worked, stage, rows, keys, say, room) for stage in _stages(worked, say)], room)),
     )
     yield say.result, list(flow([block("Z = W V", worked.output, asked, rows)], room))
+
+
+def joined_sections(joined: WorkedHeads, rows: Sequence[int], say: Wording, room: int) -> Iterator[Section]:
+    """Yield what comes after the heads, for the chosen queries: the output of each, side by side, and times W_O."""
+    names = [joined.heads[0].query_tokens[row] for row in rows]
+    at = list(rows)
+
+    def block(name: str, values: Floats) -> Block:
+        return matrix(name, values[at], room, rows=names, of=(values.shape[0], values.shape[1]), note=say.size)
+
+    count = len(joined.heads)
+    if count > 1:
+        outputs = [block(f"Z_{head}", worked.output) for head, worked in enumerate(joined.heads)]
+        yield say.head_outputs.format(count=count), list(flow(outputs, room))
+        title = " ".join("…" if head is None else f"Z_{head}" for head in pick(count, 4))
+        yield say.joined, list(flow([block(f"Z = [{title}]", joined.joined)], room))
+    if joined.w_output is not None and joined.result is not None:
+        w_output = matrix("W_O", joined.w_output, room, note=say.size)
+        yield say.projected, list(flow([w_output, block("Z W_O", joined.result)], room))
 
 
 def _inputs(worked: Worked, block: Callable[..., Block]) -> list[Block]:
@@ -100,7 +120,8 @@ class Steps:
     """The rich renderable of a `Worked`: the query `row` in scalars, then the matrices.
 
     No line is wider than the console. `model`, `layer` and `head` describe the source of the numbers, and `note` is a
-    remark on the token.
+    remark on the token. Of several heads `worked` is number `head`, and `joined` has all of them: what comes after them
+    follows the matrices.
     """
 
     worked: Worked
@@ -110,6 +131,7 @@ class Steps:
     layer: int | str = 0
     head: int = 0
     note: str = ""
+    joined: WorkedHeads | None = None
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the page line by line."""
@@ -123,6 +145,8 @@ class Steps:
         say, worked = wording(self.lang), self.worked
         scalars = Scalars(worked, self.row, say, room)
         where = say.head.format(model=self.model, layer=self.layer, head=self.head) if self.model else ""
+        if self.joined is not None and len(self.joined.heads) > 1:
+            where = say.one_head.format(head=self.head, count=len(self.joined.heads))
         yield Text(say.title + where, style="bold")
         yield Text("Attention(Q, K, V) = softmax(Q Kᵀ / √d) V", style="cyan")
         yield Text(say.paper, style="dim")
@@ -141,6 +165,11 @@ class Steps:
         yield from _headline(heading)
         for heading, lines in matrix_sections(worked, rows, scalars.shown, say, room):
             yield from _section(heading, lines)
+        if self.joined is not None:
+            if len(self.joined.heads) > 1:
+                yield from _headline(say.heads)
+            for heading, lines in joined_sections(self.joined, rows, say, room):
+                yield from _section(heading, lines)
         yield Text("")
         yield Text(say.rounded, style="dim")
 

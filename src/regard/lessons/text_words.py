@@ -14,6 +14,7 @@ class Wording:
 
     title: str
     head: str
+    one_head: str
     paper: str
     scalars: str
     pieces: str
@@ -46,6 +47,10 @@ class Wording:
     products: str
     logits: str
     result: str
+    heads: str
+    head_outputs: str
+    joined: str
+    projected: str
     numbers: str
     terms: str
     size: str
@@ -55,6 +60,7 @@ class Wording:
 ENGLISH = Wording(
     title="Attention step by step",
     head=": {model}, layer {layer}, head {head}",
+    one_head=": head {head} of {count}, counted from 0",
     paper="scaled dot-product attention, Vaswani et al. 2017, equation 1",
     scalars="One token in scalars: “{token}” (number {number})",
     pieces="“{word}” is {count} pieces to the model; this is the first.",
@@ -87,6 +93,10 @@ ENGLISH = Wording(
     products="Scores, scaled scores and weights",
     logits="L = capped, biased",
     result="Weighted sum",
+    heads="All heads together",
+    head_outputs="The outputs of the {count} heads",
+    joined="Joined: side by side",
+    projected="Times W_O",
     numbers=" ({count} numbers, {shown} shown)",
     terms=" ({count} terms, {shown} shown)",
     size=" ({count}, {shown} shown)",
@@ -96,6 +106,7 @@ ENGLISH = Wording(
 CHINESE = Wording(
     title="注意力分步计算",
     head="：{model}，层 {layer}，头 {head}",
+    one_head="：{count} 个头中的头 {head}（从 0 数起）",
     paper="缩放点积注意力，Vaswani 等，2017，公式 1",
     scalars="先看一个词元，逐个数计算：“{token}”（第 {number} 个）",
     pieces="模型把“{word}”切成 {count} 个词元，这里取第一个。",
@@ -128,6 +139,10 @@ CHINESE = Wording(
     products="分数、缩放后的分数、权重",
     logits="L = 加上限与偏置后",
     result="加权求和",
+    heads="所有头合在一起",
+    head_outputs="{count} 个头各自的输出",
+    joined="拼接：并排放在一起",
+    projected="乘以 W_O",
     numbers="（共 {count} 个数，显示 {shown} 个）",
     terms="（共 {count} 项，显示 {shown} 项）",
     size="（{count}，显示 {shown}）",

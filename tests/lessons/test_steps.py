@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from regard.errors import InputError
-from regard.heads.steps import CapturedHead, work, work_captured, work_from
+from regard.lessons.steps import CapturedHead, work, work_captured, work_from
 from regard.record.tokens import Token
 from sweeps import sweep
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from rich.cells import cell_len, set_cell_size
 
-from regard.heads.steps import Floats
+from regard.lessons.steps import Floats
 
 __all__ = ["Block", "clip", "factor", "flow", "matrix", "number", "pad", "pick", "subscript", "vector"]
 

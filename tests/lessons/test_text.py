@@ -8,9 +8,9 @@ import numpy as np
 from rich.cells import cell_len
 from rich.console import Console
 
-from regard.heads.steps import work, work_from
-from regard.render.matrix_text import clip, flow, matrix, number, vector
-from regard.render.steps import Steps
+from regard.lessons.matrix_text import clip, flow, matrix, number, vector
+from regard.lessons.steps import work, work_from
+from regard.lessons.text import Steps
 from sweeps import sweep
 
 X = [[1, 0, 1, 0], [0, 2, 0, 1], [1, 1, 1, 1]]

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 from rich.cells import cell_len
 
-from regard.heads.steps import Floats, Worked
-from regard.render.matrix_text import choices, clip, factor, number, pad, pick, subscript, vector
-from regard.render.steps_text import Wording
+from regard.lessons.matrix_text import choices, clip, factor, number, pad, pick, subscript, vector
+from regard.lessons.steps import Floats, Worked
+from regard.lessons.text_words import Wording
 
 __all__ = ["FEW", "Scalars", "Section", "scaling"]
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from regard.errors import InputError
 from regard.record.tokens import Token
 
-__all__ = ["CapturedHead", "Floats", "Worked", "work", "work_captured", "work_from"]
+__all__ = ["CapturedHead", "Floats", "Numbers", "Worked", "as_matrix", "work", "work_captured", "work_from"]
 
 Floats = npt.NDArray[np.float64]
 Numbers = npt.NDArray[Any] | Sequence[Sequence[float]]  # a matrix as nested lists
@@ -133,9 +133,9 @@ def work(
     Raises:
         InputError: a matrix is not one of finite numbers, or its height is not the width of what it multiplies.
     """
-    words = _matrix("x", x)
-    of_keys = words if key_x is None else _matrix("key_x", key_x)
-    of_values = of_keys if value_x is None else _matrix("value_x", value_x)
+    words = as_matrix("x", x)
+    of_keys = words if key_x is None else as_matrix("key_x", key_x)
+    of_values = of_keys if value_x is None else as_matrix("value_x", value_x)
     of_keys_name = "x" if key_x is None else "key_x"
     queries, w_q = _projected("x", words, "w_query", w_query)
     keys, w_k = _projected(of_keys_name, of_keys, "w_key", w_key)
@@ -169,7 +169,7 @@ def work_from(
     Raises:
         InputError: shapes that do not fit, or numbers that are not finite.
     """
-    q, k, v = _matrix("queries", queries), _matrix("keys", keys), _matrix("values", values)
+    q, k, v = as_matrix("queries", queries), as_matrix("keys", keys), as_matrix("values", values)
     _check_shapes(q, k, v)
     key_names, query_names, first = _stand(tokens, query_tokens, len(q), len(k))
     seen, added = _mask_and_bias(visible, bias, (len(q), len(k)))
@@ -219,7 +219,7 @@ def work_captured(captured: CapturedHead) -> Worked:
 
 def _projected(name: str, rows: Floats, w_name: str, w: Numbers) -> tuple[Floats, Floats]:
     """Return rows times a matrix, and the matrix."""
-    matrix = _matrix(w_name, w)
+    matrix = as_matrix(w_name, w)
     if len(matrix) != rows.shape[1]:
         raise InputError(
             f"`{w_name}` must have as many rows as `{name}` has columns ({rows.shape[1]}), got `{w_name}` of shape "
@@ -255,7 +255,8 @@ def _softmax(logits: Floats, visible: npt.NDArray[np.bool_], sink: float | None)
     return np.asarray(powers / np.where(total > 0, total, 1.0), dtype=np.float64)
 
 
-def _matrix(name: str, numbers: Numbers) -> Floats:
+def as_matrix(name: str, numbers: Numbers) -> Floats:
+    """Return a matrix of finite numbers in float64; raise an InputError that names it otherwise."""
     try:
         matrix = np.asarray(numbers, dtype=np.float64)
     except (TypeError, ValueError):

@@ -1,0 +1,149 @@
+"""lesson(): a page on which every number of attention can be touched, of one's own numbers or of a real head."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from regard.errors import InputError
+from regard.lessons.example import EXAMPLE
+from regard.lessons.lesson import NO_MASK, Lesson, lesson_of_heads
+from regard.lessons.own_numbers import OwnNumbers, as_array, shown
+from regard.lessons.text_words import Language
+from regard.record.places import Name, find_place
+from regard.record.tokens import Token
+
+if TYPE_CHECKING:  # PyTorch takes seconds, and numbers of one's own need none of it
+    from torch import Tensor
+
+    from regard.masks import Mask
+
+    Array = npt.ArrayLike | Tensor
+
+__all__ = ["lesson"]
+
+
+def lesson(
+    *,
+    x: "Array | None" = None,
+    w_query: "Array | None" = None,
+    w_key: "Array | None" = None,
+    w_value: "Array | None" = None,
+    w_output: "Array | None" = None,
+    key_x: "Array | None" = None,
+    value_x: "Array | None" = None,
+    tokens: str | Sequence[str] | None = None,
+    query_tokens: str | Sequence[str] | None = None,
+    mask: "Mask | Array | None" = None,
+    scale: float | None = None,
+    head: int | None = None,
+    token: Name | None = None,
+    lang: Language = "en",
+) -> Lesson:
+    """Return a lesson: attention step by step, as a page whose numbers can be changed, and as text.
+
+    Formula: softmax(x W_Q (x W_K)ᵀ · scale) x W_V, for each head; the outputs side by side, times W_O.
+
+    Without arguments it is the worked example, 我 爱 你. Matrices are lists, NumPy arrays or tensors. The page opens in
+    a notebook, or is saved by `.to_html("lesson.html")`; `.text` has the same numbers as `regard steps` prints them.
+
+    >>> import regard
+    >>> ones = regard.lesson(x=[[1, 0], [0, 1]], w_query=[[1], [0]], w_key=[[0], [1]], w_value=[[1], [2]], tokens="a b")
+    >>> ones.steps.worked.scores.tolist()
+    [[0.0, 1.0], [0.0, 0.0]]
+
+    Args:
+        x: The vectors of the queries, a row a token: (n, D).
+        w_query, w_key, w_value: W_Q (D, d), W_K (D, d) and W_V (D, dv); of several heads a list of matrices each, or an
+            array (heads, D, d). Without the three, `x`, `key_x` and `value_x` are Q, K and V themselves.
+        w_output: W_O, with a row for each number of the outputs side by side: (heads · dv, any width).
+        key_x, value_x: The vectors of which keys (m, D) and values (m, any width) are made, where these are not `x`;
+            values are made of `key_x` unless `value_x` is given.
+        tokens: Names of the rows of `x`, or of `key_x` where that is given; a text is split at its spaces.
+        query_tokens: Names of the rows of `x` where `key_x` is given.
+        mask: A mask of `regard.masks`, or a boolean matrix (n, m), True = may see.
+        scale: What scores are multiplied by; 1/√d by default.
+        head: The head that is looked at first, counted from 0.
+        token: The query that is looked at first: its name, its number from 1 as a text, or its index from 0.
+        lang: "en" or "zh"; readers can switch.
+
+    Raises:
+        InputError: An argument is no matrix of finite numbers or does not fit the others, or there are more than a page
+            shows: 32 tokens, 8 heads, 2 MB of numbers.
+    """
+    if lang not in get_args(Language):
+        raise InputError(f'`lang` must be "en" or "zh", got {shown(lang)}')
+    about = {"w_query": w_query, "w_key": w_key, "w_value": w_value, "w_output": w_output, "key_x": key_x}
+    about |= {"value_x": value_x, "tokens": tokens, "query_tokens": query_tokens}
+    if x is None:
+        if alone := [name for name, value in about.items() if value is not None]:
+            raise InputError(f"`{alone[0]}` belongs to numbers of your own: give `x` with it, a row a token")
+        numbers = EXAMPLE
+    else:
+        numbers = OwnNumbers.read(x, **about)
+    if scale is not None and (
+        isinstance(scale, bool) or not isinstance(scale, int | float) or not math.isfinite(scale)
+    ):
+        raise InputError(f"`scale` must be a finite number, got {shown(scale)}")
+    state, visible = (NO_MASK, None) if mask is None else _read_mask(mask, numbers.pairs)
+    heads = numbers.work(scale=scale, visible=visible)
+    count = len(heads.heads)
+    if head is not None and (isinstance(head, bool) or not isinstance(head, int) or not 0 <= head < count):
+        raise InputError(f"`head` must be a number from 0 to {count - 1}, got {shown(head)}")
+    names = [Token(name) for name in heads.heads[0].query_tokens]
+    return lesson_of_heads(
+        heads,
+        language=lang,
+        row=0 if token is None else find_place(names, token).first,
+        head=head or 0,
+        mask=state,
+        scale="default" if scale is None else scale,
+    )
+
+
+def _read_mask(mask: Any, pairs: tuple[int, int]) -> tuple[Mapping[str, Any], npt.NDArray[np.bool_]]:
+    """Return a mask as the page's state has it, by its name if the page knows it, and its matrix."""
+    if hasattr(mask, "bind"):
+        dense = mask.bind(*pairs).dense()
+        if dense.shape[:2] != (1, 1):
+            raise InputError(
+                "`mask` must be one mask for all heads of one text, got one for "
+                f"{dense.shape[0]} texts and {dense.shape[1]} heads"
+            )
+        visible = np.asarray(dense[0, 0])
+        return _named_mask(mask) or _drawn(visible), visible
+    visible = as_array("mask", mask)
+    if visible.dtype.kind != "b" or visible.shape != pairs:
+        raise InputError(
+            f"`mask` must be a mask of regard.masks, or a matrix of True (may see) and False of shape {pairs}, "
+            f"got {visible.dtype} of shape {visible.shape}"
+        )
+    return _drawn(visible), visible
+
+
+def _named_mask(mask: "Mask") -> Mapping[str, Any] | None:
+    """Return the masks that the page has by name; None for others."""
+    from regard.masks import Causal, Global, Padding, Prefix, Window
+    from regard.masks.base import Or
+
+    match mask:
+        case Causal(align="end"):
+            return {"kind": "causal"}
+        case Window(left=left, right=right):
+            return {"kind": "window", "left": left, "right": right}
+        case Padding(attention_mask=tokens):
+            return {"kind": "padding", "hidden": np.flatnonzero(~np.asarray(tokens[0])).tolist()}
+        case Or(left=Causal(align="end"), right=Prefix(length=int(length))):
+            return {"kind": "prefix", "length": length}
+        case Or(left=Window(left=left, right=right), right=Global(tokens=tuple(tokens))) if left == right:
+            return {"kind": "longformer", "window": 2 * left, "globals": list(tokens)}
+    return None
+
+
+def _drawn(visible: npt.NDArray[np.bool_]) -> Mapping[str, Any]:
+    """Return a matrix as a mask drawn by hand."""
+    if visible.all():
+        return NO_MASK
+    return {"kind": "drawn", "rows": ["".join("1" if see else "0" for see in row) for row in visible]}
