@@ -71,8 +71,8 @@ def lesson_of_record(
     """Return a lesson that opens with a head of a record.
 
     Raises:
-        InputError: There is no such token, layer, head or sequence, the text has more than 256 tokens, or the weights of
-            the layer are no softmax of products of queries and keys.
+        InputError: There is no such token, layer, head or sequence, the text has more than 256 tokens, or the weights
+            of the layer are no softmax of products of queries and keys.
         ObservationError: The record keeps no queries and keys, or its tokens are not known.
     """
     heads = recorded_heads(
@@ -242,15 +242,11 @@ def _pack(record: Record, index: int, batch_index: int) -> tuple[dict[str, Any],
     if not formula.visible.all():
         arrays["visible"] = formula.visible.astype(np.uint8)
     arrays["weights"] = _weights(layer, kept, batch_index)
-    stream = stream_of(layer)
+    stream, has_streams = stream_of(layer), several_streams(record.layers)
     about = {
         "name": visible(layer.name) if layer.name else "",
         "number": record.number(layer),
-        "stream": ""
-        if not several_streams(record.layers)
-        else stream
-        if isinstance(stream, str)
-        else " → ".join(stream),
+        "stream": " → ".join([stream] if isinstance(stream, str) else stream) if has_streams else "",
         "kind": layer.kind,
         "heads": list(layer.recorded_heads),
         "sizes": {name: list(array.shape) for name, array in arrays.items()},

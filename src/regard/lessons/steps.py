@@ -104,7 +104,7 @@ class Worked:
     @property
     def has_values(self) -> bool:
         """Whether the values are known, and with them the output."""
-        return self.values.shape[1] > 0
+        return bool(self.values.shape[1])
 
 
 def work(
