@@ -36,7 +36,7 @@ MOST_HEADS = 8
 LARGEST = 2_000_000  # bytes of the numbers of a page
 
 # What single steps of the page remember, beside the fields that all of them share: a field by the step's own name.
-STEP_FIELDS: Mapping[str, Any] = {}
+STEP_FIELDS: Mapping[str, Any] = {"scoresStep": {"dim": 64, "seed": 1, "scores": [100, 1, 1]}}
 NO_MASK: Mapping[str, Any] = {"kind": "none"}
 
 _WIDTH = 80  # columns of the text
@@ -139,12 +139,12 @@ def steps_of_heads(heads: WorkedHeads, *, language: Language = "en", row: int = 
     return Steps(heads.heads[head], row, language, joined=joined, head=head)
 
 
-def lesson_of_head(steps: Steps, data: Mapping[str, Any], *, layer: int, head: int, query: int) -> Lesson:
+def lesson_of_head(steps: Steps, data: Mapping[str, Any], *, layer: int, head: int, query: int, key: int = 0) -> Lesson:
     """Return the lesson of a real head: the page opens with it, and the numbers to change are those of the example.
 
     `steps` are its steps as text, `data` what is recorded of it and of others, for the page.
     """
-    real = {"step": "real", "real": {"layer": layer, "head": head, "query": query}}
+    real = {"step": "real", "real": {"layer": layer, "head": head, "query": query, "key": key}}
     return Lesson(_start(join_heads([example()]), steps.lang) | real, steps, data)
 
 
