@@ -393,7 +393,7 @@ def test_both_languages_say_everything(opened) -> None:
 
 def test_only_what_is_near_the_screen_is_drawn_at_once(opened) -> None:
     with opened(viewport={"width": 600, "height": 400}) as tab:
-        last = "[...document.querySelectorAll('main > section')].at(-1).querySelector('figure').values"
+        last = "document.querySelector(\"#step-mixing [data-name='output-0']\").values"
         before = tab.evaluate(last)
         # the edit, and what was drawn when it was done
         changed = tab.evaluate(
