@@ -554,3 +554,46 @@ def test_axe_finds_no_violation(opened, theme: str) -> None:
         rest(tab, 600)
         found = axe.Axe().run(tab).response["violations"]
         assert [(rule["id"], [node["target"] for node in rule["nodes"]][:3]) for rule in found] == []
+
+
+def test_a_link_leads_to_a_step(opened) -> None:
+    with opened("#step-mixing") as tab:
+        assert alerts(tab) == []
+        assert 0 < tab.locator("#step-mixing h2").bounding_box()["y"] < 300
+        assert fields_of(tab)["step"] == "mixing"
+
+
+def test_queries_keys_and_values_that_are_given_are_changed_themselves(opened) -> None:
+    rng = np.random.default_rng(2)
+    query, key, value = (rng.normal(size=size).round(3).tolist() for size in ((2, 4), (3, 4), (3, 5)))
+    sides = {"tokens": ["I", "love"], "x": query, "keyTokens": list("我爱你"), "keyX": key, "valueX": value}
+    with opened(fields=sides | {"heads": None}) as tab:
+        settled(tab, lambda: type_in(tab, cell(tab, "keys-0", 2, 3), "2.5"))
+        key[2][3] = 2.5
+        powers = np.exp(np.array(query) @ np.array(key).T / 2)
+        weights = powers / powers.sum(axis=1, keepdims=True)
+        tab.evaluate("dispatchEvent(new Event('beforeprint'))")
+        np.testing.assert_allclose(values(tab, "output-0"), weights @ np.array(value), atol=1e-12)
+        settled(tab, lambda: tab.locator("#step-vectors .remove").last.click())  # a key and its value
+        tab.evaluate("dispatchEvent(new Event('beforeprint'))")
+        assert np.shape(values(tab, "weights-0")) == (2, 2)
+
+
+def test_a_new_change_forgets_what_could_be_redone(opened) -> None:
+    with opened() as tab:
+        settled(tab, lambda: type_in(tab, cell(tab, "x", 0, 0), "5"))
+        settled(tab, lambda: tab.locator("#undo").click())
+        settled(tab, lambda: type_in(tab, cell(tab, "x", 0, 0), "6"))
+        assert tab.locator("#redo").is_disabled()
+
+
+def test_light_and_dark_are_chosen_on_the_page_whatever_the_system_has(opened) -> None:
+    paper = "getComputedStyle(document.body).backgroundColor"
+    strip = "document.querySelector(\"[data-stage='X'] canvas\").toDataURL()"
+    with opened(color_scheme="dark") as tab:
+        dark, dark_strip = tab.evaluate(paper), tab.evaluate(strip)
+        settled(tab, lambda: tab.locator("#theme").select_option("light"))
+        assert tab.evaluate(paper) == "rgb(255, 255, 255)"
+        assert tab.evaluate(strip) != dark_strip
+        settled(tab, lambda: tab.locator("#theme").select_option("system"))
+        assert (tab.evaluate(paper), tab.evaluate(strip)) == (dark, dark_strip)
