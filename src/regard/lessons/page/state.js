@@ -100,9 +100,12 @@ const decoded = (hash) => {
   }
 };
 
+let known = location.hash; // the address that was last followed or written
+
 // Follow the address. What is wrong with it is returned, as checkState does (null if nothing is), and then nothing
 // changes.
 export const readAddress = (check, { undoable = true } = {}) => {
+  known = location.hash;
   const fields = parsed(decoded(location.hash));
   const trouble = fields === undefined ? UNREADABLE : check(fields, start);
   if (trouble) return trouble;
@@ -123,9 +126,11 @@ export const readFileText = (text, check) => {
 let timer = 0;
 const write = (how) => {
   const hash = address();
+  if (location.hash !== known) return; // another address was just opened, and the page is about to follow it
   if (isTooLong(hash) || location.hash === hash || (hash === "#" && !location.hash)) return;
   try {
     history[how](null, "", hash);
+    known = location.hash;
   } catch {
     /* a sandboxed frame has no address of its own */
   }
