@@ -114,9 +114,12 @@ const decoded = (hash) => {
   }
 };
 
+let known = location.hash; // the address that was last followed or written
+
 // Follow the address. What is wrong with it is returned, as checkState does (null if nothing is), and then nothing
 // changes.
 export const readAddress = (check, { undoable = true } = {}) => {
+  known = location.hash;
   const fields = parsed(decoded(location.hash));
   const trouble = fields === undefined ? UNREADABLE : check(fields, start);
   if (trouble) return trouble;
@@ -136,11 +139,13 @@ export const readFileText = (text, check) => {
 
 let timer = 0;
 const write = (how) => {
+  if (location.hash !== known) return; // another address was just opened, and the page is about to follow it
   const whole = address();
   const hash = isTooLong(whole) ? "#" : whole; // an older one would be passed on as if it were this
   if (location.hash === hash || (hash === "#" && !location.hash)) return;
   try {
     history[how](null, "", hash);
+    known = location.hash;
   } catch {
     /* a sandboxed frame has no address of its own */
   }
