@@ -260,7 +260,7 @@ const makeComparison = (speak) => {
   const head = make("thead");
   const body = make("tbody");
   const table = make("table", { className: "numbers" }, caption, head, body);
-  const box = make("div", { className: "scroll", tabIndex: 0, role: "region" }, table);
+  const box = make("div", { className: "scroll comparison", tabIndex: 0, role: "region" }, table);
   const text = document.createTextNode("");
   const slider = make("input", { type: "range", name: "query-factor", min: "1", max: "10", step: "0.5" });
   slider.addEventListener("input", () =>
