@@ -87,8 +87,18 @@ def state_of(tab, start: Mapping[str, Any]) -> dict[str, Any]:
     return {**start, **(json.loads(text) if text else {})}
 
 
-def scrolls_sideways(tab) -> bool:
-    return tab.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth")
+def scrolls_sideways(tab, step: str) -> bool:
+    """Whether a step makes the page wider than its window."""
+    return tab.evaluate(
+        """step => {
+          const others = [...document.querySelectorAll("#road > section")].filter(({ id }) => id !== `step-${step}`);
+          for (const { style } of others) style.display = "none";
+          const { scrollWidth, clientWidth } = document.documentElement;
+          for (const { style } of others) style.display = "";
+          return scrollWidth > clientWidth;
+        }""",
+        step,
+    )
 
 
 def double(matrix: Any) -> Tensor:

@@ -176,7 +176,13 @@ def test_shapes_are_written_at_every_place(opened) -> None:
         text = tab.locator("#step-heads").inner_text()
         assert "n × H·dv = 3 × 2·2 = 3 × 4" in text
         assert "X is n × D = 3 × 4" in text
-        sizes = {"w-query-1": "4 × 2", "weights-1": "3 × 3", "output-1": "3 × 2", "w-output": "4 × 4", "result": "3 × 4"}
+        sizes = {
+            "w-query-1": "4 × 2",
+            "weights-1": "3 × 3",
+            "output-1": "3 × 2",
+            "w-output": "4 × 4",
+            "result": "3 × 4",
+        }
         for name, size in sizes.items():
             assert size in tab.locator(f"#step-heads [data-name='{name}'] caption").inner_text(), name
 
@@ -187,4 +193,4 @@ def test_nothing_makes_a_narrow_page_scroll_sideways(opened, language: str) -> N
     with opened(start, viewport={"width": 360, "height": 800}) as tab:
         tab.locator("#step-heads [name=useRandom]").click()
         settle(tab)
-        assert not scrolls_sideways(tab)
+        assert not scrolls_sideways(tab, "heads")

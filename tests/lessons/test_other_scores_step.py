@@ -1,4 +1,4 @@
-"""The step on other scores: each of them for the whole lesson, and the chosen row by all four; against regard.scores."""
+"""The step on other scores: each for the whole lesson, and the chosen row by all four; against regard.scores."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -209,4 +209,4 @@ def test_nothing_makes_a_narrow_page_scroll_sideways(opened, language: str) -> N
     with opened(start, viewport={"width": 360, "height": 800}) as tab:
         for kind in KINDS:
             choose(tab, kind)
-            assert not scrolls_sideways(tab), kind
+            assert not scrolls_sideways(tab, "other_scores"), kind
