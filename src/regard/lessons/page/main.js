@@ -34,8 +34,9 @@ import { scoresStep } from "./step_scores.js";
 import { maskStep } from "./step_mask.js";
 import { softmaxStep } from "./step_softmax.js";
 import { mixingStep } from "./step_mixing.js";
+import { realStep } from "./step_real.js";
 
-const STEPS = [vectorsStep, projectionsStep, scoresStep, maskStep, softmaxStep, mixingStep];
+const STEPS = [vectorsStep, projectionsStep, scoresStep, maskStep, softmaxStep, mixingStep, realStep];
 
 const LARGEST_FILE = 50e6; // bytes
 const REST = 250; // milliseconds after the last change, until what is off the screen is drawn too
