@@ -13,6 +13,7 @@ const LARGEST = 5; // products that are written out, and values that are mixed
 const ROWS = 32; // of a matrix; of more tokens, those with the largest weights
 const STRONGEST = 16;
 const CHIPS = 64; // tokens that are buttons; longer texts are chosen from lists
+const TINT = 50; // percent of colour of a weight of 1: its text stays readable in both themes
 
 const data = recorded.real;
 
@@ -140,9 +141,8 @@ const makeSentence = () => {
       const button = chips.children[at];
       setText(button.firstChild, token);
       button.setAttribute("aria-pressed", String(at === chosen));
-      const share = weights ? Math.round(Math.min(1, weights[at]) * 100) : 0;
+      const share = weights ? Math.round(Math.min(1, weights[at]) * TINT) : 0;
       button.style.background = share ? `color-mix(in srgb, var(--weight) ${share}%, var(--page))` : "";
-      button.classList.toggle("dark", share > 55);
       button.title = weights ? format(weights[at]) : "";
     });
   };
@@ -150,6 +150,7 @@ const makeSentence = () => {
 };
 
 const makeBar = (weight) => {
+  if (weight === 0) return make("td", { className: "real-bars" });
   const bar = make("span", { className: "real-bar", "aria-hidden": "true" });
   bar.style.width = `${(weight * 100).toFixed(2)}%`;
   return make("td", { className: "real-bars" }, bar);
@@ -158,8 +159,8 @@ const makeBar = (weight) => {
 export const realStep = {
   id: "real",
   formula: [
-    ["q", "query"], "·", ["k_j", "key"], " → ", ["s_j", "score"], " → ", ["p_j", "weight"], ",  ",
-    ["z", "output"], " = Σ_j ", ["p_j", "weight"], " ", ["v_j", "value"],
+    ["s_j", "score"], " = ", ["q", "query"], "·", ["k_j", "key"], ",  ", ["p", "weight"], " = softmax(", ["s", "score"],
+    " · scale),  ", ["z", "output"], " = Σ_j ", ["p_j", "weight"], " ", ["v_j", "value"],
   ],
   words: REAL_WORDS,
   build(body, speak) {
