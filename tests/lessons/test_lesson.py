@@ -31,7 +31,7 @@ class Elements(HTMLParser):
     def handle_starttag(self, tag, attributes):
         attributes = dict(attributes)
         self.tags.append((tag, attributes))
-        self._id = attributes.get("id")
+        self._id = attributes.get("id", tag if tag == "title" else None)
         if tag == "meta" and "name" in attributes:
             self.meta[attributes["name"]] = attributes["content"]
 
@@ -99,6 +99,7 @@ def test_language_and_description():
         elements = Elements(regard.lesson(lang=language).html())
         assert ("html", {"lang": language}) in elements.tags
         assert word in elements.meta["description"]
+        assert word in elements.texts["title"]
 
 
 def test_heads_are_those_of_torch_and_their_text_is_the_same_numbers():
@@ -145,6 +146,11 @@ MASKS = {  # of 3 tokens, by hand
         {"kind": "longformer", "window": 0, "globals": [1]},
         ["110", "111", "011"],
     ),
+    "wider longformer": (
+        masks.longformer(2, [0]),
+        {"kind": "longformer", "window": 2, "globals": [0]},
+        ["111", "111", "111"],
+    ),
     "composed": (~masks.Causal(), {"kind": "drawn", "rows": ["011", "001", "000"]}, ["011", "001", "000"]),
     "matrix": (np.eye(3) > 0, {"kind": "drawn", "rows": ["100", "010", "001"]}, ["100", "010", "001"]),
     "all": ([[True] * 3] * 3, {"kind": "none"}, ["111", "111", "111"]),
@@ -162,6 +168,28 @@ def test_masks_keep_their_name_and_hide_by_it():
             q = torch.tensor([[2.0, 0], [0, 3], [2, 2]], dtype=torch.float64)
             scores = (q @ q.T / 2**0.5).masked_fill(~visible, -torch.inf)
             np.testing.assert_allclose(weights, scores.softmax(-1).nan_to_num(0), rtol=1e-12)
+
+
+def test_a_causal_mask_aligned_at_the_start_is_another_one():
+    """Of one query over two keys it sees the first alone; the page's causal mask, aligned at the end, sees both."""
+    arguments = {"x": [[1]], "key_x": [[1], [1]], "value_x": [[1], [2]]}
+    start = regard.lesson(**arguments, mask=masks.Causal(align="start"))
+    assert start.start["mask"] == {"kind": "drawn", "rows": ["10"]}
+    assert start.steps.worked.output.tolist() == [[1]]
+    end = regard.lesson(**arguments, mask=masks.Causal())
+    assert end.start["mask"] == {"kind": "causal"}
+    assert end.steps.worked.output.tolist() == [[1.5]]
+
+
+def test_of_many_tokens_the_text_shows_the_chosen_query_in_all_heads():
+    numbers = random_heads(heads=2, n=20, m=20)
+    own = {name: numbers[name] for name in ("x", "w_query", "w_key", "w_output")}
+    lesson = regard.lesson(**own, w_value=numbers["w_value"][:, :6], token="x18", tokens=[f"x{i}" for i in range(20)])
+    end = lesson.text.partition("All heads together")[2]
+    assert end.count("x18 [") == 4  # Z_0, Z_1, both, times W_O
+    assert "x17 [" not in end
+    result = " ".join(f"{value:.3g}" for value in lesson.steps.joined.result[18])
+    assert result.split()[0] in end
 
 
 def test_tensors_of_any_type_that_require_gradients():
@@ -271,6 +299,10 @@ REFUSED = [  # arguments beside OWN, and words of the one sentence
     ({"token": 7}, "`token` must be"),
     ({"lang": "de"}, '`lang` must be "en" or "zh", got \'de\''),
     ({"lang": None}, '`lang` must be "en" or "zh", got None'),
+    ({"text": "The cat sat."}, "`x` is for numbers of your own, and a text is read by a model"),
+    ({"translator": "run"}, "`translator` needs a text to read, as in"),
+    ({"model": "minilm"}, "`model` needs a text to read, as in"),
+    ({"layer": 0}, "`layer` needs a text to read, as in"),
     ({"x": None}, "`w_query` belongs to numbers of your own: give `x` with it"),
 ]
 

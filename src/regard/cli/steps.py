@@ -71,14 +71,19 @@ def steps(
     own = x is not None or w is not None or tokens is not None
     if own and any(option is not None for option in (text, model, layer)):
         raise InputError("`--x`, `--w`, `--tokens` are for your own numbers: leave out TEXT, `--model`, `--layer`")
-    if not own and any(option is not None for option in (text, model, layer, head)):
-        if out is not None:
-            raise InputError(
-                "`--out` saves a lesson of the example or of your own numbers: leave out TEXT and `--model`"
-            )
-        TextConsole().print(_head(text, MODEL if model is None else model, (layer, head, token), lang))
-    else:
+    if own or not any(option is not None for option in (text, model, layer, head)):
         _numbers(_own(x, w, tokens) if own else None, head or 0, token, lang, out)
+        return
+    model = MODEL if model is None else model
+    if text is None or not text.strip():
+        raise InputError(f'a head needs a TEXT to read, got none: regard steps --model {model} "The cat sat."')
+    read = read_text(text)
+    if out is None:
+        TextConsole().print(_head(read, model, (layer, head, token), lang))
+        return
+    from regard.interpret.lesson import lesson
+
+    _save(lesson(read, model=model, layer=layer, head=head, token=token, lang=lang), out, lang)
 
 
 def _numbers(
@@ -178,12 +183,9 @@ def _check_heights(projections: "Projections", inputs: "Inputs") -> "Projections
 
 
 def _head(
-    text: str | None, model: str, chosen: tuple[int | None, int | None, str | None], lang: Literal["en", "zh"]
+    text: str, model: str, chosen: tuple[int | None, int | None, str | None], lang: Literal["en", "zh"]
 ) -> "Steps":
     """A head of a real model at work on `text`: layer, head and token as requested, or as regard chooses them."""
-    if text is None or not text.strip():
-        raise InputError(f'a head needs a TEXT to read, got none: regard steps --model {model} "The cat sat."')
-    text = read_text(text)
     from regard.interpret import head_vectors as capture  # here: it loads torch, which the example does without
     from regard.lessons.matrix_text import clip
     from regard.lessons.text import Steps
@@ -197,7 +199,7 @@ def _head(
 
 
 def steps_command(record: "Record", focus: "Focus", model: str, text: str) -> tuple[str, ...]:
-    """The options and the text of `regard steps` for the first look, or nothing where steps cannot show it.
+    """The options and the text of `regard steps` for the first look as a lesson, or nothing where steps cannot show it.
 
     It cannot for an encoder–decoder, whose target `regard steps` does not take. `text` is what `regard look` was given.
     """
@@ -208,7 +210,7 @@ def steps_command(record: "Record", focus: "Focus", model: str, text: str) -> tu
     options = ["--model", model, "--layer", str(first.layer), "--head", str(first.head), "--token", token]
     words = " ".join(["regard", "steps", *map(quote, options)])
     dashes = "-- " if text.startswith("-") and text != "-" else ""  # else the text is taken for an option
-    return words, dashes + quote(text)
+    return words, "--out lesson.html", dashes + quote(text)
 
 
 def _token_option(record: "Record", focus: "Focus") -> str | None:

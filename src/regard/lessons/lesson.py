@@ -36,7 +36,11 @@ MOST_HEADS = 8
 LARGEST = 2_000_000  # bytes of the numbers of a page
 
 # What single steps of the page remember, beside the fields that all of them share: a field by the step's own name.
-STEP_FIELDS: Mapping[str, Any] = {"scoresStep": {"dim": 64, "seed": 1, "scores": [100, 1, 1]}}
+STEP_FIELDS: Mapping[str, Any] = {
+    "maskStep": {"length": 12, "random": 1, "seed": 1},
+    "otherScores": {"factor": 1},
+    "scoresStep": {"dim": 64, "seed": 1, "scores": [100, 1, 1]},
+}
 NO_MASK: Mapping[str, Any] = {"kind": "none"}
 
 _WIDTH = 80  # columns of the text
@@ -146,6 +150,16 @@ def lesson_of_head(steps: Steps, data: Mapping[str, Any], *, layer: int, head: i
     """
     real = {"step": "real", "real": {"layer": layer, "head": head, "query": query, "key": key}}
     return Lesson(_start(join_heads([example()]), steps.lang) | real, steps, data)
+
+
+def lesson_of_translation(translation: Mapping[str, Any], *, language: Language = "en") -> Lesson:
+    """Return the lesson that opens with a translation as it is written; the numbers to change are those of the example.
+
+    `translation` is that of lessons/data/translation.json, whose place it takes.
+    """
+    heads = join_heads([example()])
+    start = _start(heads, language) | {"step": "transformer"}
+    return Lesson(start, steps_of_heads(heads, language=language), {"translation": translation})
 
 
 def _start(heads: WorkedHeads, language: Language) -> dict[str, Any]:
