@@ -14,6 +14,8 @@ from regard.positions import sinusoidal
 from regard.scores import Additive, Bilinear, Cosine, ScaledDot, Score
 
 State = dict[str, Any]
+TOLERANCE = 1e-9
+MASK_KINDS = ("none", "causal", "window", "padding", "longformer", "bigbird", "prefix", "drawn")
 
 
 def matrix(rows: Any) -> Tensor:
@@ -117,6 +119,12 @@ def difference(found: Any, wanted: Tensor) -> float:
     return float(((numbers - wanted).abs() / wanted.abs().clamp(min=1)).max()) if numbers.numel() else 0.0
 
 
+def wrong(found: dict[str, Any], wanted: dict[str, Tensor]) -> dict[str, float]:
+    """The matrices that differ, with their largest error."""
+    errors = {name: difference(rows, wanted[name]) for name, rows in found.items()}
+    return {name: error for name, error in errors.items() if not error <= TOLERANCE}
+
+
 class Editor:
     """Random edits of a state, each such as a reader makes on the page; `random` decides them all."""
 
@@ -199,8 +207,7 @@ class Editor:
         row[:] = [0] * len(row)
 
     def change_mask(self, state: State) -> None:
-        kinds = ["none", "causal", "window", "padding", "longformer", "bigbird", "prefix", "drawn"]
-        state["mask"] = self.mask(self.random.choice(kinds), len(state["x"]), len(state["keyX"] or state["x"]))
+        state["mask"] = self.mask(self.random.choice(MASK_KINDS), len(state["x"]), len(state["keyX"] or state["x"]))
 
     def change_scale(self, state: State) -> None:
         state["scale"] = self.random.choice(["default", "none", self.random.uniform(-2, 2), 0])

@@ -36,7 +36,11 @@ MOST_HEADS = 8
 LARGEST = 2_000_000  # bytes of the numbers of a page
 
 # What single steps of the page remember, beside the fields that all of them share: a field by the step's own name.
-STEP_FIELDS: Mapping[str, Any] = {"scoresStep": {"dim": 64, "seed": 1, "scores": [100, 1, 1]}}
+STEP_FIELDS: Mapping[str, Any] = {
+    "maskStep": {"length": 12, "random": 1, "seed": 1},
+    "otherScores": {"factor": 1},
+    "scoresStep": {"dim": 64, "seed": 1, "scores": [100, 1, 1]},
+}
 NO_MASK: Mapping[str, Any] = {"kind": "none"}
 
 _WIDTH = 80  # columns of the text

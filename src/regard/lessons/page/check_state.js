@@ -4,7 +4,7 @@ import { MASK_KINDS } from "./masks.js";
 import { LARGEST } from "./number_text.js";
 import { compute } from "./numbers.js";
 
-const MOST = { tokens: 32, width: 512, heads: 8, characters: 64, count: 2 ** 20 };
+const MOST = { tokens: 32, width: 512, heads: 8, characters: 64, list: 64, count: 2 ** 20 };
 const STEP_IDS =
   "why vectors projections scores mask softmax mixing heads real transformer other_scores".split(" ");
 const FIELDS = [
@@ -260,7 +260,8 @@ const checkLike = (field, value, like) => {
     checkFields(field, value, Object.keys(like));
     for (const [name, part] of Object.entries(like)) checkLike(`${field}.${name}`, value[name], part);
   } else if (Array.isArray(like)) {
-    checkList(field, value, Math.max(MOST.width, like.length));
+    checkList(field, value, Math.max(MOST.list, like.length));
+    if (like.length && !value.length) refuse("most", field, { most: MOST.list, got: 0 });
     if (like.length) value.forEach((part, at) => checkLike(`${field}[${at}]`, part, like[0]));
     else value.forEach((part, at) => checkPlain(`${field}[${at}]`, part));
   } else if (like === null || value === null) {

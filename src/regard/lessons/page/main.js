@@ -32,10 +32,12 @@ import { vectorsStep } from "./step_vectors.js";
 import { projectionsStep } from "./step_projections.js";
 import { scoresStep } from "./step_scores.js";
 import { maskStep } from "./step_mask.js";
+import { headsStep } from "./step_heads.js";
+import { otherScoresStep } from "./step_other_scores.js";
 import { softmaxStep } from "./step_softmax.js";
 import { mixingStep } from "./step_mixing.js";
 
-const STEPS = [vectorsStep, projectionsStep, scoresStep, maskStep, softmaxStep, mixingStep];
+const STEPS = [vectorsStep, projectionsStep, scoresStep, maskStep, softmaxStep, mixingStep, headsStep, otherScoresStep];
 
 const LARGEST_FILE = 50e6; // bytes
 const REST = 250; // milliseconds after the last change, until what is off the screen is drawn too

@@ -55,7 +55,7 @@ export const fitMask = (mask, queries, keys) => {
   if (mask.kind === "padding") return { ...mask, hidden: within(mask.hidden) };
   if (mask.kind === "longformer") return { ...mask, globals: within(mask.globals) };
   if (mask.kind === "bigbird") {
-    const count = mask.table[0].length;
+    const count = Math.min(mask.table[0].length, keys);
     const row = (_, position) => {
       const drawn = (mask.table[position] ?? []).filter((key) => key < keys);
       return [...drawn, ...Array(count).fill(drawn[0] ?? 0)].slice(0, count);
