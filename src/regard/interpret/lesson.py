@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
@@ -117,11 +117,23 @@ def _exclude(arguments: Mapping[str, Any], rule: str) -> None:
 def _lesson_of_text(
     text: str, model: "str | Loaded | None", layer: int | None, head: int | None, token: Name | None, lang: Language
 ) -> Lesson:
+    """Open with the query that `regard steps` works out: of a word of several tokens, the first."""
+    from regard.interpret.head_vectors import query_place
     from regard.interpret.look import look
     from regard.lessons.recorded_heads import lesson_of_record
+    from regard.lessons.text import pieces_note
 
-    record = look(text, model=model, layer=layer, head=head, token=token, keep="qkv").record
-    return lesson_of_record(record, layer=layer, head=head, token=token, lang=lang)
+    looked = look(text, model=model, layer=layer, head=head, token=token, keep="qkv")
+    record, focus = looked.record, looked.highlight
+    if len(record.tokens) != 1:  # an encoder–decoder, whose queries are tokens of the target
+        return lesson_of_record(record, layer=layer, head=head, token=token, lang=lang)
+    if token is None and (layer is None or head is None):
+        token = focus.queries[focus.word].text
+    (stream,) = record.tokens.values()
+    place, first = query_place(stream[0], token), focus.looks[0]
+    lesson = lesson_of_record(record, layer=first.layer, head=first.head, token=place.first, lang=lang)
+    note = pieces_note(place.text, len(place.positions), lang)
+    return replace(lesson, steps=replace(lesson.steps, note=note)) if note else lesson
 
 
 def _lesson_of_translation(text: str, translator: "str | Loaded", lang: Language) -> Lesson:

@@ -37,8 +37,9 @@ import { headsStep } from "./step_heads.js";
 import { otherScoresStep } from "./step_other_scores.js";
 import { softmaxStep } from "./step_softmax.js";
 import { mixingStep } from "./step_mixing.js";
+import { realStep } from "./step_real.js";
 
-const STEPS = [vectorsStep, projectionsStep, scoresStep, maskStep, softmaxStep, mixingStep, headsStep, otherScoresStep];
+const STEPS = [vectorsStep, projectionsStep, scoresStep, maskStep, softmaxStep, mixingStep, headsStep, realStep, otherScoresStep];
 
 const LARGEST_FILE = 50e6; // bytes
 const REST = 250; // milliseconds after the last change, until what is off the screen is drawn too
