@@ -99,6 +99,7 @@ export const makeStrip = (matrix) => {
       if (matrix.values.length) paint();
     },
     at,
+    setCursor: () => {}, // one canvas has the focus, whichever number is read
     rowAt: ({ target }) => target.closest?.(".strip-labels span")?.row ?? null,
     rectOf: (row, column) => {
       const rect = canvas.getBoundingClientRect();
