@@ -27,7 +27,10 @@ MOST_HEADS = 8
 LARGEST = 2_000_000  # bytes of the numbers of a page
 
 # What single steps of the page remember, beside the fields that all of them share: a field by the step's own name.
-STEP_FIELDS: Mapping[str, Any] = {}
+STEP_FIELDS: Mapping[str, Any] = {
+    "why": {"length": 50, "example": 0},
+    "transformer": {"model": "lesson", "norm": "post", "written": 1, "head": -1},  # head −1: the mean of all
+}
 NO_MASK: Mapping[str, Any] = {"kind": "none"}
 
 _WIDTH = 80  # columns of the text

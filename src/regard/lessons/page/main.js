@@ -5,8 +5,10 @@ import { onChange, readAddress, reset, state, undo, writeAddress } from "./state
 import { say, sayer } from "./words.js";
 import { maskStep } from "./step_mask.js";
 import { softmaxStep } from "./step_softmax.js";
+import { transformerStep } from "./step_transformer.js";
+import { whyStep } from "./step_why.js";
 
-const STEPS = [maskStep, softmaxStep];
+const STEPS = [whyStep, maskStep, softmaxStep, transformerStep];
 const byId = (name) => document.getElementById(name);
 
 // A section of a step: heading, text, what it shows, and a question with its answer on demand.
