@@ -18,6 +18,7 @@ PACKAGES = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))[
 
 __all__ = ["on_files", "on_page_context", "on_page_markdown", "on_post_page"]
 
+LESSONS = {"en": "assets/lesson.html", "zh": "assets/lesson.zh.html"}  # the page itself, in each language
 OF_ROOT = {  # pages of the site, by the file of the repository that has their text
     "README.md": "index.md",
     "README.zh.md": "index.zh.md",
@@ -27,6 +28,7 @@ OF_ROOT = {  # pages of the site, by the file of the repository that has their t
     "CODE_OF_CONDUCT.md": "code_of_conduct.md",
 }
 BOOST = {"start.md": 3, "start.zh.md": 3, "migration.md": 3, "stability.md": 3, "reference": 0.7}  # in the search
+LESSON = "<!-- the lesson -->"  # where a page of the site shows it; in the repository nothing is seen of it
 LINK = re.compile(r"(!?\[(?:[^\[\]]|\[[^\]]*\]|!\[[^\]]*\]\([^)]*\))*\])\(([^)\s]+)\)")
 BROKEN = re.compile(r"(?<=[\u3000-\u9fff\uff00-\uffef])\n(?=[\u3000-\u9fff\uff00-\uffef])")
 SECOND = re.compile(r"-(?=\d$)")
@@ -41,6 +43,8 @@ def on_files(files: Any, config: Any) -> Any:
     reference = {f"reference/{package.removeprefix('regard.')}.md": package for package in PACKAGES}
     for page, package in reference.items():
         files.append(File.generated(config, page, content=reference_page(package)))
+    for language, page in LESSONS.items():
+        files.append(File.generated(config, page, content=lesson(language)))
     (section,) = (entry for entry in config.nav if "Reference" in entry)
     section["Reference"] = [{package: page} for page, package in reference.items()]
     (build,) = (entry["Build"] for entry in config.nav if "Build" in entry)
@@ -50,6 +54,23 @@ def on_files(files: Any, config: Any) -> Any:
     (inside,) = (entry["Inside"] for entry in config.nav if "Inside" in entry)
     inside += [page.name for page in sorted(DOCS.glob("*.md")) if f"'{page.name}'" not in str(config.nav)]  # a new page
     return files
+
+
+def lesson(language: str) -> str:
+    """Return the lesson's page."""
+    made: str = importlib.import_module("regard").lesson(lang=language).html()
+    return made
+
+
+def frame(page: str, here: str) -> str:
+    """Return the lesson in a frame, for a page in the folder `here`."""
+    language = "zh" if page.endswith(".zh.md") else "en"
+    path = posixpath.relpath(LESSONS[language], here or ".")
+    title, way = {
+        "en": ("The lesson: every number of attention can be changed", "Open it in a tab of its own"),
+        "zh": ("一课：注意力的每个数都可以改", "单独打开这一页"),
+    }[language]
+    return f'<iframe class="lesson" src="{path}" title="{title}" loading="lazy"></iframe>\n\n<a href="{path}">{way}</a>'
 
 
 def module_of(public: str) -> Any:
@@ -97,6 +118,7 @@ def on_page_markdown(text: str, *, page: Any, files: Any, **_: Any) -> str:
 
     if page.file.src_uri.endswith(".zh.md"):  # a line break within Chinese is no space
         text = BROKEN.sub("", text)
+    text = text.replace(LESSON, frame(page.file.src_uri, here))
     blocks = re.split(r"(^```.*?^```$)", text, flags=re.MULTILINE | re.DOTALL)
     return "".join(part if part.startswith("```") else LINK.sub(lead, part) for part in blocks)
 

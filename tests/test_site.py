@@ -107,6 +107,15 @@ def test_nothing_is_loaded_from_elsewhere(site, pages):
     assert re.findall(r"url\([\"']?(?:https?:)?//[^)]*|@import[^;]*//", styles) == []
 
 
+def test_the_lesson_is_on_the_site_in_both_languages_and_within_its_pages(site, pages):
+    for name, language in {"start": "en", "lesson": "en", "start.zh": "zh", "lesson.zh": "zh"}.items():
+        (frame,) = [path for path in pages[f"{name}.html"].loaded if "lesson" in path]
+        page = (site / frame).read_text("utf-8")
+        assert f'<html lang="{language}">' in page
+        assert page == regard.lesson(lang=language).html()
+        assert frame in pages[f"{name}.html"].links  # and in a tab of its own
+
+
 def test_every_public_name_has_a_place_in_the_reference(pages):
     packages = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["regard"]["public"]
     modules = {package: operator.attrgetter(package)(SimpleNamespace(regard=regard)) for package in packages}

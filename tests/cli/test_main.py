@@ -174,11 +174,11 @@ def test_the_command_names_the_word_or_where_that_is_not_one_token_its_number() 
         Token("do", word=3),
     )
     start = "regard steps --model minilm --layer 2 --head 1 --token"
-    assert command("it saw It undo", 1, tokens) == f'{start} saw "it saw It undo"'
-    assert command("it saw It undo", 2, tokens) == f'{start} 3 "it saw It undo"'
-    assert command("it saw It undo", 3, tokens) == f'{start} 4 "it saw It undo"'
-    assert command("-", 1, tokens) == f"{start} saw -"
-    assert command("-it saw", 1, tokens) == f'{start} saw -- "-it saw"'
+    assert command("it saw It undo", 1, tokens) == f'{start} saw --out lesson.html "it saw It undo"'
+    assert command("it saw It undo", 2, tokens) == f'{start} 3 --out lesson.html "it saw It undo"'
+    assert command("it saw It undo", 3, tokens) == f'{start} 4 --out lesson.html "it saw It undo"'
+    assert command("-", 1, tokens) == f"{start} saw --out lesson.html -"
+    assert command("-it saw", 1, tokens) == f'{start} saw --out lesson.html -- "-it saw"'
 
 
 def test_no_command_where_steps_would_show_another_weight() -> None:

@@ -1,6 +1,7 @@
 """The command `regard steps`: the example, one's own files, a head of a model, and sentences for what does not fit."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -91,6 +92,24 @@ def test_query_key_and_value_in_one_file_need_no_matrices(tmp_path):
         run("--x", written(tmp_path / "wide.json", {"query": [[0, 1]], "key": [[1]], "value": [[2]]}))
 
 
+def test_several_heads_and_w_output(tmp_path):
+    """Both heads give every key the weight 1/2, as their queries are 0; values [1], [3] and [2], [6]."""
+    x = written(tmp_path / "x.json", [[1, 0], [0, 1]])
+    nothing = [[[0], [0]], [[0], [0]]]
+    w = {"query": nothing, "key": nothing, "value": [[[1], [3]], [[2], [6]]], "output": [[10, 0], [1, 1]]}
+    text = run("--x", x, "--w", written(tmp_path / "w.json", w), "--head", 1, "--token", 2)
+    assert text.startswith("Attention step by step: head 1 of 2, counted from 0\n")
+    assert "z₂[1] = 0.5·2 + 0.5·6 = 4" in text
+    end = text.partition("All heads together")[2]
+    assert "   x1 [2]         x1 [4]\n" in end
+    assert "   Z = [Z_0 Z_1] (2 × 2)\n   x1 [2  4]\n" in end
+    assert "   [10  0]        x1 [24  4]\n   [ 1  1]        x2 [24  4]\n" in end
+    alone = {name: matrices[0] for name, matrices in w.items()} | {"output": [[7]]}
+    text = run("--x", x, "--w", written(tmp_path / "alone.json", alone), "--lang", "zh")
+    assert "乘以 W_O\n   W_O (1 × 1)    Z W_O (2 × 1)\n   [7]            x1 [14]\n" in text
+    assert "所有头" not in text
+
+
 X, W = [[1, 0], [0, 1]], [[1, 0], [0, 1]]
 
 
@@ -117,6 +136,16 @@ REFUSALS = [
     ([[1, 2]] * 2049, W, "`--x` must have at most 2048 rows, got 2049"),
     (X, {"query": W, "key": W}, '`--w` must be one matrix or an object with "query", "key" and "value"'),
     (X, {"query": W, "key": [[1], [2]], "value": W}, r"columns as each other for q·k, got \(2, 2\) and \(2, 1\)"),
+    (X, {"query": W, "key": W, "value": W, "values": W}, 'and if you like "output", got .*w.json with .*values'),
+    (X, {"query": [W, W], "key": W, "value": W}, '"query", "key" and "value" of `--w` .* each head, got 2, 1 and 1'),
+    (
+        X,
+        {"query": [W, [[1], [2]]], "key": [W, W], "value": [W, W]},
+        r"one shape for all heads, got \(2, 2\) and \(2, 1\)",
+    ),
+    (X, {"query": [W, [["a"]]], "key": [W, W], "value": [W, W]}, "`--w query, head 1` must be a matrix of numbers"),
+    (X, {"query": W, "key": W, "value": W, "output": [[1]]}, r'"output" of `--w` .*\(1 × 2 = 2\), got \(1, 1\)'),
+    (X, {"query": W, "key": W, "value": W, "output": [[1, float("nan")]] * 2}, "`--w output` must hold finite numbers"),
     (X, {"query": W, "key": W, "value": [[1]]}, r"`--w` must have as many rows .* `--w` of shape \(1, 1\)"),
 ]
 
@@ -166,12 +195,57 @@ def test_options_that_exclude_one_another(tmp_path):
         run("--x", x)
     with pytest.raises(InputError, match="leave out TEXT"):
         run("--x", x, "--w", w, "--model", "me5")
+    with pytest.raises(InputError, match="`--head` must be from 0 to 0 for these matrices, got 1"):
+        run("--x", x, "--w", w, "--head", 1)
     with pytest.raises(InputError, match="a head needs a TEXT"):
         run("--model", "me5")
     with pytest.raises(InputError, match="`--tokens` must name the 2 rows of `--x`, got 3 names: a b c"):
         run("--x", x, "--w", w, "--tokens", "a b c")
     with pytest.raises(InputError, match=r"`token` must be a word of the text \(我 爱 你\) or a number from 1 to 3"):
         run("--token", "cat")
+
+
+def page_state(path):
+    (state,) = re.findall('<script type="application/json" id="start">(.*?)</script>', path.read_text("utf-8"))
+    return json.loads(state)
+
+
+def test_a_lesson_of_the_example(tmp_path):
+    out = tmp_path / "lesson.html"
+    shown = run("--out", out, "--lang", "zh", "--token", "你")
+    assert shown == f"我 爱 你 → {out}\n用浏览器打开它，改一个数，后面的数都会跟着变\n"
+    state = page_state(out)
+    assert (state["tokens"], state["language"], state["row"]) == (["我", "爱", "你"], "zh", 2)
+
+
+def test_a_lesson_of_own_numbers_replaces_a_file(tmp_path, monkeypatch):
+    numbers = {"query": [[1, 2]], "key": [[3], [5]], "value": [[1], [7]], "tokens": ["a", "b"]}
+    x = written(tmp_path / "x.json", numbers)
+    matrices = {"query": [[[1], [1]]] * 2, "key": [[[2]]] * 2, "value": [[[1, 10]]] * 2, "output": [[1]] * 4}
+    w = written(tmp_path / "w.json", matrices)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "lesson.html").write_text("old")
+    run("--x", x, "--w", w, "--head", 1, "--out", "~/lesson.html")
+    state = page_state(tmp_path / "lesson.html")
+    assert (state["x"], state["keyX"], state["valueX"]) == (numbers["query"], numbers["key"], numbers["value"])
+    assert (state["tokens"], state["keyTokens"]) == (["query 1"], ["a", "b"])
+    assert state["heads"] == [{"query": [[1], [1]], "key": [[2]], "value": [[1, 10]]}] * 2
+    assert (state["output"], state["head"]) == ([[1]] * 4, 1)
+
+
+def test_pages_that_cannot_be(tmp_path):
+    x, w = written(tmp_path / "x.json", [[1, 0]] * 33), written(tmp_path / "w.json", W)
+    (tmp_path / "folder.html").mkdir()
+    cases = {
+        ("--out", tmp_path / "page.pdf"): "`--out` must end in .html, got",
+        ("--out", tmp_path / "none" / "page.html"): "there is no folder .*none",
+        ("--out", tmp_path / "folder.html"): "folder.html is a folder",
+        ("--x", x, "--w", w, "--out", tmp_path / "page.html"): "at most 32 tokens, got 33: .* `regard steps` without",
+    }
+    for case in sweep(cases):
+        with case as arguments, pytest.raises(InputError, match=cases[arguments]):
+            run(*arguments)
+    assert not (tmp_path / "page.html").exists()
 
 
 @pytest.fixture

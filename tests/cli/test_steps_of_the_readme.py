@@ -19,7 +19,7 @@ PAGES = ("docs/start.md", "docs/start.zh.md")
 def lines(name):
     text = (ROOT / name).read_text(encoding="utf-8")
     found = re.findall(r"^regard steps(.*?)(?:  #.*)?$", text, re.MULTILINE)
-    return [line.strip() for line in found if "--model" not in line]
+    return [line.strip() for line in found if "--model" not in line and "--out" not in line]
 
 
 def run(line, monkeypatch):

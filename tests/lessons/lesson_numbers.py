@@ -153,7 +153,9 @@ class Editor:
                 "table": [[draw(0, keys - 1) for _ in range(count)] for _ in range(keys)],
             },
             "prefix": lambda: {"length": draw(0, keys + 1)},
-            "drawn": lambda: {"rows": ["".join(self.random.choice("0111") for _ in range(keys)) for _ in range(queries)]},
+            "drawn": lambda: {
+                "rows": ["".join(self.random.choice("0111") for _ in range(keys)) for _ in range(queries)]
+            },
         }
         return {"kind": kind, **fields[kind]()}
 

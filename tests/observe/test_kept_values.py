@@ -87,9 +87,9 @@ def watched(make, run, keep="qkv", **options):
     entered: dict[str, list[torch.Tensor]] = {}
     for name, module in model.named_modules():
         if name.endswith(projection):
-            site = name.removesuffix(projection) + owner
+            site = (name.removesuffix(projection) + owner).rstrip(".")
             module.register_forward_pre_hook(
-                lambda _, args, site=site.rstrip("."): entered.setdefault(site, []).append(args[0].detach())
+                lambda _, args, site=site: entered.setdefault(site, []).append(args[0].detach())
             )
     with torch.no_grad(), regard.watch(model, keep=keep, **options) as seen:
         run(model)

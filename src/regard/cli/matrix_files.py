@@ -16,10 +16,20 @@ __all__ = ["Inputs", "Matrix", "Projections", "read_inputs", "read_projections"]
 LARGEST = 64 * 2**20  # bytes; a file of another kind given by mistake is not read into memory
 LARGEST_ENTRY = 1e70  # so that (x·W_Q)·(x·W_K) stays a number of float64
 PARTS = ("query", "key", "value")
+OUTPUT = "output"
 NAMES = ("tokens", "query_tokens")
 
 Matrix = npt.NDArray[np.float64]
-Projections = tuple[Matrix, Matrix, Matrix]
+
+
+@dataclass(frozen=True, eq=False)
+class Projections:
+    """W_Q, W_K and W_V of each head (heads, rows, columns), and W_O if given."""
+
+    query: Matrix
+    key: Matrix
+    value: Matrix
+    output: Matrix | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,18 +68,48 @@ def read_inputs(path: Path) -> Inputs:
 
 
 def read_projections(path: Path) -> Projections:
-    """Read W_Q, W_K and W_V: one matrix for all three, or a JSON object with "query", "key" and "value"."""
+    """Read W_Q, W_K and W_V: one matrix for all three, or a JSON object with "query", "key" and "value", each a matrix
+    or a list with one for each head, and "output" if it likes.
+    """
     loaded = _load(path, "--w")
     if not isinstance(loaded, dict):
-        one = _matrix(loaded, path, "--w")
-        return one, one, one
-    if set(loaded) != set(PARTS):
+        shared = _matrix(loaded, path, "--w")[None]
+        return Projections(shared, shared, shared)
+    if not set(PARTS) <= set(loaded) <= {*PARTS, OUTPUT}:
         raise InputError(
-            f'`--w` must be one matrix or an object with "query", "key" and "value", got {path} with '
-            f"{', '.join(map(repr, loaded)) or 'nothing in it'}"
+            f'`--w` must be one matrix or an object with "query", "key" and "value", and if you like "output", got '
+            f"{path} with {', '.join(map(repr, loaded)) or 'nothing in it'}"
         )
-    query, key, value = (_matrix(loaded[part], path, f"--w {part}") for part in PARTS)
-    return query, key, value
+    query, key, value = (_stack(loaded[part], path, f"--w {part}") for part in PARTS)
+    if not len(query) == len(key) == len(value):
+        raise InputError(
+            f'"query", "key" and "value" of `--w` must have a matrix for each head, got {len(query)}, {len(key)} and '
+            f"{len(value)} of them in {path}"
+        )
+    output = loaded.get(OUTPUT)
+    return Projections(query, key, value, None if output is None else _matrix(output, path, f"--w {OUTPUT}"))
+
+
+def _stack(loaded: Any, path: Path, option: str) -> Matrix:
+    """Return the matrices of the heads, from one matrix or a list of them."""
+    if not _is_nested(loaded):
+        return _matrix(loaded, path, option)[None]
+    matrices = [_matrix(matrix, path, f"{option}, head {head}") for head, matrix in enumerate(loaded)]
+    if shapes := sorted({matrix.shape for matrix in matrices[1:]} - {matrices[0].shape}):
+        raise InputError(
+            f"`{option}` must have matrices of one shape for all heads, got {matrices[0].shape} and {shapes[0]} in "
+            f"{path}"
+        )
+    return np.stack(matrices)
+
+
+def _is_nested(loaded: Any) -> bool:
+    """Whether it is a list of matrices: its first row has a row for its first entry."""
+    for _ in range(2):
+        if not isinstance(loaded, list) or not loaded:
+            return False
+        loaded = loaded[0]
+    return isinstance(loaded, list)
 
 
 def _names(loaded: dict[str, Any], what: str, rows: Matrix, path: Path) -> list[str] | None:

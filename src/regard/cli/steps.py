@@ -2,17 +2,18 @@
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from regard.cli.arguments import model_option, read_text
+from regard.cli.arguments import check_output, model_option, read_text
 from regard.cli.console import TextConsole
 from regard.errors import InputError
 
 if TYPE_CHECKING:  # what needs NumPy is imported where it is used
-    from regard.cli.matrix_files import Inputs, Matrix, Projections
-    from regard.lessons.steps import Worked
+    from regard.cli.matrix_files import Inputs, Projections
+    from regard.lessons.lesson import Lesson
+    from regard.lessons.own_numbers import OwnNumbers
     from regard.lessons.text import Steps
     from regard.record.highlight import Focus
     from regard.record.records import Record
@@ -40,8 +41,8 @@ def steps(
         Path | None,
         typer.Option(
             "--w",
-            help='One matrix for W_Q, W_K and W_V, or JSON with "query", "key", "value"; without it, those three of '
-            "`--x` are Q, K and V.",
+            help='One matrix for W_Q, W_K and W_V, or JSON with "query", "key", "value" (of several heads a list each) '
+            'and "output" for W_O; without it, those three of `--x` are Q, K and V.',
         ),
     ] = None,
     tokens: Annotated[
@@ -49,94 +50,142 @@ def steps(
     ] = None,
     model: Annotated[str | None, model_option(f"A model to take a head from (for a TEXT: {MODEL}).")] = None,
     layer: Annotated[int | None, typer.Option(help="Its layer, counted from 0.")] = None,
-    head: Annotated[int | None, typer.Option(help="The layer's head, counted from 0.")] = None,
+    head: Annotated[int | None, typer.Option(help="The layer's head, or that of `--w`, counted from 0.")] = None,
     token: Annotated[
         str | None,
         typer.Option(help="The token worked out in scalars: a word, such as it or it#2, or a number from 1."),
     ] = None,
     lang: Annotated[Literal["en", "zh"], typer.Option(help="Language of the page.")] = "en",
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Save a lesson, page.html: the same numbers, each of which can be changed in a browser."),
+    ] = None,
 ) -> None:
     """Show how one output of attention comes about, with the numbers, first in scalars, then in matrices.
 
     Without arguments: three tokens, 我 爱 你, with numbers small enough to check by hand.
+    With --out page.html: a page on which every number can be touched.
     """
+    out = None if out is None else out.expanduser()
+    check_output("--out", out, ".html")
     own = x is not None or w is not None or tokens is not None
-    real = any(given is not None for given in (text, model, layer, head))
-    if own and real:
-        raise InputError(
-            "`--x`, `--w`, `--tokens` are for your own numbers: leave out TEXT, `--model`, `--layer`, `--head`"
-        )
-    from regard.lessons.example import example
-    from regard.lessons.text import Steps
+    if own and any(option is not None for option in (text, model, layer)):
+        raise InputError("`--x`, `--w`, `--tokens` are for your own numbers: leave out TEXT, `--model`, `--layer`")
+    if own or not any(option is not None for option in (text, model, layer, head)):
+        _numbers(_own(x, w, tokens) if own else None, head or 0, token, lang, out)
+        return
+    model = MODEL if model is None else model
+    if text is None or not text.strip():
+        raise InputError(f'a head needs a TEXT to read, got none: regard steps --model {model} "The cat sat."')
+    read = read_text(text)
+    if out is None:
+        TextConsole().print(_head(read, model, (layer, head, token), lang))
+        return
+    from regard.interpret.lesson import lesson
+
+    _save(lesson(read, model=model, layer=layer, head=head, token=token, lang=lang), out, lang)
+
+
+def _numbers(
+    numbers: "OwnNumbers | None", head: int, token: str | None, lang: Literal["en", "zh"], out: Path | None
+) -> None:
+    """Print numbers of the reader's own, or the example, or save the lesson of them."""
+    from regard.lessons.example import EXAMPLE
+    from regard.lessons.lesson import lesson_of_heads, steps_of_heads
     from regard.record.places import find_place
     from regard.record.tokens import Token
 
-    if real:
-        page = _head(text, MODEL if model is None else model, (layer, head, token), lang)
+    heads = (numbers or EXAMPLE).work()
+    if not 0 <= head < len(heads.heads):
+        raise InputError(f"`--head` must be from 0 to {len(heads.heads) - 1} for these matrices, got {head}")
+    names = [Token(name) for name in heads.heads[0].query_tokens]
+    row = 0 if token is None else find_place(names, token).first
+    if out is None:
+        TextConsole().print(steps_of_heads(heads, language=lang, row=row, head=head))
     else:
-        worked = _own(x, w, tokens) if own else example()
-        row = 0 if token is None else find_place([Token(name) for name in worked.query_tokens], token).first
-        page = Steps(worked, row, lang)
-    TextConsole().print(page)
+        _save(lesson_of_heads(heads, language=lang, row=row, head=head), out, lang)
 
 
-def _own(x: Path | None, w: Path | None, tokens: str | None) -> "Worked":
+def _save(lesson: "Lesson", out: Path, lang: Literal["en", "zh"]) -> None:
+    """Save the page, and say what to do with it."""
+    lesson.to_html(out)
+    way = {
+        "en": "open it in a browser, and change a number: all that comes after it follows",
+        "zh": "用浏览器打开它，改一个数，后面的数都会跟着变",
+    }
+    TextConsole(stderr=True).print(f"{lesson.name} → {out}\n{way[lang]}", soft_wrap=True)
+
+
+def _own(x: Path | None, w: Path | None, tokens: str | None) -> "OwnNumbers":
     """The reader's own numbers."""
     from regard.cli.matrix_files import read_inputs, read_projections
-    from regard.lessons.steps import work, work_from
+    from regard.lessons.own_numbers import OwnNumbers
 
-    given = None if x is None else read_inputs(x)
-    if given is None or (w is None and given.key is None):
+    inputs = None if x is None else read_inputs(x)
+    if inputs is None or (w is None and inputs.key is None):
         alone = "--x" if x is not None else "--w" if w is not None else "--tokens"
         raise InputError(
             f"your own numbers need both `--x FILE` and `--w FILE`, got `{alone}` alone; a JSON file of "
             '"query", "key" and "value" needs `--x` alone'
         )
-    names = _check_rows(given, x, tokens)
-    if given.key is None or given.value is None:
-        return work(given.query, *_check_heights(read_projections(cast(Path, w)), [given.query] * 3), names)
-    queries = given.query_tokens or [f"query {row + 1}" for row in range(len(given.query))]
-    if w is None:
-        return work_from(given.query, given.key, given.value, names, query_tokens=queries)
-    projections = _check_heights(read_projections(w), [given.query, given.key, given.value])
-    return work(given.query, *projections, names, key_x=given.key, value_x=given.value, query_tokens=queries)
+    names = _check_rows(inputs, x, tokens)
+    queries = None
+    if inputs.key is not None:
+        queries = inputs.query_tokens or [f"query {row + 1}" for row in range(len(inputs.query))]
+    projections = None if w is None else _check_heights(read_projections(w), inputs)
+    return OwnNumbers(
+        inputs.query,
+        None if projections is None else (projections.query, projections.key, projections.value),
+        None if projections is None else projections.output,
+        inputs.key,
+        inputs.value,
+        None if names is None else tuple(names),
+        None if queries is None else tuple(queries),
+    )
 
 
-def _check_rows(given: "Inputs", x: Path | None, tokens: str | None) -> list[str] | None:
+def _check_rows(inputs: "Inputs", x: Path | None, tokens: str | None) -> list[str] | None:
     """The names of the keys, after a look at how many rows there are."""
-    keys = given.query if given.key is None else given.key
-    largest = max(len(keys), len(given.query))
+    keys = inputs.query if inputs.key is None else inputs.key
+    largest = max(len(keys), len(inputs.query))
     if largest > LARGEST:
         raise InputError(f"`--x` must have at most {LARGEST} rows, got {largest} in {x}: take fewer tokens")
-    names = given.tokens if tokens is None else tokens.split()
+    names = inputs.tokens if tokens is None else tokens.split()
     if names is not None and len(names) != len(keys):
         raise InputError(f"`--tokens` must name the {len(keys)} rows of `--x`, got {len(names)} names: {tokens}")
     return names
 
 
-def _check_heights(projections: "Projections", inputs: list["Matrix"]) -> "Projections":
-    """The three matrices, when they fit what they multiply."""
-    for rows, projection in zip(inputs, projections, strict=True):
-        if len(projection) != rows.shape[1]:
+def _check_heights(projections: "Projections", inputs: "Inputs") -> "Projections":
+    """The projections, when they fit what they multiply, and each other."""
+    pairs = (
+        (inputs.query, projections.query),
+        (inputs.query if inputs.key is None else inputs.key, projections.key),
+        (inputs.query if inputs.value is None else inputs.value, projections.value),
+    )
+    for rows, projection in pairs:
+        if projection.shape[1] != rows.shape[1]:
             raise InputError(
                 f"`--w` must have as many rows as `--x` has columns ({rows.shape[1]}), got `--x` of shape "
-                f"{rows.shape} and `--w` of shape {projection.shape}"
+                f"{rows.shape} and `--w` of shape {projection.shape[1:]}"
             )
-    if projections[0].shape[1] != projections[1].shape[1]:
+    query, key, value = (projection.shape for _, projection in pairs)
+    if query[2] != key[2]:
         raise InputError(
-            f'"query" and "key" of `--w` must have as many columns as each other for q·k, got {projections[0].shape} '
-            f"and {projections[1].shape}"
+            f'"query" and "key" of `--w` must have as many columns as each other for q·k, got {query[1:]} and {key[1:]}'
+        )
+    if projections.output is not None and len(projections.output) != (joined := value[0] * value[2]):
+        raise InputError(
+            f'"output" of `--w` must have a row for each number of the outputs side by side ({value[0]} × {value[2]} = '
+            f"{joined}), got {projections.output.shape}"
         )
     return projections
 
 
 def _head(
-    text: str | None, model: str, chosen: tuple[int | None, int | None, str | None], lang: Literal["en", "zh"]
+    text: str, model: str, chosen: tuple[int | None, int | None, str | None], lang: Literal["en", "zh"]
 ) -> "Steps":
     """A head of a real model at work on `text`: layer, head and token as requested, or as regard chooses them."""
-    if text is None or not text.strip():
-        raise InputError(f'a head needs a TEXT to read, got none: regard steps --model {model} "The cat sat."')
-    text = read_text(text)
     from regard.interpret import head_vectors as capture  # here: it loads torch, which the example does without
     from regard.lessons.matrix_text import clip
     from regard.lessons.text import Steps
@@ -150,7 +199,7 @@ def _head(
 
 
 def steps_command(record: "Record", focus: "Focus", model: str, text: str) -> tuple[str, ...]:
-    """The options and the text of `regard steps` for the first look, or nothing where steps cannot show it.
+    """The options and the text of `regard steps` for the first look as a lesson, or nothing where steps cannot show it.
 
     It cannot for an encoder–decoder, whose target `regard steps` does not take. `text` is what `regard look` was given.
     """
@@ -161,7 +210,7 @@ def steps_command(record: "Record", focus: "Focus", model: str, text: str) -> tu
     options = ["--model", model, "--layer", str(first.layer), "--head", str(first.head), "--token", token]
     words = " ".join(["regard", "steps", *map(quote, options)])
     dashes = "-- " if text.startswith("-") and text != "-" else ""  # else the text is taken for an option
-    return words, dashes + quote(text)
+    return words, "--out lesson.html", dashes + quote(text)
 
 
 def _token_option(record: "Record", focus: "Focus") -> str | None:

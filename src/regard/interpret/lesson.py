@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy.typing as npt
 
 from regard.errors import InputError
 from regard.lessons.example import EXAMPLE
-from regard.lessons.lesson import NO_MASK, Lesson, lesson_of_heads
+from regard.lessons.lesson import NO_MASK, Lesson, lesson_of_heads, lesson_of_translation
 from regard.lessons.own_numbers import OwnNumbers, as_array, shown
 from regard.lessons.text_words import Language
 from regard.record.places import Name, find_place
@@ -18,6 +19,7 @@ from regard.record.tokens import Token
 if TYPE_CHECKING:  # PyTorch takes seconds, and numbers of one's own need none of it
     from torch import Tensor
 
+    from regard.hub import Loaded
     from regard.masks import Mask
 
     Array = npt.ArrayLike | Tensor
@@ -26,7 +28,13 @@ __all__ = ["lesson"]
 
 
 def lesson(
+    text: str | None = None,
     *,
+    model: "str | Loaded | None" = None,
+    layer: int | None = None,
+    head: int | None = None,
+    token: Name | None = None,
+    translator: "str | Loaded | None" = None,
     x: "Array | None" = None,
     w_query: "Array | None" = None,
     w_key: "Array | None" = None,
@@ -38,8 +46,6 @@ def lesson(
     query_tokens: str | Sequence[str] | None = None,
     mask: "Mask | Array | None" = None,
     scale: float | None = None,
-    head: int | None = None,
-    token: Name | None = None,
     lang: Language = "en",
 ) -> Lesson:
     """Return a lesson: attention step by step, as a page whose numbers can be changed, and as text.
@@ -49,12 +55,21 @@ def lesson(
     Without arguments it is the worked example, 我 爱 你. Matrices are lists, NumPy arrays or tensors. The page opens in
     a notebook, or is saved by `.to_html("lesson.html")`; `.text` has the same numbers as `regard steps` prints them.
 
+    With a text it opens with a head of a model that reads it, from its real q, k and v on; with a text and a translator
+    with the translation as it is written, a token at a time. `seen.lesson(…)` makes it of what was watched.
+
     >>> import regard
     >>> ones = regard.lesson(x=[[1, 0], [0, 1]], w_query=[[1], [0]], w_key=[[0], [1]], w_value=[[1], [2]], tokens="a b")
     >>> ones.steps.worked.scores.tolist()
     [[0.0, 1.0], [0.0, 0.0]]
 
     Args:
+        text: A text for `model`, or for `translator`.
+        model: A bundled model, a Hugging Face folder or id, or a loaded model; by default the text's language chooses.
+        layer, head: The head that is looked at first, counted from 0, of the model, or of matrices (then `head` alone);
+            by default as `regard.look` chooses them, or the first.
+        token: The query that is looked at first: its name, its number from 1 as a text, or its index from 0.
+        translator: A run of `regard train` that translates, or another encoder–decoder.
         x: The vectors of the queries, a row a token: (n, D).
         w_query, w_key, w_value: W_Q (D, d), W_K (D, d) and W_V (D, dv); of several heads a list of matrices each, or an
             array (heads, D, d). Without the three, `x`, `key_x` and `value_x` are Q, K and V themselves.
@@ -65,27 +80,61 @@ def lesson(
         query_tokens: Names of the rows of `x` where `key_x` is given.
         mask: A mask of `regard.masks`, or a boolean matrix (n, m), True = may see.
         scale: What scores are multiplied by; 1/√d by default.
-        head: The head that is looked at first, counted from 0.
-        token: The query that is looked at first: its name, its number from 1 as a text, or its index from 0.
         lang: "en" or "zh"; readers can switch.
 
     Raises:
         InputError: An argument is no matrix of finite numbers or does not fit the others, or there are more than a page
-            shows: 32 tokens, 8 heads, 2 MB of numbers.
+            shows: 32 tokens, 8 heads, 2 MB of numbers; 256 tokens of a text. Or the text is empty, the model or what is
+            looked at does not exist, or arguments exclude each other.
+        ObservationError: The model's attention runs where its queries and keys cannot be seen.
     """
     if lang not in get_args(Language):
         raise InputError(f'`lang` must be "en" or "zh", got {shown(lang)}')
     about = {"w_query": w_query, "w_key": w_key, "w_value": w_value, "w_output": w_output, "key_x": key_x}
     about |= {"value_x": value_x, "tokens": tokens, "query_tokens": query_tokens}
+    if text is not None:
+        numbers = {"x": x, **about, "mask": mask, "scale": scale}
+        _exclude(numbers, "is for numbers of your own, and a text is read by a model: give one of them")
+        if translator is None:
+            return _lesson_of_text(text, model, layer, head, token, lang)
+        chosen = {"model": model, "layer": layer, "head": head, "token": token}
+        _exclude(chosen, "is for a head of a model, and `translator` writes a translation: leave one of them out")
+        return _lesson_of_translation(text, translator, lang)
+    needy = {"model": model, "layer": layer, "translator": translator}
+    _exclude(needy, 'needs a text to read, as in regard.lesson("The cat sat.", model="minilm")')
     if x is None:
-        if alone := [name for name, value in about.items() if value is not None]:
-            raise InputError(f"`{alone[0]}` belongs to numbers of your own: give `x` with it, a row a token")
-        numbers = EXAMPLE
-    else:
-        numbers = OwnNumbers.read(x, **about)
-    if scale is not None and (
-        isinstance(scale, bool) or not isinstance(scale, int | float) or not math.isfinite(scale)
-    ):
+        _exclude(about, "belongs to numbers of your own: give `x` with it, a row a token")
+    return _lesson_of_numbers(EXAMPLE if x is None else OwnNumbers.read(x, **about), mask, scale, head, token, lang)
+
+
+def _exclude(arguments: Mapping[str, Any], rule: str) -> None:
+    """Refuse the first of some arguments that has a value."""
+    for name, value in arguments.items():
+        if value is not None:
+            raise InputError(f"`{name}` {rule}")
+
+
+def _lesson_of_text(
+    text: str, model: "str | Loaded | None", layer: int | None, head: int | None, token: Name | None, lang: Language
+) -> Lesson:
+    from regard.interpret.look import look
+    from regard.lessons.recorded_heads import lesson_of_record
+
+    record = look(text, model=model, layer=layer, head=head, token=token, keep="qkv").record
+    return lesson_of_record(record, layer=layer, head=head, token=token, lang=lang)
+
+
+def _lesson_of_translation(text: str, translator: "str | Loaded", lang: Language) -> Lesson:
+    from regard.interpret.translation_steps import record_translation
+
+    return lesson_of_translation(asdict(record_translation(translator, text)), language=lang)
+
+
+def _lesson_of_numbers(
+    numbers: OwnNumbers, mask: Any, scale: Any, head: Any, token: Name | None, lang: Language
+) -> Lesson:
+    is_number = isinstance(scale, int | float) and not isinstance(scale, bool) and math.isfinite(scale)
+    if scale is not None and not is_number:
         raise InputError(f"`scale` must be a finite number, got {shown(scale)}")
     state, visible = (NO_MASK, None) if mask is None else _read_mask(mask, numbers.pairs)
     heads = numbers.work(scale=scale, visible=visible)

@@ -9,6 +9,9 @@ from regard.errors import ObservationError
 from regard.interpret.export import export
 from regard.interpret.look_result import LookResult
 from regard.interpret.vision_transformers import grid_of, image_of
+from regard.lessons.lesson import Lesson
+from regard.lessons.recorded_heads import lesson_of_record
+from regard.lessons.text_words import Language
 from regard.record.atlas import read_atlas, save_atlas
 from regard.record.highlight import choose_focus
 from regard.record.layers import Stream, at_index
@@ -205,6 +208,43 @@ class Observation(Answers):
         record = self.record
         focus = choose_focus(record, token=token, layer=layer, head=head, batch_index=batch_index, stream=stream)
         return LookResult(record, focus, record.model)
+
+    def lesson(
+        self,
+        token: Name | None = None,
+        *,
+        layer: int | str | None = None,
+        head: int | None = None,
+        batch_index: int = 0,
+        stream: Stream | None = None,
+        lang: Language = "en",
+    ) -> Lesson:
+        """Return a lesson that opens with a real head: its queries, keys and values, and each step from them on, as a
+        page (`.to_html("lesson.html")`, or in a notebook) and as text (`.text`).
+
+        The record must have queries, keys and values: watch with keep="qkv". With keep="qk" the steps end with the
+        weights. Readers choose layer, head and token on the page, which has all layers up to 2 MB, else the chosen one.
+
+            with regard.watch(model, keep="qkv", tokenizer=tokenizer) as seen:
+                model(**inputs)
+            seen.lesson(layer=5, head=11, token="it").to_html("lesson.html")
+
+        Args:
+            token: The query that is looked at first; by default as in `look`. Of a word of several tokens, and of the
+                word that it looks at, the two tokens with the largest weight are shown.
+            layer: The layer that is shown first, by its number or name; by default as in `look`.
+            head: The head, in that layer; by default as in `look`.
+            batch_index: The sequence of the batch.
+            stream: The stream of the layers.
+            lang: "en" or "zh"; readers can switch.
+
+        Raises:
+            InputError: The token, layer, head, sequence or stream does not exist, the text has more than 256 tokens, or
+                the layer's weights are no softmax of products of queries and keys.
+            ObservationError: Nothing was seen, or the record keeps no queries and keys.
+        """
+        chosen: dict[str, Any] = {"layer": layer, "head": head, "batch_index": batch_index, "stream": stream}
+        return lesson_of_record(self.record, token=token, **chosen, lang=lang)
 
     def to_html(self, path: str | os.PathLike[str], *, token: Name | None = None, title: str = "") -> None:
         """Save a self-contained HTML page of the first sequence, which needs no server; its tokens must be known.

@@ -1,6 +1,7 @@
 """watch(): record every attention call of a model, without changes to its code or its output."""
 
 import contextlib
+import dataclasses
 import functools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, ParamSpec, cast
@@ -16,6 +17,7 @@ from regard.interpret.vision_transformers import patch_tokens
 from regard.jagged import Packing
 from regard.masks import BoundMask
 from regard.observe import listening
+from regard.observe.before_attention import BeforeAttention
 from regard.observe.call_kinds import CallFromQK
 from regard.observe.intercept import Interception
 from regard.observe.intercept.compiled_code import refuse_compiled, refuse_packages, refusing_compiled_code
@@ -259,9 +261,9 @@ def watch(
             called.
         ObservationError: A part of the model is compiled, its compiled code reports no kernels or its graph breaks, no
             attention call was seen or one could not be recorded (`strict`), `max_bytes` is too small, a statistic
-            cannot follow beam search or needs unknown data (tokens, values, gradients), or keep="qk" or "qkv" is used with
-            weights whose q and k (or v) are unknown, or with a score or normalizer that is not regard's own. What a statistic
-            over all layers cannot follow is raised last, when `seen` has everything else.
+            cannot follow beam search or needs unknown data (tokens, values, gradients), or keep="qk" or "qkv" is used
+            with weights whose q and k (or v) are unknown, or with a score or normalizer that is not regard's own. What
+            a statistic over all layers cannot follow is raised last, when `seen` has everything else.
     """
     refuse_packages(model)
     if not isinstance(model, nn.Module):
@@ -275,12 +277,14 @@ def watch(
     if tokens is not None:
         check_tokens(tokens)
     names = None if tokenizer is None else adapt(tokenizer)
+    before = _before(model, keep)
     model = getattr(model, "_orig_mod", model)  # what torch.compile(model) runs
     refuse_compiled(model, whole=False)
     if isinstance(statistics, str) or not isinstance(statistics, Sequence):
         raise InputError(f"`statistics` must be a list of names and statistics, got {statistics!r}: put it in [ ]")
     spans = () if keys is None else (KeySpanSums(keys),)
-    asked = Asked(keep, (*statistics, *spans), layers=layers, heads=heads, queries=queries, max_bytes=max_bytes)
+    chosen: dict[str, Any] = {"layers": layers, "heads": heads, "queries": queries}
+    asked = Asked(keep, (*statistics, *spans), **chosen, max_bytes=max_bytes, before=before)
     heard = None
     if tokenizer is not None or (asked.needs("tokens") and tokens is None):
         heard = Heard(model, lambda: recorder.index, names)
@@ -292,6 +296,7 @@ def watch(
             stack.enter_context(refusing_compiled_code())
             interception = stack.enter_context(Interception(model, recorder, _READERS))
             interception.hears = heard
+            stack.enter_context(before or contextlib.nullcontext())
             yield observation
         observation.calls_elsewhere = interception.calls_elsewhere
         records = recorder.finish()
@@ -299,6 +304,7 @@ def watch(
             raise ObservationError(why_nothing(model, interception.calls_elsewhere, recorder.missing))
         if strict and recorder.missing:
             raise ObservationError(why_incomplete(model, recorder.missing))
+        records = tuple(_with_before(record, before) for record in records)
         named = _with_tokens(records, model, heard, tokens, keep, interception.image_grids)
         observation.records, observation.fallback_reasons = tuple(named.values()), recorder.fallback_reasons
         finished = [recorder.with_shared(index, record) for index, record in named.items()]
@@ -331,6 +337,20 @@ def _with_tokens(
             notes["unnamed"] = unnamed
         seen[index] = Record(record.layers, words, name, notes, record.missing)
     return seen
+
+
+def _before(model: nn.Module, keep: Keep) -> BeforeAttention | None:
+    """Return what measures the making of queries and keys, for the values of a lesson; a compiled model has no modules
+    that are called one by one.
+    """
+    return BeforeAttention(model) if keep == "qkv" and not hasattr(model, "_orig_mod") else None
+
+
+def _with_before(record: Record, before: BeforeAttention | None) -> Record:
+    """Return a record whose notes have what was measured before its calls."""
+    if before is None:
+        return record
+    return dataclasses.replace(record, notes={**record.notes, "before": before.notes([one.name for one in record])})
 
 
 def read_attention(q: Tensor, k: Tensor, v: Tensor, *, backend: str = "auto", **asked: Any) -> WatchedCall:  # noqa: ARG001

@@ -19,8 +19,17 @@ from regard.lessons.page import TITLES, lesson_html
 from regard.lessons.steps import Worked
 from regard.lessons.text import Steps
 from regard.lessons.text_words import Language
+from regard.render.labels import visible
 
-__all__ = ["MOST_HEADS", "MOST_TOKENS", "Lesson", "example_lesson", "lesson_of_head", "lesson_of_heads"]
+__all__ = [
+    "MOST_HEADS",
+    "MOST_TOKENS",
+    "Lesson",
+    "example_lesson",
+    "lesson_of_head",
+    "lesson_of_heads",
+    "steps_of_heads",
+]
 
 MOST_TOKENS = 32  # rows of X and of the other side: a page in which each number can be touched
 MOST_HEADS = 8
@@ -28,12 +37,19 @@ LARGEST = 2_000_000  # bytes of the numbers of a page
 
 # What single steps of the page remember, beside the fields that all of them share: a field by the step's own name.
 STEP_FIELDS: Mapping[str, Any] = {
+<<<<<<< HEAD
     "why": {"length": 50, "example": 0},
     "transformer": {"model": "lesson", "norm": "post", "written": 1, "head": -1},  # head −1: the mean of all
+=======
+    "maskStep": {"length": 12, "random": 1, "seed": 1},
+    "otherScores": {"factor": 1},
+    "scoresStep": {"dim": 64, "seed": 1, "scores": [100, 1, 1]},
+>>>>>>> 3231a5e8f6b41f0611d6386c37ac88c146a1ac37
 }
 NO_MASK: Mapping[str, Any] = {"kind": "none"}
 
 _WIDTH = 80  # columns of the text
+_NAMED = 8  # tokens in a name
 _FRAME = (
     "display:block;width:100%;height:52rem;resize:vertical;overflow:auto;border:1px solid #8886;border-radius:6px;"
     "background:none;color-scheme:normal"
@@ -53,8 +69,20 @@ class Lesson:
     data: Mapping[str, Any] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        """Return the tokens, and what makes the page."""
-        return f'Lesson({" ".join(self.steps.worked.tokens[:8])!r}: .to_html("lesson.html"), .text)'
+        """Return what it is about, in a line."""
+        return f"Lesson({self.name!r})"
+
+    def __str__(self) -> str:
+        """Return the text."""
+        return self.text
+
+    @property
+    def name(self) -> str:
+        """The beginning of the tokens, and the head of a real model."""
+        tokens = " ".join(visible(token) for token in self.steps.worked.tokens[:_NAMED])
+        more = " …" if len(self.steps.worked.tokens) > _NAMED else ""
+        where = f"{self.steps.model}, layer {self.steps.layer}, head {self.steps.head}: " if self.steps.model else ""
+        return f"{where}{tokens}{more}"
 
     @property
     def text(self) -> str:
@@ -109,20 +137,34 @@ def lesson_of_heads(
     Raises:
         InputError: There are more tokens, heads or numbers than a page shows.
     """
-    worked = heads.heads[head]
     start = _start(heads, language) | {"row": row, "head": head, "mask": mask, "scale": scale}
     _check_size(heads, start)
-    others = len(heads.heads) > 1 or heads.w_output is not None
-    return Lesson(start, Steps(worked, row, language, joined=heads if others else None, head=head))
+    return Lesson(start, steps_of_heads(heads, language=language, row=row, head=head))
 
 
-def lesson_of_head(steps: Steps, data: Mapping[str, Any], *, layer: int, head: int, query: int) -> Lesson:
+def steps_of_heads(heads: WorkedHeads, *, language: Language = "en", row: int = 0, head: int = 0) -> Steps:
+    """Return one of the heads as text, with what comes after it where there are more, or W_O."""
+    joined = heads if len(heads.heads) > 1 or heads.w_output is not None else None
+    return Steps(heads.heads[head], row, language, joined=joined, head=head)
+
+
+def lesson_of_head(steps: Steps, data: Mapping[str, Any], *, layer: int, head: int, query: int, key: int = 0) -> Lesson:
     """Return the lesson of a real head: the page opens with it, and the numbers to change are those of the example.
 
     `steps` are its steps as text, `data` what is recorded of it and of others, for the page.
     """
-    real = {"step": "real", "real": {"layer": layer, "head": head, "query": query}}
+    real = {"step": "real", "real": {"layer": layer, "head": head, "query": query, "key": key}}
     return Lesson(_start(join_heads([example()]), steps.lang) | real, steps, data)
+
+
+def lesson_of_translation(translation: Mapping[str, Any], *, language: Language = "en") -> Lesson:
+    """Return the lesson that opens with a translation as it is written; the numbers to change are those of the example.
+
+    `translation` is that of lessons/data/translation.json, whose place it takes.
+    """
+    heads = join_heads([example()])
+    start = _start(heads, language) | {"step": "transformer"}
+    return Lesson(start, steps_of_heads(heads, language=language), {"translation": translation})
 
 
 def _start(heads: WorkedHeads, language: Language) -> dict[str, Any]:

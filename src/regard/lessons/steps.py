@@ -75,7 +75,7 @@ class Worked:
     `value_x`, of which keys and values are made where that is not `x`; `queries` (n, d), `keys` (m, d), `values`
     (m, dv); `scores`, `scaled`, `logits`, `visible`, `weights` (n, m); `output` (n, dv). `scores` are the raw products
     q·k, `scaled` these times `scale`, `logits` what enters the softmax: scaled, capped and biased. Hidden keys and rows
-    that see nothing have weight 0.
+    that see nothing have weight 0. Where the values are not known, they and `output` have a width dv of 0.
     """
 
     tokens: tuple[str, ...]
@@ -100,6 +100,11 @@ class Worked:
     softcap: float | None = None
     sink: float | None = None
     first_query: int = 0  # position of the first query in its text, counted from 0
+
+    @property
+    def has_values(self) -> bool:
+        """Whether the values are known, and with them the output."""
+        return bool(self.values.shape[1])
 
 
 def work(

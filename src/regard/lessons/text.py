@@ -44,14 +44,15 @@ def matrix_sections(
     vectors = [
         block(names[0], worked.queries, asked, rows),
         block(names[1], worked.keys, seen, keys),
-        block(names[2], worked.values, seen, keys),
+        *([block(names[2], worked.values, seen, keys)] if worked.has_values else []),
     ]
     yield say.vectors, list(flow(vectors, room))
     yield (
         say.products,
         list(flow([_pairs(worked, stage, rows, keys, say, room) for stage in _stages(worked, say)], room)),
     )
-    yield say.result, list(flow([block("Z = W V", worked.output, asked, rows)], room))
+    if worked.has_values:
+        yield say.result, list(flow([block("Z = W V", worked.output, asked, rows)], room))
 
 
 def joined_sections(joined: WorkedHeads, rows: Sequence[int], say: Wording, room: int) -> Iterator[Section]:

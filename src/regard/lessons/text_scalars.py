@@ -58,7 +58,8 @@ class Scalars:
         yield self._scores()
         yield from self._logits()
         yield from self._softmax()
-        yield self._output()
+        if self.worked.has_values:
+            yield self._output()
 
     @property
     def _token(self) -> str:
@@ -90,7 +91,7 @@ class Scalars:
             lines = [self._vector(f"q{at}", query)]
             if worked.tokens[self.position : self.position + 1] == (worked.query_tokens[self.row],):
                 lines.append(self._vector(f"k{at}", worked.keys[self.position]))
-                lines.append(self._vector(f"v{at}", worked.values[self.position]))
+                lines += [self._vector(f"v{at}", worked.values[self.position])] if worked.has_values else []
             return self.say.given.format(token=self._token), lines
         x = worked.x[self.row]
         components = _components(query)

@@ -23,6 +23,7 @@ class Wording:
     given: str
     others_alike: str
     keys_of_others: str
+    no_values: str
     scores: str
     some_keys: str
     hidden: str
@@ -69,6 +70,7 @@ ENGLISH = Wording(
     given="Query, key and value of “{token}”, as they enter the formula",
     others_alike="The other tokens' queries, keys and values come about in the same way.",
     keys_of_others="Keys and values are made of other vectors: K = X_K W_K, V = X_V W_V (below, in matrices).",
+    no_values='The record has no values, so the steps end with the weights: keep="qkv" keeps the values too.',
     scores="Scores: the query of “{token}” times every key, q·k",
     some_keys="The strongest {shown} of {count} keys, by weight:",
     hidden="hidden by the mask",
@@ -115,6 +117,7 @@ CHINESE = Wording(
     given="“{token}”的查询 Query、键 Key、值 Value（代入公式的向量）",
     others_alike="其他词元的查询、键、值用同样的方法得到。",
     keys_of_others="键和值来自另外的向量：K = X_K W_K，V = X_V W_V（见下面的矩阵）。",
+    no_values='记录里没有值，所以只能算到权重：用 keep="qkv" 观察，就连值一起保存。',
     scores="打分：“{token}”的查询与每个键做点积 q·k",
     some_keys="权重最大的 {shown} 个键（共 {count} 个），按权重排列：",
     hidden="被掩码遮住",

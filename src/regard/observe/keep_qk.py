@@ -14,6 +14,7 @@ from torch import Tensor
 
 from regard.errors import ObservationError
 from regard.masks import BoundMask, Causal, Dense
+from regard.observe.before_attention import BeforeAttention
 from regard.observe.statistics import Extent
 from regard.observe.weight_rows import RowBlock
 from regard.positions import Bias, DenseBias
@@ -107,8 +108,9 @@ class QueriesKeys:
     by_head = True
     wants_lse = True
 
-    def __init__(self, purse: Purse, *, values: bool = False) -> None:
+    def __init__(self, purse: Purse, *, values: bool = False, before: BeforeAttention | None = None) -> None:
         self._purse = purse
+        self._before = before
         self._queries: list[Tensor] = []
         self._keys = _KeyRows()
         self._values = _KeyRows() if values else None
@@ -125,10 +127,12 @@ class QueriesKeys:
         problem = call.gathered()
         if problem is None:
             raise ObservationError(
-                f'keep="{self._purse.keep}" needs the queries and keys, and {extent.site or "this call"} computes its softmax itself, '
-                'which shows weights alone: load the model with attn_implementation="sdpa", or watch with '
-                'keep="weights"'
+                f'keep="{self._purse.keep}" needs the queries and keys, and {extent.site or "this call"} computes its '
+                'softmax itself, which shows weights alone: load the model with attn_implementation="sdpa", or watch '
+                'with keep="weights"'
             )
+        if self._before is not None:
+            self._before.compare(extent.site, problem.q, problem.k)
         self._is_chosen = call.head_numbers is not None
         if call.head_numbers is not None:
             problem = self._of_heads(problem, call.head_numbers, extent)
@@ -149,8 +153,9 @@ class QueriesKeys:
         biases = any(one is not None and one.leading[1] > 1 for one in (problem.bias, problem.weight_factor))
         if mask or biases or problem.score.of_heads(slice(0, 1)) is not problem.score or problem.sink is not None:
             raise ObservationError(
-                f'keep="{self._purse.keep}" with chosen heads needs masks, biases, scores and sinks that all heads share, and '
-                f'{extent.site or "this call"} has some for each head: leave out `heads`, or use keep="weights"'
+                f'keep="{self._purse.keep}" with chosen heads needs masks, biases, scores and sinks that all heads '
+                f"share, and {extent.site or 'this call'} has some for each head: leave out `heads`, or use "
+                'keep="weights"'
             )
         group = problem.heads // problem.kv_heads
         k = problem.k[:, [head // group for head in heads]]
@@ -170,8 +175,8 @@ class QueriesKeys:
         """
         if any(len(one) > 1 for one in self._arrays.values()):
             raise ObservationError(
-                f'keep="{self._purse.keep}" stores masks and biases for each sequence, which beam search reorders: watch '
-                'with keep="maps", or keep="weights"'
+                f'keep="{self._purse.keep}" stores masks and biases for each sequence, which beam search reorders: '
+                'watch with keep="maps", or keep="weights"'
             )
         at = rows.cpu()
         self._queries, self._lse = ([x[at] for x in xs] for xs in (self._queries, self._lse))
@@ -210,8 +215,8 @@ class QueriesKeys:
                 return write(one, self._put(extent.site))
             except UnwritableError as other:
                 raise ObservationError(
-                    f'keep="{self._purse.keep}" cannot store the {name} {other} of {extent.site or "this call"}, which is '
-                    f'not one of regard\'s own: watch with keep="weights", or compute what it gives beforehand'
+                    f'keep="{self._purse.keep}" cannot store the {name} {other} of {extent.site or "this call"}, '
+                    f'which is not one of regard\'s own: watch with keep="weights", or compute what it gives beforehand'
                 ) from None
 
         return {

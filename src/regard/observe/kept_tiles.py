@@ -20,11 +20,11 @@ from regard.observe.weigh import groups_of, plain_mode
 from regard.part import Part
 from regard.positions import Bias
 from regard.problem import Problem
-from regard.record.kept_qk import Kept, Segment
+from regard.record.kept_qk import Kept, KeptFormula, Segment
 from regard.scores import Score
 from regard.serialization import read, tensor_of
 
-__all__ = ["weights"]
+__all__ = ["formula", "weights"]
 
 # The exceptions that an invalid form may raise when its values are made and used.
 _BROKEN = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RuntimeError)
@@ -57,6 +57,47 @@ def weights(kept: Kept, batch_index: int, heads: slice, rows: slice, columns: sl
         here.copy_(_weigh(problem, part, q, k, lse)[0])
     array: npt.NDArray[Any] = found.numpy()
     return array
+
+
+def formula(kept: Kept, batch_index: int) -> KeptFormula:
+    """Return what turns q and k of one sequence into weights; the calls of a generation have one score and normalizer,
+    whose parameters are those of the last call.
+    """
+    _, heads, queries = kept.arrays["lse"].shape
+    keys = kept.arrays["k"].shape[2]
+    visible = np.zeros((heads, queries, keys), np.bool_)
+    bias = np.zeros((heads, queries, keys), np.float64)
+    scale = np.zeros(queries, np.float64)
+    problems = [_call(kept, number) for number in range(len(kept.segments))]
+    for problem, segment in zip(problems, kept.segments, strict=True):
+        rows = slice(segment.first, segment.first + segment.rows)
+        own = slice(0, min(segment.keys, keys - segment.shift))
+        columns = slice(segment.shift, segment.shift + own.stop)
+        batch = slice(batch_index, batch_index + 1)
+        part = _part(problem, segment, batch, slice(0, heads), slice(0, segment.rows), own)
+        shown = part.visible(problem.mask, problem.q.device)
+        visible[:, rows, columns] = True if shown is None else shown[0].numpy()
+        if problem.bias is not None:
+            bias[:, rows, columns] = part.numbers(problem.bias, problem.q.device).detach().double()[0].numpy()
+        scale[rows] = problem.scale
+    bias[~visible] = 0.0
+    last = problems[-1]
+    return KeptFormula(
+        score=type(last.score).__name__,
+        is_product=all(one.score.product for one in problems),
+        normalizer=type(last.normalizer).__name__,
+        softcap=last.score.softcap,
+        scale=scale,
+        sink=None if last.sink is None else last.sink.detach().double().numpy(),
+        visible=_once(visible),
+        bias=_once(bias) if bias.any() else None,
+        has_factor=any(one.weight_factor is not None for one in problems),
+    )
+
+
+def _once(numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return the numbers of all heads, or those of one if they are the same for all."""
+    return numbers[:1].copy() if bool((numbers == numbers[:1]).all()) else numbers
 
 
 def _weigh(problem: Problem, part: Part, q: Tensor, k: Tensor, lse: Tensor) -> Tensor:

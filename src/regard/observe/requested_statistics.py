@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from regard.errors import InputError
 from regard.extensions import extension, extension_names
+from regard.observe.before_attention import BeforeAttention
 from regard.observe.keep_qk import Purse, QueriesKeys
 from regard.observe.selection import Heads, HeadsChosen, Queries, QueriesChosen
 from regard.observe.statistics import (
@@ -66,6 +67,7 @@ class Asked:
         heads: Heads | None = None,
         queries: Queries | None = None,
         max_bytes: int = DEFAULT_MAX_BYTES,
+        before: BeforeAttention | None = None,
     ) -> None:
         if isinstance(statistics, str) or not isinstance(statistics, Sequence):
             raise InputError(f"`statistics` must be a list of names and statistics, got {statistics!r}: put it in [ ]")
@@ -81,7 +83,7 @@ class Asked:
         self._kept: list[Statistic] = [chosen.get(kind) or kind() for kind in _KEPT]
         self._full: list[Statistic] = [Weights()] if keep == "weights" else []
         if keep in ("qk", "qkv"):
-            self._full.append(QueriesKeys(Purse(max_bytes, keep), values=keep == "qkv"))
+            self._full.append(QueriesKeys(Purse(max_bytes, keep), values=keep == "qkv", before=before))
         self.heads = None if heads is None else HeadsChosen.of(heads)
         self.queries = None if queries is None else QueriesChosen.of(queries)
         if self.heads is not None and layers is not None:

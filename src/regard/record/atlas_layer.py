@@ -128,8 +128,8 @@ def stored_arrays(layer: Layer) -> dict[str, Stored]:
 
 
 def stored_kept(layer: Layer) -> tuple[dict[str, Any] | None, dict[str, tuple[int, Stored]]]:
-    """Return the JSON of the stored queries, keys and values, and their arrays, each with a number that identifies shared
-    arrays.
+    """Return the JSON of the stored queries, keys and values, and their arrays, each with a number that identifies
+    shared arrays.
     """
     if isinstance(layer, StoredLayer) and "_arrays" in vars(layer):
         about = vars(layer)["_kept"]
@@ -223,6 +223,14 @@ def _bin(size: Any) -> int:
     return size
 
 
+def _check_values(v: Stored, sizes: tuple[int, int, int], dtype: np.dtype[Any]) -> None:
+    batch, heads, keys = sizes
+    if (v.shape[0], v.shape[2], len(v.shape)) != (batch, keys, 4) or not v.shape[1] or heads % v.shape[1]:
+        raise ValueError(f"the values of a layer must be those of {keys} keys, got {v.shape}")
+    if v.dtype != dtype:
+        raise ValueError(f"values cannot be of type {v.dtype} where queries are of type {dtype}")
+
+
 def _check_kept(about: Mapping[str, Any], held: Mapping[str, Stored], arrays: Mapping[str, Stored]) -> None:
     """Check that queries and keys fit the layer."""
     for one in held.values():
@@ -235,11 +243,8 @@ def _check_kept(about: Mapping[str, Any], held: Mapping[str, Stored], arrays: Ma
         raise ValueError(f"the keys of a layer must be {keys}, got {k.shape}")
     if q.dtype != k.dtype or q.dtype.kind != ("u" if about["brain"] else "f") or lse.dtype != np.float64:
         raise ValueError(f"queries, keys and log-sum-exps cannot be of type {q.dtype}, {k.dtype} and {lse.dtype}")
-    if (v := held.get("v")) is not None:
-        if (v.shape[0], v.shape[2], len(v.shape)) != (shape[0], keys, 4) or not v.shape[1] or shape[1] % v.shape[1]:
-            raise ValueError(f"the values of a layer must be those of {keys} keys, got {v.shape}")
-        if v.dtype != q.dtype:
-            raise ValueError(f"values cannot be of type {v.dtype} where queries are of type {q.dtype}")
+    if "v" in held:
+        _check_values(held["v"], (shape[0], shape[1], keys), q.dtype)
     end = 0
     for one in about["segments"]:
         places = [operator.index(one[name]) for name in ("first", "rows", "shift", "keys")]

@@ -1,4 +1,5 @@
-"""Recorded queries, keys and perhaps values of one call site, and the other data needed to compute any rectangle of weights.
+"""Recorded queries, keys and, if requested, values of one call site, and the other data needed to compute any
+rectangle of weights.
 
     p_ij = weight_factor_ij · exp(cap(scale · score(q_i, k_j)) + bias_ij − lse_i)   where mask_ij
 
@@ -11,11 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from regard.hooks import kept_weights
 
-__all__ = ["NUMBERS", "Kept", "Segment"]
+__all__ = ["NUMBERS", "Kept", "KeptFormula", "Segment"]
 
 NUMBERS = ("q", "k", "lse", "v")  # the arrays of numbers, of which v may be missing; forms name all others
 
@@ -33,6 +35,26 @@ class Segment:
     shift: int
     keys: int
     form: Mapping[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class KeptFormula:
+    """What turns q and k of one sequence into weights, as numbers.
+
+    `score` and `normalizer` are the names of their classes; `is_product` says that the score is q·k. `scale` (queries,)
+    is that of each row, `sink` (heads,) or None, `visible` (heads or 1, queries, keys), `bias` the same shape in
+    float64, 0 where a key is hidden, or None. `has_factor` says that weights are multiplied by a factor afterwards.
+    """
+
+    score: str
+    is_product: bool
+    normalizer: str
+    softcap: float | None
+    scale: npt.NDArray[np.float64]
+    sink: npt.NDArray[np.float64] | None
+    visible: npt.NDArray[np.bool_]
+    bias: npt.NDArray[np.float64] | None
+    has_factor: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,4 +90,13 @@ class Kept:
     def tiles(self, batch_index: int, heads: slice, rows: slice, columns: slice) -> npt.NDArray[Any]:
         """Return every weight of a rectangle of one head, or all (heads, rows, columns), in the type of the record."""
         found: npt.NDArray[Any] = kept_weights().weights(self, batch_index, heads, rows, columns)
+        return found
+
+    def formula(self, batch_index: int) -> KeptFormula:
+        """Return what turns q and k of one sequence into weights.
+
+        Raises:
+            AtlasError: A form is damaged.
+        """
+        found: KeptFormula = kept_weights().formula(self, batch_index)
         return found

@@ -34,7 +34,8 @@ const isolate = (text) => `\u2068${text}\u2069`;
 // The sentence of a cell: its name, the sum that made it, and its value.
 export const cellSentence = ({ options, values, rowLabel, columnLabel }, row, column) => {
   const value = values[row][column];
-  const name = `${options.title} [${isolate(rowLabel(row))}, ${isolate(columnLabel(column))}]`;
+  // "Q = X · W_Q" names the matrix Q
+  const name = `${options.title.split(" = ")[0]} [${isolate(rowLabel(row))}, ${isolate(columnLabel(column))}]`;
   const hidden = options.hidden?.(row, column) ? ` · ${say("hiddenCell")}` : "";
   const parts = options.parts?.(row, column);
   const hint = options.edit ? ` · ${say("editHint")}` : "";

@@ -1,9 +1,9 @@
 // Whether a state from an address or a file, which anybody may have written, is one that the page can show. No DOM.
 
 import { MASK_KINDS } from "./masks.js";
+import { LARGEST } from "./number_text.js";
 import { compute } from "./numbers.js";
 
-export const LARGEST = 1e70; // of a number, as in matrices that `regard steps` reads
 const MOST = { tokens: 32, width: 512, heads: 8, characters: 64, count: 2 ** 20 };
 const STEP_IDS =
   "why vectors projections scores mask softmax mixing heads real transformer other_scores".split(" ");

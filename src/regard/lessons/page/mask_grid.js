@@ -1,11 +1,11 @@
 // A matrix of queries and keys whose cells are shown or hidden by hand: by mouse, touch and keyboard.
 
 import { make } from "./elements.js";
+import { beginGesture, endGesture } from "./state.js";
 
-const LARGEST = 40; // rows and columns that are shown of a longer text
 const ARROWS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
 
-// paint(row, column, visible, isFirst): a cell was clicked, or the pointer was dragged over it (isFirst: it began there).
+// paint(row, column, visible): a cell was clicked, or the pointer was dragged over it.
 export const makeMaskGrid = ({ paint }) => {
   const caption = make("caption");
   const head = make("thead");
@@ -27,27 +27,31 @@ export const makeMaskGrid = ({ paint }) => {
     focused = [row, column];
     cells[row][column].tabIndex = 0;
   };
-  const paintAt = (place, isFirst) => {
-    const [row, column] = place;
+  const paintAt = ([row, column]) => {
     if (Boolean(flags[row][column]) === brush) return;
     flags[row][column] = Number(brush); // at once: the next event may come before the page is drawn
-    paint(row, column, brush, isFirst);
+    paint(row, column, brush);
   };
   table.addEventListener("pointerdown", (event) => {
     const place = placeOf(event.target);
     if (!place || event.button !== 0) return;
     isPointer = true;
+    beginGesture(); // all that a drag paints is one change
     brush = !flags[place[0]][place[1]];
     focus(place);
-    paintAt(place, true);
+    paintAt(place);
   });
   table.addEventListener("pointermove", (event) => {
     if (brush === null) return;
     const place = placeOf(document.elementFromPoint(event.clientX, event.clientY));
-    if (place) paintAt(place, false);
+    if (place) paintAt(place);
   });
   const end = () => {
+    if (brush !== null) endGesture();
     brush = null;
+    setTimeout(() => {
+      isPointer = false; // after the click, which may not come
+    });
   };
   addEventListener("pointerup", end);
   addEventListener("pointercancel", end);
@@ -57,7 +61,7 @@ export const makeMaskGrid = ({ paint }) => {
     isPointer = false;
     if (!place || isPainted) return;
     brush = !flags[place[0]][place[1]]; // the keyboard's, or a screen reader's
-    paintAt(place, true);
+    paintAt(place);
     brush = null;
   });
   table.addEventListener("keydown", (event) => {
@@ -94,10 +98,8 @@ export const makeMaskGrid = ({ paint }) => {
   let shape = "";
   return {
     element,
-    largest: LARGEST,
     // name(query, key, isVisible): what a screen reader says of a cell.
     draw(visible, { rows, columns, title, name, chosen }) {
-      [rows, columns] = [rows.slice(0, LARGEST), columns.slice(0, LARGEST)];
       if (shape !== JSON.stringify([rows, columns])) {
         shape = JSON.stringify([rows, columns]);
         build(rows, columns);

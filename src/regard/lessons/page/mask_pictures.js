@@ -65,7 +65,7 @@ export const makePattern = () => {
 export const counts = (pairs, all) => ({
   pairs: grouped(pairs),
   all: grouped(all),
-  share: `${Number(((100 * pairs) / all).toPrecision(3))}`,
+  share: pairs ? ((100 * pairs) / all).toPrecision(3) : "0",
 });
 
 const [WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM] = [360, 210, 46, 14, 10, 34];

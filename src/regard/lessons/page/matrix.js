@@ -71,6 +71,7 @@ export const makeMatrix = (name) => {
       matrix.focusCell(within(matrix.cursor[0] + down, rows), within(matrix.cursor[1] + across, columns));
     },
   });
+  element.matrix = matrix; // for pictures of a step
   element.append(flip);
   const editor = makeEditor(matrix);
   registerMatrix(matrix);

@@ -1,5 +1,6 @@
 // A matrix as a table: its cells are updated where they differ.
 
+import { indexed } from "./formula.js";
 import { format } from "./number_text.js";
 
 const LEVELS = 20; // of the colour behind a number
@@ -28,7 +29,8 @@ export const makeTable = (matrix) => {
   const body = table.createTBody();
   box.append(table);
   let cells = []; // td by row and column
-  let known = []; // what each of them shows
+  let shown = []; // what each of them shows
+  const known = { title: null };
   let cursor = null;
 
   const setText = (element, text) => element.textContent !== text && (element.textContent = text);
@@ -43,7 +45,7 @@ export const makeTable = (matrix) => {
         Object.assign(document.createElement("td"), { row, column, tabIndex: -1 }),
       ),
     );
-    known = cells.map((row) => row.map(() => ({ value: NaN, hidden: false, colour: "" })));
+    shown = cells.map((row) => row.map(() => ({ value: NaN, hidden: false, colour: "" })));
     body.replaceChildren(
       ...cells.map((row, at) => {
         const line = document.createElement("tr");
@@ -66,7 +68,7 @@ export const makeTable = (matrix) => {
     const largest = paint === "weight" ? 1 : finite.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
     values.forEach((line, row) =>
       line.forEach((value, column) => {
-        const [cell, last, masked] = [cells[row][column], known[row][column], isHidden(row, column)];
+        const [cell, last, masked] = [cells[row][column], shown[row][column], isHidden(row, column)];
         if (!Object.is(last.value, value) || last.hidden !== masked) {
           // before the softmax a hidden cell is −∞, after it a weight of 0
           setText(cell, masked && paint !== "weight" ? "−∞" : format(value));
@@ -82,7 +84,7 @@ export const makeTable = (matrix) => {
   const draw = (values, options) => {
     const [rows, columns] = [values.length, values[0].length];
     if (cells.length !== rows || cells[0]?.length !== columns) layOut(rows, columns);
-    setText(title, options.title);
+    if (known.title !== options.title) title.replaceChildren(...indexed((known.title = options.title)));
     setText(size, `${rows} × ${columns}`);
     table.setAttribute("aria-readonly", String(!options.edit));
     for (let column = 0; column < columns; column++) setText(head.children[column + 1], matrix.columnLabel(column));

@@ -1,6 +1,6 @@
 // Numbers as they are shown and as they are typed.
 
-export const LARGEST = 1e9; // of a number that is typed: products of some of them still are far from overflow
+export const LARGEST = 1e70; // of a number, as in matrices that `regard steps` reads
 
 // At least 3 significant digits; more would hide the pattern, and the exact value is in the readout.
 const plain = (value, digits) => {

@@ -5,6 +5,7 @@ export const start = JSON.parse(document.getElementById("start").textContent);
 export const state = { ...start };
 
 const LONGEST = 8192; // bytes of an address
+const VERSION = 1; // of a file
 const MOST_CHANGES = 300; // that can be undone
 // What is only looked at stays as it is when a change is undone.
 const LOOKS = ["step", "language", "row", "head"];
@@ -57,6 +58,9 @@ export const cancelGesture = () => {
   if (changed) replace({ ...past.pop(), ...looks() });
 };
 
+// Where the reader is, which nothing is drawn anew for.
+export const setStep = (step) => Object.assign(state, { step });
+
 const looks = () => Object.fromEntries(LOOKS.map((name) => [name, state[name]]));
 const travel = (from, to) => {
   if (!from.length) return;
@@ -77,24 +81,18 @@ export const address = () => {
   return Object.keys(fields).length ? `#${encoded(fields)}` : "#";
 };
 export const isTooLong = (hash = address()) => hash.length > LONGEST;
-export const fileText = () => `${JSON.stringify({ regard_lesson: 1, ...differences() }, null, 1)}\n`;
+export const fileText = () => `${JSON.stringify({ regard_lesson: VERSION, ...differences() }, null, 1)}\n`;
 
-// What an address or a file says, or the key of a sentence that says why not. `check` is checkState.
-const merged = (fields, check) => {
-  if (typeof fields !== "object" || fields === null || Array.isArray(fields)) return { trouble: "badState" };
-  if (Object.keys(fields).some((name) => !Object.hasOwn(start, name))) return { trouble: "badState" };
-  const next = { ...start, ...fields };
-  const trouble = check(next);
-  return trouble ? { trouble } : { next };
-};
+const UNREADABLE = { key: "unreadable", filled: {} };
 const parsed = (text) => {
   try {
     return JSON.parse(text);
   } catch {
-    return null;
+    return undefined;
   }
 };
 const decoded = (hash) => {
+  if (hash.length < 2) return "{}";
   try {
     return decodeURIComponent(hash.slice(1));
   } catch {
@@ -102,21 +100,24 @@ const decoded = (hash) => {
   }
 };
 
-// Follow the address; returns the key of a sentence where it is bad, and then nothing changes.
+// Follow the address. What is wrong with it is returned, as checkState does (null if nothing is), and then nothing
+// changes.
 export const readAddress = (check, { undoable = true } = {}) => {
-  const { hash } = location;
-  const { next, trouble } = merged(hash.length < 2 ? {} : parsed(decoded(hash)), check);
+  const fields = parsed(decoded(location.hash));
+  const trouble = fields === undefined ? UNREADABLE : check(fields, start);
   if (trouble) return trouble;
+  const next = { ...start, ...fields };
   if (!same(next, state)) change(next, { undoable });
   return null;
 };
+// The same of the text of a file.
 export const readFileText = (text, check) => {
-  const { regard_lesson: version, ...fields } = parsed(text) ?? {};
-  if (version !== 1) return "badFile";
-  const { next, trouble } = merged(fields, check);
-  if (trouble) return trouble;
-  change({ ...next, step: state.step, language: state.language });
-  return null;
+  const file = parsed(text);
+  if (file?.regard_lesson !== VERSION) return UNREADABLE;
+  const { regard_lesson: _, ...fields } = file;
+  const trouble = check(fields, start);
+  if (!trouble) change({ ...start, ...fields, step: state.step, language: state.language });
+  return trouble;
 };
 
 let timer = 0;

@@ -1,11 +1,11 @@
 // Step 5: which keys a query may see.
 
 import { make, numberField } from "./elements.js";
+import { makeHeadMatrix } from "./head_matrix.js";
 import { makeMaskGrid } from "./mask_grid.js";
 import { drawnCount, drawTable } from "./mask_patterns.js";
 import { counts, makeGrowth, makePattern } from "./mask_pictures.js";
 import { countVisible, MASK_KINDS, visibleOf } from "./masks.js";
-import { makeMatrix } from "./matrix.js";
 import { change, state } from "./state.js";
 
 const en = {
@@ -48,12 +48,13 @@ const en = {
   grid: "Who may see whom: rows are queries, columns are keys",
   gridRows: "Rows are queries, columns are keys.",
   gridHelp: "Click, touch or press Space to hide or show a cell; drag to paint; the arrow keys move.",
-  gridPart: "The first {largest} rows and columns are shown.",
   cellYes: "{query} may see {key}: yes",
   cellNo: "{query} may see {key}: no",
   counter: "{pairs} of {all} pairs are visible ({share} %).",
-  before: "Logits, before the softmax: hidden pairs are −∞",
-  after: "Weights, after the softmax: hidden pairs are 0",
+  before: "Before the softmax: hidden pairs are −∞",
+  logits: "logits",
+  after: "After the softmax: hidden pairs are 0",
+  weights: "weights",
   why: "Why −∞, and not a 0 afterwards? Because e^−∞ = 0, the hidden key is missing from the sum too, and the other weights of the row still add up to 1. A 0 put in after the softmax would leave a row that adds up to less.",
   empty: "Row {names} sees nothing: all its logits are −∞, so there is nothing to share out. Its weights and its output are 0 here; the bare formula would give 0/0.",
   patternTitle: "The pattern for more tokens",
@@ -119,12 +120,13 @@ const zh = {
   grid: "谁能看见谁：行是查询，列是键",
   gridRows: "行是查询，列是键。",
   gridHelp: "点击、触摸或按空格键可遮住或显示一格；拖动可连续涂；方向键移动。",
-  gridPart: "只显示前 {largest} 行、前 {largest} 列。",
   cellYes: "{query} 能看见 {key}：是",
   cellNo: "{query} 能看见 {key}：否",
   counter: "{all} 对中有 {pairs} 对可见（{share} %）。",
-  before: "softmax 之前的分数：被遮住的是 −∞",
-  after: "softmax 之后的权重：被遮住的是 0",
+  before: "softmax 之前：被遮住的是 −∞",
+  logits: "分数（logits）",
+  after: "softmax 之后：被遮住的是 0",
+  weights: "权重",
   why: "为什么用 −∞，而不是事后把权重改成 0？因为 e^−∞ = 0，被遮住的键连分母里的那一份也没有了，这一行其余的权重加起来仍然是 1。如果 softmax 之后才改成 0，这一行的和就不到 1 了。",
   empty: "{names} 这一行什么也看不见：分数全是 −∞，没有可以分配的对象。这里规定它的权重和输出都是 0；直接套公式会得到 0/0。",
   patternTitle: "词元更多时的图样",
@@ -306,7 +308,7 @@ const makeLengthPattern = (speak) => {
   const heading = make("h3");
   const help = make("p", { className: "hint" });
   const text = document.createTextNode("");
-  const slider = make("input", { type: "range", name: "mask-length", min: "3", max: "24" });
+  const slider = make("input", { type: "range", name: "mask-pattern-length", min: "3", max: "24" });
   const pattern = makePattern();
   slider.addEventListener("input", () =>
     change({ maskStep: { ...own(), length: Number(slider.value) } }, { undoable: false }),
@@ -345,21 +347,21 @@ export const maskStep = {
     const rule = make("p", { className: "mask-rule" });
     const parameters = makeParameters(speak);
     const grid = makeMaskGrid({
-      paint(row, column, isVisible, isFirst) {
+      paint(row, column, isVisible) {
         const { mask } = state;
         const rows =
           mask.kind === "drawn"
             ? [...mask.rows]
             : rowsOf(visibleOf(mask, state.tokens.length, keyNames().length));
         rows[row] = `${rows[row].slice(0, column)}${Number(isVisible)}${rows[row].slice(column + 1)}`;
-        change({ mask: { kind: "drawn", rows } }, { undoable: isFirst });
+        change({ mask: { kind: "drawn", rows } });
       },
     });
     grid.element.dataset.name = "mask-cells";
     const help = make("p", { className: "hint" });
     const counter = make("p", { className: "counter", "aria-live": "polite" });
-    const before = make("div");
-    const after = make("div");
+    const [beforeText, afterText] = [make("p", { className: "hint" }), make("p", { className: "hint" })];
+    const [logitMatrix, weightMatrix] = [makeHeadMatrix("logits"), makeHeadMatrix("weights")];
     const why = make("p");
     const empty = make("p", { className: "warning", "aria-live": "polite" });
     const pattern = makeLengthPattern(speak);
@@ -367,19 +369,23 @@ export const maskStep = {
     const growth = makeGrowth();
     body.append(
       kinds.element,
-      rule,
-      parameters.element,
-      make("div", { className: "mask-and-count" }, grid.element, make("div", {}, counter, help)),
-      make("div", { className: "matrices" }, before, after),
+      // The grid is above or beside all that a click on it changes, so that it stays under the pointer.
+      make(
+        "div",
+        { className: "mask-and-count" },
+        grid.element,
+        make("div", {}, counter, rule, parameters.element, help),
+      ),
+      make(
+        "div",
+        { className: "matrices" },
+        make("div", {}, beforeText, logitMatrix.element),
+        make("div", {}, afterText, weightMatrix.element),
+      ),
       why,
       empty,
       make("div", { className: "mask-pictures" }, pattern.element, make("div", {}, growthHeading, growth.element)),
     );
-    const matrices = new Map(); // by name: a matrix of each head that was looked at
-    const matrixOf = (name) => {
-      if (!matrices.has(name)) matrices.set(name, makeMatrix(name));
-      return matrices.get(name);
-    };
     return {
       draw(numbers) {
         const { logits, weights, visible } = numbers.heads[state.head];
@@ -395,8 +401,7 @@ export const maskStep = {
           name: (query, key, isVisible) =>
             speak(isVisible ? "cellYes" : "cellNo", { query: rows[query], key: columns[key] }),
         });
-        const isPart = Math.max(rows.length, columns.length) > grid.largest;
-        help.textContent = [speak("gridRows"), speak("gridHelp"), isPart ? speak("gridPart", grid) : ""].filter(Boolean).join(" ");
+        help.textContent = [speak("gridRows"), speak("gridHelp")].join(" ");
         counter.textContent = speak("counter", counts(countVisible(visible), rows.length * columns.length));
         const options = {
           rows,
@@ -406,12 +411,10 @@ export const maskStep = {
           onChoose: (row) => change({ row }, { undoable: false }),
         };
         const shown = logits.map((row, query) => row.map((value, key) => (visible[query][key] ? value : -Infinity)));
-        const logitMatrix = matrixOf(`logits-${state.head}`);
-        const weightMatrix = matrixOf(`weights-${state.head}`);
-        logitMatrix.draw(shown, { ...options, title: speak("before"), paint: "signed", symbol: "score" });
-        weightMatrix.draw(weights, { ...options, title: speak("after"), paint: "weight", symbol: "weight" });
-        before.replaceChildren(logitMatrix.element);
-        after.replaceChildren(weightMatrix.element);
+        logitMatrix.draw(state.head, shown, { ...options, title: speak("logits"), paint: "signed", symbol: "score" });
+        weightMatrix.draw(state.head, weights, { ...options, title: speak("weights"), paint: "weight", symbol: "weight" });
+        beforeText.textContent = speak("before");
+        afterText.textContent = speak("after");
         why.textContent = speak("why");
         const blind = rows.filter((_, row) => !visible[row].some(Boolean));
         empty.hidden = !blind.length;

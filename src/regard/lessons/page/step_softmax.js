@@ -1,30 +1,226 @@
-// Step 6: softmax, with a temperature.
+// Step 6: softmax, with a temperature, worked out for one row; rows that sum to 1, and a row that sees nothing.
 
-import { makeMatrix } from "./matrix.js";
-import { state } from "./state.js";
+import { make, numberField } from "./elements.js";
+import { makeHeadMatrix } from "./head_matrix.js";
+import { visibleOf } from "./masks.js";
+import { format } from "./number_text.js";
+import { softmaxParts } from "./numbers.js";
+import { change, state } from "./state.js";
+
+const en = {
+  title: "Softmax: scores become weights",
+  text: "Each score becomes a power of e, and each row is divided by its sum: every weight is above 0, and a row adds up to 1. The temperature T divides the scores before that.",
+  question: "Lower the temperature to 0.1, then raise it to 10. What happens to the weights?",
+  answer: "At a low temperature the row closes on its largest score; at a high one all weights come near to each other. The order of the weights never changes, and each row adds up to 1 all the way.",
+  temperature: "Temperature T",
+  exact: "T, exactly",
+  refused: "A number from 0.000001 to 1,000,000, please.",
+  one: "T = 1",
+  logits: "scores / T",
+  weights: "weights",
+  sums: "sum of the row",
+  working: "Row “{row}”, worked out",
+  number: "number",
+  score: "score z",
+  shifted: "z − largest",
+  power: "e to the power of it",
+  weight: "divided by the sum",
+  sum: "sum",
+  hidden: "hidden",
+  shift: "The largest score of the row is taken off first. That changes no weight, because numerator and sum are divided by the same number; but without it e to the power of 1,000 would be too large for any computer.",
+  hide: "Hide all keys from “{row}”",
+  show: "Show “{row}” all keys",
+  why: "A row that sees nothing: all scores of “{row}” are −∞. The largest of them is −∞ too, and −∞ − (−∞) is {bare}: from the formula alone, the whole row and all that follows from it would be {bare}. So such a row is given weights 0 and the output ({output}): nothing is mixed in.",
+  divided: "= {score} / {temperature}",
+  made: "= e^({shifted}) / {total} = {power} / {total}",
+  masked: "= 0: hidden, so it has no part in the sum",
+  blind: "= 0: this row sees nothing",
+};
+
+const zh = {
+  title: "Softmax：分数变成权重",
+  text: "每个分数变成 e 的幂，每一行再除以这一行的和：每个权重都大于 0，一行加起来等于 1。在这之前，先用温度 T 去除分数。",
+  question: "把温度降到 0.1，再升到 10，权重会怎样变化？",
+  answer: "温度低，这一行的权重集中到最大的分数上；温度高，各个权重越来越接近。权重的大小次序始终不变，每一行的和也始终是 1。",
+  temperature: "温度 T",
+  exact: "T 的精确值",
+  refused: "请输入 0.000001 到 1,000,000 之间的数。",
+  one: "T = 1",
+  logits: "分数 / T",
+  weights: "权重",
+  sums: "每行的和",
+  working: "逐步计算“{row}”这一行",
+  number: "数",
+  score: "分数 z",
+  shifted: "z − 最大值",
+  power: "以它为指数的 e 的幂",
+  weight: "除以这一行的和",
+  sum: "和",
+  hidden: "被遮住",
+  shift: "先减去这一行里最大的分数。分子和分母同除以一个数，所以权重不变；如果不减，e 的 1000 次方任何计算机都存不下。",
+  hide: "对“{row}”遮住所有的键",
+  show: "让“{row}”看见所有的键",
+  why: "什么也看不见的一行：“{row}”的分数全是 −∞，其中最大的也是 −∞，而 −∞ − (−∞) 得到 {bare}。只按公式算，这一行以及由它算出的一切都会变成 {bare}。因此规定这样的一行权重为 0，输出为（{output}）：什么也没有混进来。",
+  divided: "= {score} / {temperature}",
+  made: "= e^({shifted}) / {total} = {power} / {total}",
+  masked: "= 0：被遮住，不计入和",
+  blind: "= 0：这一行什么也看不见",
+};
+
+const LEAST = 1e-6;
+const DECADES = 2; // on either side of T = 1 on the slider
+
+// The temperature: a slider of its logarithm, a field for any other, and the way back to 1.
+const makeTemperature = (speak) => {
+  const set = (temperature) => change({ temperature });
+  const name = document.createTextNode("");
+  const range = { min: String(-DECADES), max: String(DECADES), step: "0.05" };
+  const slider = make("input", { type: "range", name: "temperature", ...range });
+  slider.addEventListener("input", () => set(Number((10 ** Number(slider.value)).toPrecision(3))));
+  const exact = numberField({
+    name: "temperature-exact",
+    least: LEAST,
+    most: () => 1 / LEAST,
+    step: "any",
+    accept: set,
+  });
+  const one = make("button", { type: "button" });
+  one.addEventListener("click", () => set(1));
+  const label = make("label", { className: "field" }, name, slider);
+  return {
+    element: make("div", { className: "controls" }, label, exact.element, one),
+    draw() {
+      const { temperature } = state;
+      name.data = speak("temperature");
+      slider.value = String(Math.log10(temperature));
+      slider.setAttribute("aria-valuetext", `T = ${format(temperature)}`);
+      exact.show(temperature, { label: speak("exact"), refusal: speak("refused") });
+      one.textContent = speak("one");
+      one.disabled = temperature === 1;
+    },
+  };
+};
+
+// The chosen row, line by line: score, less the largest, power, weight, with the sums.
+const makeWorking = (speak) => {
+  const table = make("table", { className: "working" });
+  const caption = table.createCaption();
+  const body = table.createTBody();
+  const head = table.createTHead().insertRow();
+  const box = make("div", { className: "wide", tabIndex: 0, role: "group" }, table);
+  const cell = (text, isHidden) => make("td", { textContent: text, className: isHidden ? "hidden-cell" : "" });
+  const line = (name, cells, total) =>
+    make("tr", {}, make("th", { scope: "row", textContent: name }), ...cells, cell(total, false));
+  return {
+    element: box,
+    draw(logits, visible, row, keys) {
+      const { largest, powers, total, weights } = softmaxParts(logits, visible);
+      caption.textContent = speak("working", { row });
+      box.setAttribute("aria-label", caption.textContent);
+      head.replaceChildren(
+        make("th", { scope: "col", textContent: speak("number") }),
+        ...[...keys, speak("sum")].map((textContent) => make("th", { scope: "col", textContent })),
+      );
+      const cells = (values, other) =>
+        values.map((value, key) => cell(visible[key] ? format(value) : other, !visible[key]));
+      body.replaceChildren(
+        line(speak("score"), cells(logits, "−∞"), ""),
+        line(speak("shifted"), cells(logits.map((value) => value - largest), "−∞"), ""),
+        line(speak("power"), cells(powers, "0"), format(total)),
+        line(speak("weight"), cells(weights, "0"), format(weights.reduce((sum, value) => sum + value, 0))),
+      );
+    },
+  };
+};
 
 export const softmaxStep = {
   id: "softmax",
-  words: {
-    en: {
-      title: "Softmax",
-      text: "Each score becomes a power of e, and each row is divided by its sum: its weights add up to 1.",
-      question: "What happens to the weights if the temperature falls?",
-      answer: "They close on the largest score.",
-    },
-    zh: {
-      title: "Softmax",
-      text: "每个分数变成 e 的幂，每一行再除以它的和：每行权重之和为 1。",
-      question: "温度降低时，权重会怎样？",
-      answer: "它们集中到最大的分数上。",
-    },
-  },
-  build(body) {
-    const weights = makeMatrix("weights");
-    body.append(weights.element);
+  formula: [
+    ["weights", "weight"],
+    " = e^{z} / Σ e^{z},   ",
+    ["z", "score"],
+    " = ",
+    ["scores", "score"],
+    " · scale / T",
+  ],
+  words: { en, zh },
+  build(body, speak) {
+    const temperature = makeTemperature(speak);
+    const [logitMatrix, weightMatrix, sumMatrix] = ["logits", "weights", "sums"].map(makeHeadMatrix);
+    const working = makeWorking(speak);
+    const shift = make("p", { className: "hint" });
+    const toggle = make("button", { type: "button", name: "hide-row" });
+    const why = make("p", { className: "warning", "aria-live": "polite" });
+    const rowNames = () => state.tokens;
+    const keyNames = () => state.keyTokens ?? state.tokens;
+    const visibleNow = () => visibleOf(state.mask, state.tokens.length, keyNames().length);
+    toggle.addEventListener("click", () => {
+      const visible = visibleNow();
+      const flag = visible[state.row].some(Boolean) ? 0 : 1;
+      const rows = visible.map((row, at) => row.map((value) => (at === state.row ? flag : value)).join(""));
+      change({ mask: { kind: "drawn", rows } });
+    });
+    body.append(
+      temperature.element,
+      make("div", { className: "matrices" }, logitMatrix.element, weightMatrix.element, sumMatrix.element),
+      working.element,
+      shift,
+      make("div", { className: "controls" }, toggle),
+      why,
+    );
     return {
       draw(numbers) {
-        weights.draw(numbers.heads[state.head].weights, { rows: state.tokens, columns: state.tokens });
+        const { head, row } = state;
+        const { scaled, logits, weights, visible, output } = numbers.heads[head];
+        const [rows, columns] = [rowNames(), keyNames()];
+        temperature.draw();
+        const options = {
+          rows,
+          columns,
+          hidden: (query, key) => !visible[query][key],
+          chosen: row,
+          onChoose: (query) => change({ row: query }, { undoable: false }),
+        };
+        const temperatureText = format(state.temperature);
+        logitMatrix.draw(head, logits, {
+          ...options,
+          title: speak("logits"),
+          paint: "signed",
+          symbol: "score",
+          parts: (query, key) => ({
+            text: speak("divided", { score: format(scaled[query][key]), temperature: temperatureText }),
+            from: [],
+          }),
+        });
+        weightMatrix.draw(head, weights, {
+          ...options,
+          title: speak("weights"),
+          paint: "weight",
+          symbol: "weight",
+          parts: (query, key) => {
+            const { largest, powers, total } = softmaxParts(logits[query], visible[query]);
+            const from = [[`logits-${head}`, "row", query]];
+            if (total === 0) return { text: speak("blind"), from };
+            if (!visible[query][key]) return { text: speak("masked"), from };
+            const shifted = format(logits[query][key] - largest);
+            return { text: speak("made", { shifted, total: format(total), power: format(powers[key]) }), from };
+          },
+        });
+        sumMatrix.draw(head, weights.map((line) => [line.reduce((sum, value) => sum + value, 0)]), {
+          rows,
+          columns: ["Σ"],
+          title: speak("sums"),
+          symbol: "weight",
+          chosen: row,
+        });
+        working.draw(logits[row], visible[row], rows[row], columns);
+        shift.textContent = speak("shift");
+        const isBlind = !visible[row].some(Boolean);
+        toggle.textContent = speak(isBlind ? "show" : "hide", { row: rows[row] });
+        why.hidden = !isBlind;
+        const bare = String(-Infinity - -Infinity);
+        const zeros = output[row].map(format).join(", ");
+        why.textContent = isBlind ? speak("why", { row: rows[row], bare, output: zeros }) : "";
       },
     };
   },

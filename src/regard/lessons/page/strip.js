@@ -1,23 +1,11 @@
 // A wide matrix as strips of colour: a line a row, a small rectangle a number. Each is read in the readout.
 
 import { css } from "../../render/page/colours.js";
+import { drawCells } from "./cell_colours.js";
+import { indexed } from "./formula.js";
 
 const LOWEST = 12; // pixels of a row
 const HIGHEST = 22;
-
-const channels = (colour) => [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
-
-// Blue for positive, orange for negative numbers, paper for 0: they differ in lightness from the paper alike, so the
-// sign is in the readout and in the hatching of negative cells too.
-const palette = () => {
-  const [paper, plus, minus, weight] = ["--page", "--a", "--b", "--weight"].map((name) => channels(css(name)));
-  const mix = (colour, share) =>
-    `rgb(${paper.map((part, at) => Math.round(part + (colour[at] - part) * share)).join()})`;
-  return (value, largest, paint) => {
-    if (!largest || !Number.isFinite(Number(value))) return mix(plus, 0);
-    return mix(paint === "weight" ? weight : value < 0 ? minus : plus, Math.min(1, Math.abs(value) / largest));
-  };
-};
 
 export const makeStrip = (matrix) => {
   const box = Object.assign(document.createElement("div"), { className: "strip" });
@@ -31,6 +19,7 @@ export const makeStrip = (matrix) => {
   canvas.setAttribute("role", "application");
   box.append(title, labels, canvas);
   let marks = [];
+  let known = null; // the title that is shown
   let drawn = { rows: 0, columns: 0, width: 0, height: 0 };
 
   const rowHeight = (rows) => Math.max(LOWEST, Math.min(HIGHEST, Math.floor(420 / rows)));
@@ -52,23 +41,15 @@ export const makeStrip = (matrix) => {
     const pen = canvas.getContext("2d");
     pen.setTransform(ratio, 0, 0, ratio, 0, 0);
     const [across, down] = [width / columns, height / rows];
-    const colour = palette();
-    let largest = 0;
-    for (const row of values) for (const value of row) largest = Math.max(largest, Number.isFinite(value) ? Math.abs(value) : 0);
-    pen.clearRect(0, 0, width, height);
-    pen.strokeStyle = css("--page");
-    pen.lineWidth = 1;
-    values.forEach((row, y) =>
-      row.forEach((value, x) => {
-        pen.fillStyle = colour(value, largest, options.paint);
-        pen.fillRect(x * across, y * down, across + 0.5, down - 1);
-        if (value < 0) {
-          // a stroke through a negative number
-          pen.fillStyle = css("--page");
-          pen.fillRect(x * across + across * 0.2, y * down + down / 2 - 1, across * 0.6, 1.5);
-        }
-      }),
-    );
+    drawCells(pen, values, options, [0, 0, width, height]);
+    pen.fillStyle = css("--page");
+    for (let row = 1; row < rows; row++) pen.fillRect(0, row * down - 1, width, 1);
+    // a stroke through each negative number, which colour alone would show
+    for (let row = 0; row < rows; row++) {
+      for (let column = 0; column < columns; column++) {
+        if (values[row][column] < 0) pen.fillRect((column + 0.2) * across, (row + 0.5) * down - 1, across * 0.6, 1);
+      }
+    }
     pen.lineWidth = 2;
     if (options.chosen !== null) {
       pen.strokeStyle = css("--chosen-edge");
@@ -93,7 +74,7 @@ export const makeStrip = (matrix) => {
 
   const draw = (values, options) => {
     const [rows, columns] = [values.length, values[0].length];
-    if (name.textContent !== options.title) name.textContent = options.title;
+    if (known !== options.title) name.replaceChildren(...indexed((known = options.title)));
     size.textContent = `${rows} × ${columns}`;
     canvas.setAttribute("aria-label", `${options.title}, ${rows} × ${columns}`);
     while (labels.children.length > rows) labels.lastChild.remove();

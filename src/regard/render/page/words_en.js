@@ -77,7 +77,7 @@ export const ENGLISH = {
   merge: "merge pieces into words",
   earlier: "← earlier",
   later: "later →",
-  stepByStep: "One of these weights, computed step by step:",
+  stepByStep: "One of these weights as a lesson, step by step; without --out as text:",
   finestPage: "The page does not hold the single weights of this layer; an atlas does, and `regard open` shows it.",
   headName: "layer {layer} head {head}",
   looksAt: "{token} (row {query}) looks at",

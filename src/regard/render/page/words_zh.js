@@ -65,7 +65,7 @@ export const CHINESE = {
   merge: "把子词合并成词",
   earlier: "← 前面",
   later: "后面 →",
-  stepByStep: "其中一个权重的逐步计算：",
+  stepByStep: "其中一个权重的逐步计算，可以动手改的一页；不写 --out 则打印成文字：",
   finestPage: "本页没有这一层的单个权重；可保存为 atlas，用 `regard open` 查看。",
   headName: "第 {layer} 层第 {head} 头",
   looksAt: "{token}（行 {query}）关注",

@@ -1,0 +1,63 @@
+// The section of a step: heading, text, formula, what it shows, a question with its answer on demand, and its picture.
+
+import { makeFormula } from "./formula.js";
+import { savePicture } from "./picture.js";
+import { say, sayer } from "./words.js";
+
+const KINDS = ["png", "svg"];
+
+const setText = (element, text) => element.textContent !== text && (element.textContent = text);
+
+export const makeSection = (step, number, road) => {
+  const speak = sayer(step.words);
+  const element = document.createElement("section");
+  element.id = `step-${step.id}`;
+  const heading = Object.assign(document.createElement("h2"), { id: `title-${step.id}`, tabIndex: -1 });
+  element.setAttribute("aria-labelledby", heading.id);
+  const text = Object.assign(document.createElement("p"), { className: "text" });
+  const body = Object.assign(document.createElement("div"), { className: "body" });
+  const details = Object.assign(document.createElement("details"), { className: "question" });
+  const question = document.createElement("summary");
+  const answer = document.createElement("p");
+  details.append(question, answer);
+  const pictures = Object.assign(document.createElement("p"), { className: "pictures" });
+  const label = document.createElement("span");
+  const buttons = KINDS.map((kind) => {
+    const button = Object.assign(document.createElement("button"), { type: "button", textContent: kind.toUpperCase() });
+    button.addEventListener("click", () => savePicture(kind, `attention-${step.id}`, speak("title"), body));
+    return button;
+  });
+  pictures.append(label, ...buttons);
+  element.append(heading, text, ...(step.formula ? [makeFormula(step.formula)] : []), body, details, pictures);
+  road.append(element);
+  let view = null;
+  let stale = true;
+
+  const draw = (numbers) => {
+    view ??= step.build(body, speak);
+    element.classList.add("drawn");
+    setText(heading, `${number}. ${speak("title")}`);
+    setText(text, speak("text"));
+    setText(question, `${say("question")}${speak("question")}`);
+    setText(answer, speak("answer"));
+    setText(label, say("savePicture"));
+    buttons.forEach((button, at) =>
+      button.setAttribute("aria-label", say("pictureOf", { title: speak("title"), kind: KINDS[at].toUpperCase() })),
+    );
+    view.draw(numbers);
+    stale = false;
+  };
+  return {
+    id: step.id,
+    number,
+    element,
+    heading,
+    title: () => speak("title"),
+    draw,
+    isStale: () => stale,
+    // What it shows is of the past.
+    forget: () => {
+      stale = true;
+    },
+  };
+};

@@ -1,0 +1,353 @@
+// Step 8: several heads look at the same X, and W_O mixes what they bring.
+
+import { identity, randomMatrix } from "./chance.js";
+import { editField, editHead, productParts } from "./edits.js";
+import { make } from "./elements.js";
+import { makeMatrix } from "./matrix.js";
+import { change, state } from "./state.js";
+
+const MOST_HEADS = 8;
+const MARKS = ["●", "▲", "■", "◆", "★", "▼", "✚", "⬟"]; // of the heads, beside their colours
+
+const en = {
+  title: "Several heads",
+  text: "One set of weights a row can follow one relation. So the same X goes through several heads, each with its own W_Q, W_K and W_V; their outputs are written side by side, and W_O mixes them.",
+  question: "Add a head, then remove it again. Which columns come and go in Concat, which rows in W_O, and do the other heads’ numbers move?",
+  answer: "The head’s own columns in Concat, and the rows of W_O that multiply them. Nothing else moves: the heads do not see each other. Only in W_O do they meet.",
+  source: "MultiHead(Q, K, V) = Concat(head₁, …, head_H) W_O, with headᵢ = Attention(Q W_Qᵢ, K W_Kᵢ, V W_Vᵢ): Vaswani et al. 2017, section 3.2.2.",
+  add: "Add a head",
+  addHelp: "A new head is a copy of head {head} with some random changes.",
+  most: "{most} heads are the most that this page shows.",
+  given: "Q, K and V were given here without the matrices that made them. More heads need those matrices.",
+  remove: "Remove head {head}",
+  removed: "Head {head} was removed; there are {count} now.",
+  added: "Head {head} was added; there are {count} now.",
+  head: "Head {head}",
+  look: "Look at head {head} in the other steps",
+  looked: "The other steps show this head",
+  shapes: "X is n × D = {x}: n tokens of D numbers. d is the width of queries and keys, dv that of values, m the number of keys, H the number of heads.",
+  weights: "weights",
+  output: "output",
+  joinTitle: "Side by side: Concat",
+  join: "n × H·dv = {rows} × {heads}·{value} = {shape}",
+  joinName: "Concat of {count} heads: {blocks}",
+  block: "head {head}: {shape}",
+  joined: "Concat",
+  outputTitle: "Mixed by W_O",
+  noOutput: "Without W_O, Concat is the result.",
+  useIdentity: "W_O = identity",
+  useRandom: "W_O = random numbers",
+  useNone: "Without W_O",
+  result: "MultiHead",
+  copied: "is copied from head {head}, column {column}",
+};
+
+const zh = {
+  title: "多个头",
+  text: "每一行只有一组权重，就只能顾到一种关系。所以同一个 X 要经过好几个头，每个头有自己的 W_Q、W_K、W_V；它们的输出并排拼起来，再由 W_O 混合。",
+  question: "加一个头，再把它去掉。Concat 里哪些列、W_O 里哪些行跟着增减？其他头的数变了吗？",
+  answer: "变的只有这个头自己在 Concat 里的几列，以及 W_O 中与这几列相乘的几行。其他都不动：各个头互相看不见，直到 W_O 才汇合。",
+  source: "MultiHead(Q, K, V) = Concat(head₁, …, head_H) W_O，其中 headᵢ = Attention(Q W_Qᵢ, K W_Kᵢ, V W_Vᵢ)：Vaswani 等，2017，3.2.2 节。",
+  add: "加一个头",
+  addHelp: "新的头由第 {head} 个头复制而来，再随机改动一些数。",
+  most: "这一页最多显示 {most} 个头。",
+  given: "这里直接给出了 Q、K、V，没有算出它们的矩阵。要有更多的头，就需要那些矩阵。",
+  remove: "去掉第 {head} 个头",
+  removed: "去掉了第 {head} 个头，现在有 {count} 个。",
+  added: "加上了第 {head} 个头，现在有 {count} 个。",
+  head: "第 {head} 个头",
+  look: "在其他步骤里看第 {head} 个头",
+  looked: "其他步骤正显示这个头",
+  shapes: "X 是 n × D = {x}：n 个词元，每个 D 个数。d 是查询和键的宽度，dv 是值的宽度，m 是键的个数，H 是头的个数。",
+  weights: "权重",
+  output: "输出",
+  joinTitle: "并排拼接：Concat",
+  join: "n × H·dv = {rows} × {heads}·{value} = {shape}",
+  joinName: "{count} 个头的拼接：{blocks}",
+  block: "第 {head} 个头：{shape}",
+  joined: "Concat",
+  outputTitle: "由 W_O 混合",
+  noOutput: "没有 W_O 时，Concat 就是结果。",
+  useIdentity: "W_O = 单位矩阵",
+  useRandom: "W_O = 随机数",
+  useNone: "不用 W_O",
+  result: "MultiHead",
+  copied: "抄自第 {head} 个头的第 {column} 列",
+};
+
+const shapeOf = (matrix) => `${matrix.length} × ${matrix[0].length}`;
+const numbered = (count, name) => Array.from({ length: count }, (_, at) => name(at));
+const isIdentity = (matrix) =>
+  matrix.length === matrix[0].length &&
+  matrix.every((line, row) => line.every((value, column) => value === Number(row === column)));
+
+// A head like another, with changes by chance: no entry stays far from where it was.
+const varied = (head, seed) =>
+  Object.fromEntries(
+    Object.entries(head).map(([part, matrix], at) => {
+      const changes = randomMatrix(matrix.length, matrix[0].length, 10 * seed + at, 0.5);
+      const moved = (value, row, column) => Number((value + changes[row][column]).toPrecision(12));
+      return [part, matrix.map((line, row) => line.map((value, column) => moved(value, row, column)))];
+    }),
+  );
+
+// The heads with one more; W_O gets rows for its columns.
+const withHead = ({ heads, output, head }) => {
+  const width = heads[0].value[0].length;
+  const next = [...heads, varied(heads[head], heads.length)];
+  if (output === null) return { heads: next };
+  const rows = isIdentity(output)
+    ? identity(next.length * width)
+    : [...output, ...randomMatrix(width, output[0].length, 100 + heads.length, 0.5)];
+  return { heads: next, output: rows };
+};
+
+// The heads without one of them, and W_O without the rows of its columns.
+const withoutHead = ({ heads, output, head }, gone) => {
+  const width = heads[0].value[0].length;
+  const next = heads.filter((_, at) => at !== gone);
+  const fields = { heads: next, head: Math.min(head > gone ? head - 1 : head, next.length - 1) };
+  if (output === null) return fields;
+  const rows = output.filter((_, row) => Math.floor(row / width) !== gone);
+  return { ...fields, output: isIdentity(output) ? identity(next.length * width) : rows };
+};
+
+// A head on its own: what it has of its own, its weights and its output.
+const makeCard = (at, speak) => {
+  const heading = make("h3", { className: "head-name" });
+  const remove = make("button", { type: "button" });
+  const look = make("button", { type: "button" });
+  const parts = { query: "w-query", key: "w-key", value: "w-value" };
+  const projections = Object.entries(parts).map(([part, name]) => [part, makeMatrix(`${name}-${at}`)]);
+  const weights = makeMatrix(`weights-${at}`);
+  const output = makeMatrix(`output-${at}`);
+  const own = make("div", { className: "matrices" }, ...projections.map(([, { element }]) => element));
+  const element = make(
+    "article",
+    { className: `head-card head-${at}` },
+    heading,
+    own,
+    make("div", { className: "matrices" }, weights.element, output.element),
+    make("div", { className: "buttons" }, look, remove),
+  );
+  look.addEventListener("click", () => change({ head: at }, { undoable: false }));
+  const drawOwn = () => {
+    own.hidden = state.heads === null;
+    if (own.hidden) return;
+    for (const [part, { draw }] of projections) {
+      const title = { query: "W_Q (D × d)", key: "W_K (D × d)", value: "W_V (D × dv)" }[part];
+      draw(state.heads[at][part], { title, edit: editHead(at, part), paint: "signed", symbol: "w" });
+    }
+  };
+  return {
+    element,
+    remove,
+    draw(numbers) {
+      const head = numbers.heads[at];
+      const keys = state.keyTokens ?? state.tokens;
+      const count = numbers.heads.length;
+      heading.textContent = `${MARKS[at]} ${speak("head", { head: at + 1 })}`;
+      drawOwn();
+      const row = { rows: state.tokens, chosen: state.row, onChoose: (row) => change({ row }, { undoable: false }) };
+      const hidden = (query, key) => !head.visible[query][key];
+      weights.draw(head.weights, {
+        ...row,
+        columns: keys,
+        title: `${speak("weights")} (n × m)`,
+        paint: "weight",
+        symbol: "weight",
+        hidden,
+      });
+      output.draw(head.output, {
+        ...row,
+        title: `${speak("output")} (n × dv)`,
+        paint: "signed",
+        symbol: "output",
+        parts: productParts([`weights-${at}`, head.weights], [`values-${at}`, head.values]),
+      });
+      remove.textContent = speak("remove", { head: at + 1 });
+      remove.hidden = count === 1;
+      look.textContent = speak(at === state.head ? "looked" : "look", { head: at + 1 });
+      look.setAttribute("aria-pressed", String(at === state.head));
+      look.hidden = count === 1;
+    },
+  };
+};
+
+// The outputs of the heads as blocks of one row, as wide as they are.
+const makeBlocks = (speak) => {
+  const element = make("div", { className: "concat", role: "img" });
+  return {
+    element,
+    draw({ heads, joined }) {
+      const blocks = heads.map(({ output }, at) => ({ at, width: output[0].length, shape: shapeOf(output) }));
+      const texts = blocks.map(({ at, shape }) => speak("block", { head: at + 1, shape }));
+      element.setAttribute("aria-label", speak("joinName", { count: heads.length, blocks: texts.join("; ") }));
+      element.replaceChildren(
+        ...blocks.map(({ at, width, shape }) => {
+          const block = make("span", { className: `head-${at}`, textContent: `${MARKS[at]} ${shape}` });
+          block.style.flexGrow = String(width / joined[0].length);
+          return block;
+        }),
+      );
+    },
+  };
+};
+
+export const headsStep = {
+  id: "heads",
+  formula: [
+    "MultiHead(",
+    ["Q", "query"],
+    ", ",
+    ["K", "key"],
+    ", ",
+    ["V", "value"],
+    ") = Concat(",
+    ["head₁", "output"],
+    ", …, ",
+    ["head_H", "output"],
+    ") ",
+    ["W_O", "w"],
+  ],
+  words: { en, zh },
+  build(body, speak) {
+    const source = make("p", { className: "hint" });
+    const shapes = make("p", { className: "hint" });
+    const add = make("button", { type: "button", name: "add-head" });
+    const addHelp = make("span", { className: "hint" });
+    const news = make("p", { className: "hint", "aria-live": "polite" });
+    const grid = make("div", { className: "head-cards" });
+    const joinTitle = make("h3");
+    const joinShape = make("p");
+    const blocks = makeBlocks(speak);
+    const joined = makeMatrix("joined");
+    const outputTitle = make("h3");
+    const noOutput = make("p");
+    const choices = ["useIdentity", "useRandom", "useNone"].map((name) => ({
+      name,
+      button: make("button", { type: "button", name }),
+    }));
+    const matrix = makeMatrix("w-output");
+    const result = makeMatrix("result");
+    body.append(
+      source,
+      shapes,
+      make("div", { className: "controls" }, add, addHelp),
+      news,
+      grid,
+      joinTitle,
+      joinShape,
+      blocks.element,
+      joined.element,
+      outputTitle,
+      noOutput,
+      make("div", { className: "controls" }, ...choices.map(({ button }) => button)),
+      make("div", { className: "matrices" }, matrix.element, result.element),
+    );
+    let last = null; // what was done to the heads, for the sentence about it
+    add.addEventListener("click", () => {
+      const head = state.heads.length + 1;
+      last = { name: "added", filled: { head, count: head } };
+      change(withHead(state));
+    });
+    const removeHead = (at) => {
+      last = { name: "removed", filled: { head: at + 1, count: state.heads.length - 1 } };
+      change(withoutHead(state, at));
+      add.focus(); // the button that was pressed may be gone
+    };
+    const rowsOfOutput = () => (state.heads === null ? null : state.heads.length * state.heads[0].value[0].length);
+    let width = 0; // of Concat, also where there are no matrices
+    const outputs = {
+      useIdentity: () => identity(rowsOfOutput() ?? width),
+      useRandom: () => randomMatrix(rowsOfOutput() ?? width, state.x[0].length, 40 + (state.heads?.length ?? 1), 0.5),
+      useNone: () => null,
+    };
+    for (const { name, button } of choices)
+      button.addEventListener("click", () => change({ output: outputs[name]() }));
+
+    const cards = [];
+    const cardOf = (at) => {
+      if (!cards[at]) {
+        cards[at] = makeCard(at, speak);
+        cards[at].remove.addEventListener("click", () => removeHead(at));
+        grid.append(cards[at].element);
+      }
+      return cards[at];
+    };
+    const drawJoined = ({ heads, joined: values }) => {
+      const dv = heads[0].output[0].length;
+      const placeOf = (column) => [Math.floor(column / dv), column % dv];
+      const names = numbered(values[0].length, (column) => {
+        const [head, own] = placeOf(column);
+        return `${MARKS[head]}${head + 1}.${own + 1}`;
+      });
+      joinTitle.textContent = speak("joinTitle");
+      joinShape.textContent = speak("join", { rows: values.length, heads: heads.length, value: dv, shape: shapeOf(values) });
+      joined.draw(values, {
+        rows: state.tokens,
+        columns: names,
+        title: `${speak("joined")} (n × H·dv)`,
+        paint: "signed",
+        symbol: "output",
+        chosen: state.row,
+        onChoose: (row) => change({ row }, { undoable: false }),
+        parts: (row, column) => {
+          const [head, own] = placeOf(column);
+          return {
+            text: speak("copied", { head: head + 1, column: own + 1 }),
+            from: [[`output-${head}`, "row", row], [`output-${head}`, "column", own]],
+          };
+        },
+      });
+      return names;
+    };
+    const drawOutput = ({ joined: values, result: product }, names) => {
+      const hasOutput = state.output !== null;
+      outputTitle.textContent = speak("outputTitle");
+      noOutput.textContent = speak("noOutput");
+      noOutput.hidden = hasOutput;
+      for (const { name, button } of choices) button.textContent = speak(name);
+      choices[2].button.disabled = !hasOutput;
+      for (const { element } of [matrix, result]) element.hidden = !hasOutput;
+      if (!hasOutput) return;
+      matrix.draw(state.output, {
+        rows: names,
+        title: "W_O (H·dv × D_out)",
+        paint: "signed",
+        symbol: "w",
+        edit: editField("output"),
+      });
+      result.draw(product, {
+        rows: state.tokens,
+        title: `${speak("result")} (n × D_out)`,
+        paint: "signed",
+        symbol: "output",
+        chosen: state.row,
+        onChoose: (row) => change({ row }, { undoable: false }),
+        parts: productParts(["joined", values], ["w-output", state.output]),
+      });
+    };
+    return {
+      draw(numbers) {
+        const count = numbers.heads.length;
+        width = numbers.joined[0].length;
+        source.textContent = speak("source");
+        shapes.textContent = speak("shapes", { x: shapeOf(numbers.x) });
+        add.textContent = speak("add");
+        add.disabled = state.heads === null || count === MOST_HEADS;
+        if (state.heads === null) addHelp.textContent = speak("given");
+        else addHelp.textContent = speak(count === MOST_HEADS ? "most" : "addHelp", { most: MOST_HEADS, head: state.head + 1 });
+        if (last && last.filled.count !== count) last = null; // undone since
+        news.textContent = last ? speak(last.name, last.filled) : "";
+        for (let at = 0; at < count; at += 1) cardOf(at).draw(numbers);
+        cards.forEach(({ element }, at) => {
+          if (at >= count) element.remove();
+          else if (!element.isConnected) grid.append(element);
+        });
+        blocks.draw(numbers);
+        drawOutput(numbers, drawJoined(numbers));
+      },
+    };
+  },
+};

@@ -1,0 +1,165 @@
+// Step 3: query, key and value.
+
+import { editField, editHead, productParts } from "./edits.js";
+import { makeMatrix } from "./matrix.js";
+import { make } from "./elements.js";
+import { change, state } from "./state.js";
+
+const en = {
+  title: "Query, key, value",
+  text: "Each row of X is multiplied by three matrices. The query is what a token looks for, the key is what it is found by, and the value is what it passes on. Training makes the three matrices; here you can.",
+  question: "Make every number of W_K twice as large. What happens to the keys, and to the weights further down?",
+  answer: "All keys become twice as long, so each score doubles and the softmax gives more to the largest one. It is the same as halving the temperature. The values do not change: what is mixed stays, only the proportions are others.",
+  given: "Queries, keys and values are given here as they are, so there is nothing to multiply: change them directly.",
+  hint: "Point at a number of Q, K or V: the row of X and the column of W that made it light up, and the sum is written out below.",
+  positions: "X has its positions added already. Its own numbers are changed in step “{step}”.",
+  words: "Words become vectors",
+  cross: "Queries are made of the tokens that look, keys and values of the tokens that are looked at.",
+  x: "X",
+  keyX: "X of the other side",
+  valueX: "X of the values",
+  queries: "Q = X · W_Q",
+  keys: "K = X · W_K",
+  values: "V = X · W_V",
+  givenQueries: "Q",
+  givenKeys: "K",
+  givenValues: "V",
+  double: "W_K × 2",
+  halve: "W_K ÷ 2",
+};
+const zh = {
+  title: "查询、键、值",
+  text: "X 的每一行分别乘以三个矩阵：查询表示这个词元要找什么，键表示它凭什么被找到，值是它要传出去的内容。这三个矩阵本来由训练得到，在这里你可以自己改。",
+  question: "把 W_K 的每个数都变成两倍，键会怎样？后面的权重又会怎样？",
+  answer: "每个键都变长一倍，所以每个分数都翻倍，softmax 会把更多权重给最大的那个。这和把温度减半是一回事。值没有变：混合的内容不变，变的只是比例。",
+  given: "这里直接给出了查询、键和值，不需要再乘矩阵：请直接修改它们。",
+  hint: "指向 Q、K 或 V 里的一个数：得到它的那一行 X 和那一列 W 会亮起来，算式写在页面下方。",
+  positions: "这里的 X 已经加上了位置编码。它本身的数在“{step}”一步里修改。",
+  words: "词变成向量",
+  cross: "查询来自发出注意力的一边，键和值来自被关注的另一边。",
+  x: "X",
+  keyX: "另一边的 X",
+  valueX: "值一边的 X",
+  queries: "Q = X · W_Q",
+  keys: "K = X · W_K",
+  values: "V = X · W_V",
+  givenQueries: "Q",
+  givenKeys: "K",
+  givenValues: "V",
+  double: "W_K × 2",
+  halve: "W_K ÷ 2",
+};
+
+// A part of a head: its matrices' names, and whose rows it is made of.
+const PARTS = [
+  { part: "query", name: "queries", weight: "W_Q", from: () => "x" },
+  { part: "key", name: "keys", weight: "W_K", from: () => (state.keyX ? "keyX" : "x") },
+  {
+    part: "value",
+    name: "values",
+    weight: "W_V",
+    from: () => (state.valueX ? "valueX" : state.keyX ? "keyX" : "x"),
+  },
+];
+const rowsOf = (name) => (name === "x" ? state.tokens : state.keyTokens);
+
+// The matrices of one head: what is drawn belongs to that head, so each has its own names.
+const buildHead = (body, speak, head) => {
+  const element = make("div", { className: "projections" });
+  const inputs = Object.fromEntries(["x", "keyX", "valueX"].map((name) => [name, makeMatrix(name)]));
+  const rows = PARTS.map(({ part, name }) => ({
+    line: make("div", { className: "matrices" }),
+    weight: makeMatrix(`w-${part}-${head}`),
+    product: makeMatrix(`${name}-${head}`),
+    times: make("span", { className: "operator", textContent: "·", "aria-hidden": "true" }),
+    equals: make("span", { className: "operator", textContent: "=", "aria-hidden": "true" }),
+  }));
+  const inputLine = make("div", { className: "matrices" }, ...Object.values(inputs).map((input) => input.element));
+  element.append(inputLine);
+  for (const { line, weight, product, equals } of rows) {
+    line.append(weight.element, equals, product.element);
+    element.append(line);
+  }
+  const choose = (row) => change({ row }, { undoable: false });
+
+  const drawInputs = (numbers) => {
+    for (const [name, input] of Object.entries(inputs)) {
+      input.element.hidden = state.heads === null || (name !== "x" && state[name] === null);
+      if (input.element.hidden) continue;
+      input.draw(numbers[name], {
+        title: speak(name),
+        rows: rowsOf(name),
+        symbol: "x",
+        edit: state.positions === "none" ? editField(name) : null,
+        chosen: name === "x" ? state.row : null,
+        onChoose: name === "x" ? choose : null,
+      });
+    }
+  };
+  const draw = (numbers) => {
+    drawInputs(numbers);
+    PARTS.forEach(({ part, name, weight, from }, at) => {
+      const line = rows[at];
+      const given = state.heads === null;
+      line.weight.element.hidden = line.equals.hidden = given;
+      const matrix = given ? null : state.heads[head][part];
+      if (!given) line.weight.draw(matrix, { title: weight, symbol: part, edit: editHead(head, part) });
+      const title = speak(given ? `given${name[0].toUpperCase()}${name.slice(1)}` : name);
+      line.product.draw(numbers.heads[head][name], {
+        title,
+        rows: rowsOf(part === "query" ? "x" : from()),
+        symbol: part,
+        parts: given ? null : productParts([from(), numbers[from()]], [`w-${part}-${head}`, matrix]),
+        edit: given && state.positions === "none" ? editField(from()) : null,
+        chosen: part === "query" ? state.row : null,
+        onChoose: part === "query" ? choose : null,
+      });
+    });
+  };
+  body.append(element);
+  return { element, draw };
+};
+
+export const projectionsStep = {
+  id: "projections",
+  formula: [
+    ["Q", "query"], " = ", ["X", "x"], " ", ["W_Q", "query"], ",  ", ["K", "key"], " = ", ["X", "x"], " ", ["W_K", "key"],
+    ",  ", ["V", "value"], " = ", ["X", "x"], " ", ["W_V", "value"],
+  ],
+  words: { en, zh },
+  build(body, speak) {
+    const note = make("p", { className: "hint" });
+    const scaled = (factor) => () =>
+      change({
+        heads: state.heads.map((matrices, at) =>
+          at === state.head
+            ? { ...matrices, key: matrices.key.map((row) => row.map((value) => value * factor)) }
+            : matrices,
+        ),
+      });
+    const double = make("button", { type: "button" });
+    const halve = make("button", { type: "button" });
+    double.addEventListener("click", scaled(2));
+    halve.addEventListener("click", scaled(0.5));
+    const buttons = make("p", { className: "field-row no-print" }, double, halve);
+    body.append(note, buttons);
+    const heads = [];
+    return {
+      draw(numbers) {
+        const given = state.heads === null;
+        const sentences = [given ? speak("given") : speak("hint")];
+        if (state.keyX && !given) sentences.unshift(speak("cross"));
+        if (state.positions !== "none") sentences.push(speak("positions", { step: speak("words") }));
+        note.textContent = sentences.join(" ");
+        buttons.hidden = given;
+        double.textContent = speak("double");
+        halve.textContent = speak("halve");
+        heads[state.head] ??= buildHead(body, speak, state.head);
+        heads.forEach((head, at) => {
+          head.element.hidden = at !== state.head;
+        });
+        heads[state.head].draw(numbers);
+      },
+    };
+  },
+};

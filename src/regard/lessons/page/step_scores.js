@@ -1,0 +1,470 @@
+// Step 4: scores, and why they are divided by √d: an experiment with random vectors, and a row of scores to type.
+
+import { draw, make, numberField } from "./elements.js";
+import { makeHeadMatrix } from "./head_matrix.js";
+import { makeMatrix } from "./matrix.js";
+import { format, formatExactly } from "./number_text.js";
+import { softmaxParts } from "./numbers.js";
+import { complements, experiment, gradientSize, jacobian, KEYS, PAIRS, WIDTHS } from "./score_experiment.js";
+import { change, state } from "./state.js";
+
+const en = {
+  title: "Scores: how well a query fits a key",
+  text: "The score of a query and a key is their dot product: the products of their numbers, added up. All scores together are Q times K transposed. They are divided by √d, the root of the number of columns of Q and K.",
+  question: "Move the slider for d from 1 to 1,024. What happens to the gradient without the division, and with it?",
+  answer: "Without it, the variance of q·k grows like d, the softmax closes on one key, and its gradient falls to a small part: hardly any learning gets through. Divided by √d, the variance stays near 1, and weights and gradient stay as they were.",
+  queries: "queries Q",
+  keys: "keys K",
+  scores: "scores Q·Kᵀ",
+  scaled: "scores · {scale}",
+  pair: "q of {query} · k of {key}",
+  other: "The scores here are those chosen in the last step ({kind}), not dot products.",
+  scale: "Factor on the scores",
+  divide: "1/√d = {scale}",
+  usual: "as usual for these scores: {scale}",
+  none: "none: 1",
+  own: "my own",
+  factor: "factor",
+  exact: "exactly",
+  refused: "A number from −1,000,000 to 1,000,000, please.",
+  why: "Why divided by √d?",
+  experiment: "{pairs} pairs of random vectors q and k with d numbers each (mean 0, variance 1; the same each time), 8 keys to a query. Measured on this page:",
+  width: "d = {width}",
+  again: "Draw other numbers",
+  measured: "q·k of random vectors, d = {width}",
+  what: "measured",
+  plain: "q·k",
+  divided: "q·k / √d",
+  variance: "variance",
+  theory: "variance in theory",
+  largest: "largest of 8 weights, on average",
+  entropy: "entropy of the weights (8 equal ones: 2.08)",
+  gradient: "size of the softmax's gradient",
+  oneQuery: "The 8 weights of the first query:",
+  barsPlain: "from q·k",
+  barsDivided: "from q·k / √d",
+  varianceChart: "Variance of q·k",
+  varianceChartLabel: "The variance of q·k at d = {widths}: {values}. The line is d itself.",
+  gradientChart: "Size of the gradient",
+  gradientChartLabel: "The size of the gradient at d = {widths}. Not divided: {plain}. Divided by √d: {divided}.",
+  lineIsD: "the line: d",
+  axis: "d",
+  trial: "A row of scores of your own",
+  trialText: "Type scores, and see the weights and what is left of the gradient.",
+  trialScores: "scores",
+  trialWeights: "their softmax",
+  trialJacobian: "its gradient: ∂ weight of a row / ∂ score of a column",
+  trialDivided: "divided by 10",
+  add: "One more score",
+  remove: "One less",
+  preset: "Take {scores}",
+  sizeOf: "Size of the gradient: {size} (root of the sum of its squares).",
+  left: "The largest weight is 1 − {left}.",
+  leftHidden: "The largest weight is 1 − {left}; a 64-bit number has no room for that beside the 1, so it shows {shown}.",
+  leftNothing: "The others are smaller than the smallest 64-bit number: the largest weight is 1, the gradient 0.",
+};
+
+const zh = {
+  title: "分数：查询和键有多合得来",
+  text: "查询和键的分数是它们的点积：对应的数相乘，再加起来。所有分数合在一起就是 Q 乘 K 的转置，再除以 √d，d 是 Q 和 K 的列数。",
+  question: "把 d 的滑块从 1 拉到 1,024。不除以 √d 时梯度怎么变？除了以后呢？",
+  answer: "不除的话，q·k 的方差随 d 增长，softmax 集中到一个键上，梯度只剩一小部分，几乎学不动。除以 √d 以后，方差保持在 1 左右，权重和梯度也保持原样。",
+  queries: "查询 Q",
+  keys: "键 K",
+  scores: "分数 Q·Kᵀ",
+  scaled: "分数 · {scale}",
+  pair: "“{query}”的 q ·“{key}”的 k",
+  other: "这里的分数是最后一步里选的那一种（{kind}），不是点积。",
+  scale: "分数乘以",
+  divide: "1/√d = {scale}",
+  usual: "这种分数通常的系数：{scale}",
+  none: "不缩放：1",
+  own: "自己定",
+  factor: "系数",
+  exact: "精确值",
+  refused: "请输入 −1,000,000 到 1,000,000 之间的数。",
+  why: "为什么要除以 √d？",
+  experiment: "{pairs} 对随机向量 q 和 k，每个有 d 个数（均值 0，方差 1；每次打开都一样），每个查询配 8 个键。下面的数是在这一页上测出来的：",
+  width: "d = {width}",
+  again: "换一批随机数",
+  measured: "随机向量的 q·k，d = {width}",
+  what: "测得",
+  plain: "q·k",
+  divided: "q·k / √d",
+  variance: "方差",
+  theory: "方差的理论值",
+  largest: "8 个权重中最大的（平均）",
+  entropy: "权重的熵（8 个相等时为 2.08）",
+  gradient: "softmax 梯度的大小",
+  oneQuery: "第一个查询的 8 个权重：",
+  barsPlain: "由 q·k 得到",
+  barsDivided: "由 q·k / √d 得到",
+  varianceChart: "q·k 的方差",
+  varianceChartLabel: "d = {widths} 时 q·k 的方差：{values}。直线是 d 本身。",
+  gradientChart: "梯度的大小",
+  gradientChartLabel: "d = {widths} 时梯度的大小。不除：{plain}。除以 √d：{divided}。",
+  lineIsD: "直线：d",
+  axis: "d",
+  trial: "自己写一行分数",
+  trialText: "输入几个分数，看看权重是多少，梯度还剩多少。",
+  trialScores: "分数",
+  trialWeights: "它们的 softmax",
+  trialJacobian: "它的梯度：∂ 某行的权重 / ∂ 某列的分数",
+  trialDivided: "都除以 10",
+  add: "加一个分数",
+  remove: "减一个",
+  preset: "改为 {scores}",
+  sizeOf: "梯度的大小：{size}（各项平方和的平方根）。",
+  left: "最大的权重是 1 − {left}。",
+  leftHidden: "最大的权重是 1 − {left}；64 位浮点数在 1 旁边放不下这么小的差，所以显示为 {shown}。",
+  leftNothing: "其余的权重比最小的 64 位浮点数还小：最大的权重就是 1，梯度是 0。",
+};
+
+const MOST_SCORES = 12;
+const MOST_FACTOR = 2; // of the slider
+const MOST_TYPED = 1e6;
+const own = () => state.scoresStep;
+
+// Which factor: the usual one, none, or one's own by a slider or a field.
+const makeScale = (speak) => {
+  const legend = make("legend");
+  const choices = ["default", "none", "own"].map((kind) => {
+    const text = document.createTextNode("");
+    const input = make("input", { type: "radio", name: "scale", value: kind });
+    return { kind, text, input, element: make("label", {}, input, text) };
+  });
+  let shown = 1; // the factor of the moment, from which one's own starts
+  for (const { kind, input } of choices) {
+    input.addEventListener("change", () => change({ scale: kind === "own" ? shown : kind }));
+  }
+  const name = document.createTextNode("");
+  const range = { min: String(-MOST_FACTOR), max: String(MOST_FACTOR), step: "0.01" };
+  const slider = make("input", { type: "range", name: "scale-slider", ...range });
+  slider.addEventListener("input", () => change({ scale: Number(slider.value) }));
+  const exact = numberField({
+    name: "scale-exact",
+    least: -MOST_TYPED,
+    most: () => MOST_TYPED,
+    step: "any",
+    accept: (scale) => change({ scale }),
+  });
+  const label = make("label", { className: "field" }, name, slider);
+  const fields = make("div", { className: "controls" }, label, exact.element);
+  const choice = make("fieldset", { className: "choices" }, legend, ...choices.map(({ element }) => element));
+  return {
+    element: make("div", {}, choice, fields),
+    draw(scale, width) {
+      shown = scale;
+      legend.textContent = speak("scale");
+      const usual = state.score.kind === "dot" ? ["divide", 1 / Math.sqrt(width)] : ["usual", usualScale()];
+      const texts = {
+        default: speak(usual[0], { scale: format(usual[1]) }),
+        none: speak("none"),
+        own: speak("own"),
+      };
+      const chosen = typeof state.scale === "number" ? "own" : state.scale;
+      for (const { kind, text, input } of choices) {
+        text.data = texts[kind];
+        input.checked = kind === chosen;
+      }
+      fields.hidden = chosen !== "own";
+      name.data = speak("factor");
+      slider.value = String(scale);
+      exact.show(scale, { label: speak("exact"), refusal: speak("refused") });
+    },
+  };
+};
+const usualScale = () => (state.score.kind === "cosine" ? 10 : 1);
+
+// A plot of some series over d, both axes by powers of 2 or of 10.
+const makePlot = () => {
+  const [width, height, left, bottom] = [260, 150, 46, 26];
+  const picture = draw("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", class: "plot" });
+  const title = make("figcaption");
+  const x = (value) => left + (Math.log2(value) / 10) * (width - left - 12);
+  return {
+    element: make("figure", { className: "plot-figure" }, title, picture),
+    // series: [{ points: [[d, value], …], className }]; line: the same, drawn without points
+    draw({ caption, label, axis, range: [low, high], ticks, series, line }) {
+      const y = (value) => {
+        const part = Math.log(Math.min(Math.max(value, low), high) / low) / Math.log(high / low);
+        return height - bottom - part * (height - bottom - 10);
+      };
+      const text = (content, at, anchor) => {
+        const element = draw("text", { x: at[0], y: at[1], "text-anchor": anchor });
+        element.textContent = content;
+        return element;
+      };
+      const path = (points) => points.map(([d, value], at) => `${at ? "L" : "M"}${x(d)} ${y(value)}`).join(" ");
+      title.textContent = caption;
+      picture.setAttribute("aria-label", label);
+      picture.replaceChildren(
+        ...[1, 4, 16, 64, 256, 1024].map((d) => text(String(d), [x(d), height - 10], "middle")),
+        text(axis, [width - 2, height - bottom - 4], "end"),
+        ...ticks.flatMap((tick) => [
+          draw("path", { d: `M${left} ${y(tick)}H${width - 12}`, class: "plot-rule" }),
+          text(format(tick), [left - 5, y(tick) + 4], "end"),
+        ]),
+        ...(line ? [draw("path", { d: path(line), class: "plot-line" })] : []),
+        ...series.flatMap(({ points, className }) => [
+          draw("path", { d: path(points), class: `plot-series ${className}` }),
+          ...points.map(([d, value]) =>
+            className === "divided"
+              ? draw("rect", { x: x(d) - 3, y: y(value) - 3, width: 6, height: 6, class: className })
+              : draw("circle", { cx: x(d), cy: y(value), r: 3.4, class: className }),
+          ),
+        ]),
+      );
+    },
+  };
+};
+
+// The 8 weights of one query as bars, each with its number.
+const makeBars = (className) => {
+  const title = make("p", { className: "hint" });
+  const bars = Array.from({ length: KEYS }, () => {
+    const fill = make("span");
+    const value = make("span", { className: "number" });
+    return { fill, value, element: make("li", {}, make("span", { className: "bar" }, fill), value) };
+  });
+  const list = make("ol", { className: `weight-bars ${className}` }, ...bars.map(({ element }) => element));
+  return {
+    element: make("div", {}, title, list),
+    draw(text, weights) {
+      title.textContent = text;
+      bars.forEach(({ fill, value }, at) => {
+        fill.style.width = `${weights[at] * 100}%`;
+        value.textContent = weights[at].toFixed(3);
+      });
+    },
+  };
+};
+
+// The experiment: d by a slider, what is measured as a table and two plots, and the weights of one query.
+const makeExperimentView = (speak) => {
+  const heading = make("h3");
+  const text = make("p");
+  const name = document.createTextNode("");
+  const slider = make("input", { type: "range", name: "width", min: "0", max: String(WIDTHS.length - 1), step: "1" });
+  slider.addEventListener("input", () =>
+    change({ scoresStep: { ...own(), dim: WIDTHS[Number(slider.value)] } }, { undoable: false }),
+  );
+  const again = make("button", { type: "button" });
+  again.addEventListener("click", () => change({ scoresStep: { ...own(), seed: own().seed + 1 } }, { undoable: false }));
+  const table = make("table", { className: "measured" });
+  const caption = table.createCaption();
+  const head = table.createTHead().insertRow();
+  const body = table.createTBody();
+  const [variances, gradients] = [makePlot(), makePlot()];
+  const oneQuery = make("p");
+  const [plain, divided] = [makeBars("plain"), makeBars("divided")];
+  const columnHead = (textContent) => make("th", { scope: "col", textContent });
+  const line = (title, ...cells) =>
+    make("tr", {}, make("th", { scope: "row", textContent: title }), ...cells.map((textContent) => make("td", { textContent })));
+  const fillTable = (result) => {
+    const { width } = result;
+    caption.textContent = speak("measured", { width });
+    head.replaceChildren(columnHead(speak("what")), columnHead(speak("plain")), columnHead(speak("divided")));
+    body.replaceChildren(
+      line(speak("variance"), format(result.variance), format(result.variance / width)),
+      line(speak("theory"), String(width), "1"),
+      line(speak("largest"), format(result.plain.largest), format(result.divided.largest)),
+      line(speak("entropy"), format(result.plain.entropy), format(result.divided.entropy)),
+      line(speak("gradient"), format(result.plain.gradient), format(result.divided.gradient)),
+    );
+    table.values = result; // as they are, for whoever wants more digits than are shown
+  };
+  const drawPlots = (results) => {
+    const widths = results.map(({ width }) => width).join(", ");
+    const list = (values) => values.map(format).join(", ");
+    variances.draw({
+      caption: `${speak("varianceChart")} (${speak("lineIsD")})`,
+      label: speak("varianceChartLabel", { widths, values: list(results.map(({ variance }) => variance)) }),
+      axis: speak("axis"),
+      range: [0.5, 2048],
+      ticks: [1, 32, 1024],
+      line: WIDTHS.map((width) => [width, width]),
+      series: [{ points: results.map(({ width, variance }) => [width, variance]), className: "plain" }],
+    });
+    const of = (kind) => results.map((result) => [result.width, result[kind].gradient]);
+    gradients.draw({
+      caption: `${speak("gradientChart")} (● ${speak("plain")}, ■ ${speak("divided")})`,
+      label: speak("gradientChartLabel", {
+        widths,
+        plain: list(of("plain").map(([, value]) => value)),
+        divided: list(of("divided").map(([, value]) => value)),
+      }),
+      axis: speak("axis"),
+      range: [0.02, 0.6],
+      ticks: [0.03, 0.1, 0.3],
+      series: ["plain", "divided"].map((className) => ({ points: of(className), className })),
+    });
+  };
+  const label = make("label", { className: "field" }, name, slider);
+  return {
+    element: make(
+      "div",
+      { className: "experiment" },
+      heading,
+      text,
+      make("div", { className: "controls" }, label, again),
+      make("div", { className: "wide", tabIndex: 0, role: "group" }, table),
+      make("div", { className: "plots" }, variances.element, gradients.element),
+      oneQuery,
+      make("div", { className: "plots" }, plain.element, divided.element),
+    ),
+    draw() {
+      const { dim, seed } = own();
+      const power = Math.max(0, Math.min(WIDTHS.length - 1, Math.round(Math.log2(Math.max(dim, 1)))));
+      const results = experiment(seed, WIDTHS[power]);
+      const result = results.at(-1);
+      heading.textContent = speak("why");
+      text.textContent = speak("experiment", { pairs: PAIRS.toLocaleString("en-US") });
+      name.data = speak("width", { width: result.width });
+      slider.value = String(power);
+      slider.setAttribute("aria-valuetext", `d = ${result.width}`);
+      again.textContent = speak("again");
+      fillTable(result);
+      table.parentElement.setAttribute("aria-label", caption.textContent);
+      drawPlots(results);
+      oneQuery.textContent = speak("oneQuery");
+      plain.draw(speak("barsPlain"), result.plain.weights);
+      divided.draw(speak("barsDivided"), result.divided.weights);
+    },
+  };
+};
+
+const PRESETS = [
+  [100, 1, 1],
+  [10, 1, 1],
+  [1, 1, 1],
+];
+
+// A row of scores that the reader types, with its weights and its gradient.
+const makeTrial = (speak) => {
+  const heading = make("h3");
+  const text = make("p");
+  const set = (scores) => change({ scoresStep: { ...own(), scores } });
+  const [scores, weights, gradient] = ["trial-scores", "trial-weights", "trial-gradient"].map(makeMatrix);
+  const add = make("button", { type: "button", name: "add-score" });
+  const remove = make("button", { type: "button", name: "remove-score" });
+  const tenth = make("button", { type: "button", name: "divide-scores" });
+  add.addEventListener("click", () => set([...own().scores, 1]));
+  remove.addEventListener("click", () => set(own().scores.slice(0, -1)));
+  tenth.addEventListener("click", () => set(own().scores.map((score) => score / 10)));
+  const presets = PRESETS.map((values) => {
+    const button = make("button", { type: "button" });
+    button.addEventListener("click", () => set(values));
+    return { values, button };
+  });
+  const result = make("p", { className: "trial-result", "aria-live": "polite" });
+  return {
+    element: make(
+      "div",
+      {},
+      heading,
+      text,
+      make("div", { className: "controls" }, ...presets.map(({ button }) => button), tenth, add, remove),
+      make("div", { className: "matrices" }, scores.element, weights.element, gradient.element),
+      result,
+    ),
+    draw() {
+      const row = own().scores;
+      const parts = softmaxParts(row, row.map(() => 1));
+      const size = gradientSize(parts.weights);
+      heading.textContent = speak("trial");
+      text.textContent = speak("trialText");
+      scores.draw([row], {
+        title: speak("trialScores"),
+        rows: [" "],
+        symbol: "score",
+        edit: (_, column, value) => set(row.map((score, at) => (at === column ? value : score))),
+      });
+      weights.draw([parts.weights], {
+        title: speak("trialWeights"),
+        rows: [" "],
+        paint: "weight",
+        symbol: "weight",
+        parts: (_, column) => {
+          const shifted = format(row[column] - parts.largest);
+          const made = `${format(parts.powers[column])} / ${format(parts.total)}`;
+          return { text: `= e^(${shifted}) / Σ = ${made} = ${formatExactly(parts.weights[column])}`, from: [] };
+        },
+      });
+      gradient.draw(jacobian(parts.weights), { title: speak("trialJacobian"), paint: "signed", symbol: "weight" });
+      for (const { values, button } of presets) button.textContent = speak("preset", { scores: values.join(", ") });
+      tenth.textContent = speak("trialDivided");
+      add.textContent = speak("add");
+      add.disabled = row.length >= MOST_SCORES;
+      remove.textContent = speak("remove");
+      remove.disabled = row.length <= 1;
+      const at = parts.weights.indexOf(Math.max(...parts.weights));
+      const left = complements(parts.weights)[at];
+      const shown = parts.weights[at];
+      const key = left === 0 && row.length > 1 ? "leftNothing" : shown === 1 && left > 0 ? "leftHidden" : "left";
+      const sentences = [speak(key, { left: format(left), shown }), speak("sizeOf", { size: formatExactly(size) })];
+      result.textContent = sentences.join(state.language === "zh" ? "" : " ");
+      result.values = { left, size };
+    },
+  };
+};
+
+export const scoresStep = {
+  id: "scores",
+  formula: [["S", "score"], " = ", ["Q", "query"], " ", ["K^⊤", "key"], " / √d"],
+  words: { en, zh },
+  build(body, speak) {
+    const [queryMatrix, keyMatrix, scoreMatrix, scaledMatrix] = ["queries", "keys", "scores", "scaled"].map(makeHeadMatrix);
+    const other = make("p", { className: "hint" });
+    const scale = makeScale(speak);
+    const view = makeExperimentView(speak);
+    const trial = makeTrial(speak);
+    body.append(
+      make("div", { className: "matrices" }, queryMatrix.element, keyMatrix.element, scoreMatrix.element),
+      other,
+      scale.element,
+      make("div", { className: "matrices" }, scaledMatrix.element),
+      view.element,
+      trial.element,
+    );
+    return {
+      draw(numbers) {
+        const { head, row, tokens } = state;
+        const { queries, keys, scores, scaled } = numbers.heads[head];
+        const keyNames = state.keyTokens ?? tokens;
+        const choice = { chosen: row, onChoose: (query) => change({ row: query }, { undoable: false }) };
+        const isDot = state.score.kind === "dot";
+        queryMatrix.draw(head, queries, { title: speak("queries"), rows: tokens, symbol: "query", paint: "signed", ...choice });
+        keyMatrix.draw(head, keys, { title: speak("keys"), rows: keyNames, symbol: "key", paint: "signed" });
+        const pairs = { rows: tokens, columns: keyNames, symbol: "score", paint: "signed", ...choice };
+        scoreMatrix.draw(head, scores, {
+          ...pairs,
+          title: speak("scores"),
+          parts: (query, key) =>
+            isDot
+              ? {
+                  label: speak("pair", { query: tokens[query], key: keyNames[key] }),
+                  terms: queries[query].map((value, at) => [String(at + 1), value, keys[key][at]]),
+                  result: scores[query][key],
+                  from: [[`queries-${head}`, "row", query], [`keys-${head}`, "row", key]],
+                }
+              : null,
+        });
+        other.hidden = isDot;
+        other.textContent = isDot ? "" : speak("other", { kind: state.score.kind });
+        scale.draw(numbers.scale, queries[0].length);
+        scaledMatrix.draw(head, scaled, {
+          ...pairs,
+          title: speak("scaled", { scale: format(numbers.scale) }),
+          parts: (query, key) => ({
+            terms: [["", scores[query][key], numbers.scale]],
+            result: scaled[query][key],
+            from: [],
+          }),
+        });
+        view.draw();
+        trial.draw();
+      },
+    };
+  },
+};

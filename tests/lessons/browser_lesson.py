@@ -1,0 +1,158 @@
+"""A lesson page in Chromium: how it is opened, what it shows, and the state that its address holds."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import regard
+from chromium import address, rest
+from regard import masks, scores
+from regard.lessons.lesson import example_lesson
+from regard.lessons.page import lesson_html
+
+
+def start_state(**fields: Any) -> dict[str, Any]:
+    """The state of the worked example with some fields replaced."""
+    return {**example_lesson().start, **fields}
+
+
+def random_state(tokens: int = 5, width: int = 4, dim: int = 3, heads: int = 2, seed: int = 0) -> dict[str, Any]:
+    """A state of random numbers with two decimals."""
+    generator = np.random.default_rng(seed)
+
+    def matrix(rows: int, columns: int) -> list[list[float]]:
+        return generator.normal(size=(rows, columns)).round(2).tolist()
+
+    return start_state(
+        tokens=[f"t{index}" for index in range(tokens)],
+        x=matrix(tokens, width),
+        heads=[
+            {"query": matrix(width, dim), "key": matrix(width, dim), "value": matrix(width, 2)} for _ in range(heads)
+        ],
+    )
+
+
+@contextmanager
+def open_lesson(browser, path: Path, state: Mapping[str, Any], step: str, **context: Any) -> Iterator:
+    """Open a page at a step; in the end, nothing may have complained, asked the network or opened a dialog."""
+    path.write_text(lesson_html(state, {}), encoding="utf-8")
+    trouble: list[str] = []
+    with browser.new_context(**{"viewport": {"width": 1100, "height": 900}} | context) as fresh:
+        tab = fresh.new_page()
+        tab.on("console", lambda message: trouble.append(f"console: {message.text}"))
+        tab.on("pageerror", lambda error: trouble.append(f"error: {error}"))
+        tab.on("dialog", lambda dialog: (trouble.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        tab.on("request", lambda request: request.url == path.as_uri() or trouble.append(f"request: {request.url}"))
+        tab.goto(path.as_uri())
+        tab.wait_for_selector("html[data-ready]", timeout=20_000)
+        tab.locator(f"#step-{step}").scroll_into_view_if_needed()
+        rest(tab, 100)
+        yield tab
+    assert trouble == []
+
+
+def act(tab, action: Callable[[], Any]) -> None:
+    """Do something that redraws the page, and wait until it has."""
+    before = tab.evaluate("document.documentElement.dataset.ready")
+    action()
+    tab.wait_for_function("before => document.documentElement.dataset.ready !== before", arg=before)
+    rest(tab, 50)
+
+
+def values(tab, name: str, step: str) -> np.ndarray:
+    """The exact values of a matrix of a step."""
+    return np.array(
+        tab.evaluate(
+            "([step, name]) => document.querySelector(`#step-${step} [data-name='${name}']`).values", [step, name]
+        ),
+        dtype=np.float64,
+    )
+
+
+def state_of(tab, start: Mapping[str, Any]) -> dict[str, Any]:
+    """The state, from the page's address."""
+    text = unquote(address(tab).removeprefix("#"))
+    return {**start, **(json.loads(text) if text else {})}
+
+
+def scrolls_sideways(tab) -> bool:
+    return tab.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth")
+
+
+def double(matrix: Any) -> Tensor:
+    return torch.tensor(matrix, dtype=torch.float64)
+
+
+def mask_of(mask: Mapping[str, Any]) -> Any:
+    """The mask of regard that a state's mask means; None where all is visible."""
+    match mask["kind"]:
+        case "none":
+            return None
+        case "causal":
+            return masks.Causal()
+        case "window":
+            return masks.Window(left=mask["left"], right=mask["right"])
+        case "longformer":
+            return masks.longformer(mask["window"], mask["globals"])
+        case "prefix":
+            return masks.prefix_lm(mask["length"])
+        case "drawn":
+            return masks.Dense(torch.tensor([[flag == "1" for flag in row] for row in mask["rows"]]))
+        case "bigbird":
+            near = masks.bigbird(mask["window"], mask["globals"], 0, block=1)
+            table = torch.tensor([mask["table"]])
+            return near | masks.RandomBlocks(table=table, block=1) if table.numel() else near
+    raise AssertionError(mask)
+
+
+def visible_pairs(mask: Mapping[str, Any], queries: int, keys: int) -> np.ndarray:
+    """Which key each query may see, by regard's masks."""
+    if mask["kind"] == "padding":
+        flags = [[int(key not in mask["hidden"]) for key in range(keys)]]
+        return masks.Padding(torch.tensor(flags)).bind(queries, keys).dense()[0, 0].expand(queries, keys).numpy()
+    meaning = mask_of(mask)
+    if meaning is None:
+        return np.ones((queries, keys), dtype=bool)
+    return meaning.bind(queries, keys).dense()[0, 0].expand(queries, keys).numpy()
+
+
+def score_of(score: Mapping[str, Any], cosine_temperature: float = 0.1) -> Any:
+    match score["kind"]:
+        case "dot":
+            return scores.ScaledDot()
+        case "additive":
+            return scores.Additive(double(score["query"]), double(score["key"]), double(score["vector"]))
+        case "bilinear":
+            return scores.Bilinear(double(score["weight"]))
+        case "cosine":
+            return scores.Cosine(cosine_temperature)
+    raise AssertionError(score)
+
+
+def attend(state: Mapping[str, Any], head: int, *, factor: float = 1.0, **options: Any) -> tuple[Tensor, Tensor]:
+    """Output and weights of a head of a state by `regard.attention`, in float64. The temperature must be 1."""
+    x = double(state["x"])
+    key_x = x if state["keyX"] is None else double(state["keyX"])
+    value_x = key_x if state["valueX"] is None else double(state["valueX"])
+    q, k, v = x, key_x, value_x
+    if state["heads"] is not None:
+        q, k, v = (
+            rows @ double(state["heads"][head][part])
+            for rows, part in ((x, "query"), (key_x, "key"), (value_x, "value"))
+        )
+    visible = torch.from_numpy(visible_pairs(state["mask"], len(x), len(key_x)).copy())
+    scale = {"default": {}, "none": {"scale": 1.0}}.get(state["scale"], {"scale": state["scale"]})
+    output, weights = regard.attention(
+        q * factor,
+        k,
+        v,
+        **{"score": score_of(state["score"]), "mask": visible, **scale, "return_weights": True} | options,
+    )
+    return output, weights
