@@ -3,15 +3,15 @@
 import json
 import math
 import re
-from contextlib import contextmanager
 
 import numpy as np
 import pytest
 import torch
 
 import regard
-from chromium import chromium, needs_chromium, rest
+from chromium import chromium, needs_chromium
 from documents import ROOT
+from lessons.browser_lesson import open_lesson
 from regard.lessons.lesson import example_lesson
 from sweeps import sweep
 
@@ -30,24 +30,9 @@ def browser():
 
 @pytest.fixture
 def opened(browser, tmp_path):
-    """Open a lesson; after the test, nothing may have complained, asked the network or opened a dialog."""
-
-    @contextmanager
     def open_page(lesson, width=1100, **context):
-        path, trouble = tmp_path / "page.html", []
-        lesson.to_html(path)
-        with browser.new_context(viewport={"width": width, "height": 900}, **context) as fresh:
-            tab = fresh.new_page()
-            tab.on("console", lambda message: trouble.append(f"console: {message.text}"))
-            tab.on("pageerror", lambda error: trouble.append(f"error: {error}"))
-            tab.on("dialog", lambda dialog: (trouble.append(f"dialog: {dialog.message}"), dialog.dismiss()))
-            tab.on("request", lambda request: request.url == path.as_uri() or trouble.append(f"request: {request.url}"))
-            tab.goto(path.as_uri())
-            tab.wait_for_selector("html[data-ready]", timeout=20_000)
-            tab.locator("#step-transformer").scroll_into_view_if_needed()
-            rest(tab, 100)
-            yield tab
-        assert trouble == []
+        viewport = {"width": width, "height": 900}
+        return open_lesson(browser, tmp_path / "page.html", lesson.start, "transformer", viewport=viewport, **context)
 
     return open_page
 
@@ -237,8 +222,16 @@ def test_where_the_widths_differ_one_sentence_says_so(opened):
     with opened(lesson) as tab:
         warning = tab.locator("#step-transformer .warning")
         assert re.findall(r"\d+", warning.inner_text()) == ["3", "6", "6"]
+        assert "“Several heads”" in warning.inner_text()
         assert tab.locator("[data-name='residual']").is_hidden()
         assert tab.locator("[data-name='normalized']").is_hidden()
+        tab.locator("#step-heads").get_by_role(
+            "button", name="W_O = random numbers"
+        ).click()  # the way out that it names
+        tab.locator("#step-transformer").scroll_into_view_if_needed()
+        tab.locator("[data-name='residual']").wait_for()
+        assert warning.is_hidden()
+        assert values(tab, "normalized").mean(1) == pytest.approx([0] * 4, abs=1e-9)
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])

@@ -2,12 +2,12 @@
 
 import json
 import re
-from contextlib import contextmanager
 
 import pytest
 
 from chromium import chromium, needs_chromium, rest
 from documents import ROOT
+from lessons.browser_lesson import open_lesson
 from regard.lessons.lesson import example_lesson
 from sweeps import sweep
 
@@ -23,45 +23,23 @@ def browser():
         yield running
 
 
-@pytest.fixture(scope="module")
-def pages(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("lesson")
-    for language in ("en", "zh"):
-        example_lesson(language).to_html(folder / f"{language}.html")
-    return folder
-
-
 @pytest.fixture
-def opened(browser, pages):
-    """Open the page; after the test, nothing may have complained, asked the network or opened a dialog."""
-
-    @contextmanager
+def opened(browser, tmp_path):
     def open_page(language="en", width=1100):
-        path, trouble = pages / f"{language}.html", []
-        with browser.new_context(viewport={"width": width, "height": 900}) as fresh:
-            tab = fresh.new_page()
-            tab.on("console", lambda message: trouble.append(f"console: {message.text}"))
-            tab.on("pageerror", lambda error: trouble.append(f"error: {error}"))
-            tab.on("dialog", lambda dialog: (trouble.append(f"dialog: {dialog.message}"), dialog.dismiss()))
-            tab.on("request", lambda request: request.url == path.as_uri() or trouble.append(f"request: {request.url}"))
-            tab.goto(path.as_uri())
-            tab.wait_for_selector("html[data-ready]", timeout=20_000)
-            tab.locator("#step-why").scroll_into_view_if_needed()
-            rest(tab, 100)
-            yield tab
-        assert trouble == []
+        state, viewport = example_lesson(language).start, {"width": width, "height": 900}
+        return open_lesson(browser, tmp_path / "page.html", state, "why", viewport=viewport)
 
     return open_page
 
 
 def numbers(text):
-    return [int(number) for number in re.findall(r"\d+", text)]
+    return [float(number) for number in re.findall(r"[\d.]*\d", text)]
 
 
 def expected(model, what, length):
-    shares = [round(100 * share + 1e-9) for share in sorted(DATA["models"][model][what][str(length)])]
-    mean = 100 * sum(DATA["models"][model][what][str(length)]) / len(shares)
-    return mean, shares[0], shares[-1]
+    """Mean, least and largest share of the runs, in percent."""
+    shares = [100 * share for share in DATA["models"][model][what][str(length)]]
+    return [sum(shares) / len(shares), min(shares), max(shares)]
 
 
 def choose(tab, length):
@@ -80,13 +58,10 @@ def test_the_table_has_the_measured_shares_with_their_spread(opened):
             kinds = [(model, what) for what in ("words_right", "sentences_right") for model in ("fixed", "attention")]
             assert len(cells) == len(kinds)
             for cell, (model, what) in zip(cells, kinds, strict=True):
-                mean, least, most = expected(model, what, length)
-                shown = numbers(cell.inner_text())
-                assert abs(shown[0] - mean) <= 0.5 + 1e-6
-                assert abs(shown[1] - least) <= 1
-                assert abs(shown[2] - most) <= 1
+                shares = expected(model, what, length)
+                assert numbers(cell.inner_text()) == pytest.approx(shares, abs=0.0501)
                 width = cell.locator(".bar > span").evaluate("element => element.style.width")
-                assert float(width.rstrip("%")) == pytest.approx(mean, abs=0.01)
+                assert float(width.rstrip("%")) == pytest.approx(shares[0], abs=0.01)
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
@@ -146,7 +121,9 @@ def test_the_readout_speaks_of_the_chosen_length(opened):
             choose(tab, length)
             said = numbers(readout.inner_text())
             assert said[0] == length
-            assert abs(said[1] - expected("fixed", "words_right", length)[0]) <= 0.5 + 1e-6
+            assert said[1:] == pytest.approx(
+                expected("fixed", "words_right", length) + expected("attention", "words_right", length), abs=0.0501
+            )
             assert tab.locator("#step-why tbody tr.chosen").get_attribute("data-length") == str(length)
             assert str(length) in tab.locator("#why-length").get_attribute("aria-valuetext")
 

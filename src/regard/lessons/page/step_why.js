@@ -75,7 +75,7 @@ const WIDTH = 320; // of a picture, in its own units
 const HEIGHT = 150;
 
 const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
-const percent = (share) => String(Math.round(100 * share));
+const percent = (share) => String(Number((100 * share).toFixed(1)));
 const isRight = (example, model, place) => example[model][place] === example.source[place];
 const countRight = (example, model) => example.source.filter((_, place) => isRight(example, model, place)).length;
 
