@@ -94,6 +94,11 @@ def test_the_shares_on_the_page_are_counted_in_the_recorded_outputs():
                 assert model["sentences_right"][length][at] == pytest.approx(whole / len(sources), abs=6e-5)
 
 
+def test_the_script_makes_the_page_of_the_recorded_outputs(tmp_path):
+    lesson_data.bottleneck(Repeating(), ROOT / "benchmarks/results/lesson-bottleneck.json", tmp_path, again=True)
+    assert (tmp_path / "bottleneck.json").read_bytes() == (DATA / "bottleneck.json").read_bytes()
+
+
 def test_an_example_is_the_first_seeds_output_for_the_first_sentences():
     count = PAGE["settings"]["examples"]
     for at, example in enumerate(PAGE["examples"]):
@@ -279,6 +284,12 @@ def test_of_a_model_of_transformers_it_is_what_it_says_itself():
         assert torch.allclose(torch.tensor(step.weights), cross, atol=1e-4)
     assert made.ended == bool(written[0, -1] == 2)
     assert made.sizes is None
+    model.final_logits_bias[0, 2] = 1e4  # it ends at once
+    made = record_translation(Loaded("marian", model, tokenizer, "encoder-decoder"), "c d e")
+    assert ([step.token for step in made.steps], made.translation, made.ended) == (["</s>"], "", True)
+    model.final_logits_bias[0, 2] = -1e4  # it never ends
+    made = record_translation(Loaded("marian", model, tokenizer, "encoder-decoder"), "c d e")
+    assert (len(made.steps), made.ended) == (64, False)
 
 
 def test_what_cannot_be_recorded_is_refused_with_a_way_out(tmp_path):
