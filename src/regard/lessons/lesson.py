@@ -28,6 +28,7 @@ __all__ = [
     "example_lesson",
     "lesson_of_head",
     "lesson_of_heads",
+    "lesson_of_translation",
     "steps_of_heads",
 ]
 
