@@ -1,6 +1,9 @@
 """A lesson as a value: what its page opens with, its text, and what is refused with one sentence."""
 
+import dataclasses
+import html
 import json
+import re
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -236,6 +239,14 @@ def test_a_notebook_shows_the_page_in_a_frame_of_its_own():
     assert frame["srcdoc"] == lesson.html()
     assert "allow-same-origin" not in frame["sandbox"]
     assert frame["title"] == "注意力：每个数都可以动手改"
+
+
+def test_a_notebook_shows_the_text_of_a_page_of_more_than_3_mb():
+    lesson = dataclasses.replace(regard.lesson(), data={"blob": "a" * 3_000_000})
+    shown = lesson._repr_html_()
+    assert "<iframe" not in shown
+    assert re.search(r"The page has 3\.\d MB", shown)
+    assert html.unescape(re.search("<pre>(.*)</pre>", shown, re.DOTALL)[1]) == lesson.text
 
 
 NAN, INF = float("nan"), float("inf")
