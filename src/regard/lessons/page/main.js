@@ -23,10 +23,11 @@ import {
   setStep,
   start,
   state,
+  takeBack,
   undo,
   writeAddress,
 } from "./state.js";
-import { onTheme, setTheme } from "./theme.js";
+import { onTheme, printsLight, setTheme } from "./theme.js";
 import { say, sayer } from "./words.js";
 import { vectorsStep } from "./step_vectors.js";
 import { projectionsStep } from "./step_projections.js";
@@ -169,9 +170,9 @@ const drawNotes = () => {
 const draw = () => {
   const next = compute(state);
   drawControls();
-  overflow = next.overflow;
-  if (overflow) {
-    drawNotes(); // the matrices stay as they were
+  if (next.overflow) {
+    overflow = next.overflow;
+    takeBack(); // draws what was before
     return;
   }
   numbers = next;
@@ -181,6 +182,7 @@ const draw = () => {
     if (near.has(section)) section.draw(numbers);
   }
   drawNotes();
+  overflow = null; // the sentence stays until the next change
   writeAddress();
   dataset.ready = String(Number(dataset.ready ?? 0) + 1);
   clearTimeout(resting);
@@ -286,12 +288,14 @@ const listen = () => {
   const answers = [...document.querySelectorAll("details.question")];
   let closed = [];
   addEventListener("beforeprint", () => {
+    printsLight(true);
     drawAll();
     closed = answers.filter(({ open }) => !open);
     for (const answer of closed) answer.open = true;
   });
   addEventListener("afterprint", () => {
     for (const answer of closed) answer.open = false;
+    printsLight(false);
   });
 };
 
