@@ -65,9 +65,7 @@ def test_the_temperature_is_a_slider_and_a_field_that_refuses_what_is_none(opene
         for bad in ("0", "-1", ""):
             field.fill(bad)
             field.press("Enter")
-            assert (
-                tab.locator("#step-softmax .problem").inner_text() == "A number from 0.000001 to 1,000,000, please."
-            )
+            assert tab.locator("#step-softmax .problem").inner_text() == "A number from 0.000001 to 1,000,000, please."
         assert state_of(tab, start_state())["temperature"] == 37
         act(tab, lambda: tab.get_by_role("button", name="T = 1").click())
         assert state_of(tab, start_state())["temperature"] == 1
@@ -169,7 +167,5 @@ def test_many_tokens_on_a_narrow_screen_scroll_in_their_own_box_in_both_language
         text = tab.locator(f"#step-{step}").inner_text()
         assert "undefined" not in text
         assert "{" not in text
-        english = sum(character.isascii() and character.isalpha() for character in text)
         chinese = sum("一" <= character <= "鿿" for character in text)
-        assert (chinese > 100) == (language == "zh")
-        assert (english > 800) == (language == "en")
+        assert chinese > 100 if language == "zh" else chinese == 0
