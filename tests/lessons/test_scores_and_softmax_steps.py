@@ -140,9 +140,9 @@ def test_a_row_of_scores_of_ones_own_shows_what_is_left_of_the_gradient(opened):
     with opened("scores") as tab:
         text = tab.locator(".trial-result")
         assert text.inner_text() == (
-            "In nine digits: 1, 1.01122149e−43, 1.01122149e−43. The largest weight is 1 − 2.02e−43; a 64-bit number has "
-            "no room for that beside the 1, so it shows 1. Size of the gradient: 3.19776314e−43 (root of the sum of its "
-            "squares)."
+            "In nine digits: 1, 1.01122149e−43, 1.01122149e−43. The largest weight is 1 − 2.02e−43; a 64-bit number "
+            "has no room for that beside the 1, so it shows 1. Size of the gradient: 3.19776314e−43 (root of the sum "
+            "of its squares)."
         )
         act(tab, lambda: tab.locator("button[name='divide-scores']").click())
         assert values(tab, "trial-scores", "scores").tolist() == [[10, 0.1, 0.1]]
