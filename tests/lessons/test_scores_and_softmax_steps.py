@@ -71,6 +71,23 @@ def test_the_temperature_is_a_slider_and_a_field_that_refuses_what_is_none(opene
         assert state_of(tab, start_state())["temperature"] == 1
 
 
+def test_a_drag_of_a_slider_is_one_change_to_undo(opened):
+    with opened("softmax") as tab:
+        slider = tab.locator("input[name='temperature']")
+        slider.scroll_into_view_if_needed()
+        box = slider.bounding_box()
+        middle = box["y"] + box["height"] / 2
+        tab.mouse.move(box["x"] + box["width"] / 2, middle)
+        tab.mouse.down()
+        for part in (0.6, 0.7, 0.8, 0.9):
+            act(tab, lambda part=part: tab.mouse.move(box["x"] + box["width"] * part, middle))
+        tab.mouse.up()
+        assert state_of(tab, start_state())["temperature"] > 10
+        act(tab, lambda: tab.locator("#undo").click())
+        assert state_of(tab, start_state())["temperature"] == 1
+        assert tab.locator("#undo").is_disabled()
+
+
 def test_a_row_that_sees_nothing_has_weights_and_output_0_and_the_page_says_why(opened):
     with opened("softmax") as tab:
         button = tab.locator("button[name='hide-row']")

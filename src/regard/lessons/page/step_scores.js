@@ -6,6 +6,7 @@ import { makeMatrix } from "./matrix.js";
 import { format, formatExactly } from "./number_text.js";
 import { softmaxParts } from "./numbers.js";
 import { complements, experiment, gradientSize, jacobian, KEYS, PAIRS, WIDTHS } from "./score_experiment.js";
+import { makeSlider } from "./slider.js";
 import { change, state } from "./state.js";
 
 const en = {
@@ -154,9 +155,8 @@ const makeScale = (speak) => {
     input.addEventListener("change", () => change({ scale: kind === "own" ? shown : kind }));
   }
   const name = document.createTextNode("");
-  const range = { min: String(-MOST_FACTOR), max: String(MOST_FACTOR), step: "0.01" };
-  const slider = make("input", { type: "range", name: "scale-slider", ...range });
-  slider.addEventListener("input", () => change({ scale: Number(slider.value) }));
+  const range = { min: -MOST_FACTOR, max: MOST_FACTOR, step: 0.01 };
+  const slider = makeSlider("scale-slider", range, (scale) => change({ scale }));
   const exact = numberField({
     name: "scale-exact",
     least: -MOST_TYPED,
@@ -444,6 +444,7 @@ export const scoresStep = {
     const scale = makeScale(speak);
     const view = makeExperimentView(speak);
     const trial = makeTrial(speak);
+    let drawn = "";
     body.append(
       make("div", { className: "matrices" }, queryMatrix.element, keyMatrix.element, scoreMatrix.element),
       other,
@@ -490,6 +491,9 @@ export const scoresStep = {
             from: [],
           }),
         });
+        const now = JSON.stringify([own(), state.language]);
+        if (drawn === now) return; // what follows depends on nothing else
+        drawn = now;
         view.draw();
         trial.draw();
       },

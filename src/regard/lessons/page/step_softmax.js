@@ -5,6 +5,7 @@ import { makeHeadMatrix } from "./head_matrix.js";
 import { visibleOf } from "./masks.js";
 import { format } from "./number_text.js";
 import { softmaxParts } from "./numbers.js";
+import { makeSlider } from "./slider.js";
 import { change, state } from "./state.js";
 
 const en = {
@@ -85,9 +86,8 @@ const DECADES = 2; // on either side of T = 1 on the slider
 const makeTemperature = (speak) => {
   const set = (temperature) => change({ temperature });
   const name = document.createTextNode("");
-  const range = { min: String(-DECADES), max: String(DECADES), step: "0.05" };
-  const slider = make("input", { type: "range", name: "temperature", ...range });
-  slider.addEventListener("input", () => set(Number((10 ** Number(slider.value)).toPrecision(3))));
+  const range = { min: -DECADES, max: DECADES, step: 0.05 };
+  const slider = makeSlider("temperature", range, (decades) => set(Number((10 ** decades).toPrecision(3))));
   const exact = numberField({
     name: "temperature-exact",
     least: LEAST,
