@@ -232,8 +232,14 @@ def test_by_touch_a_tap_chooses_a_cell_and_then_it_can_be_dragged(opened) -> Non
         rest(tab, 100)
         before = tab.evaluate("scrollY")
         drag()
-        assert values(tab, "x")[0][0] > 1
+        dragged = values(tab, "x")[0][0]
+        assert dragged > 1
         assert tab.evaluate("scrollY") == before
+        assert tab.locator(".cell-input:visible").count() == 0
+        tab.touchscreen.tap(x, y)  # a second tap types
+        tab.locator(".cell-input:visible").fill("4")
+        tab.keyboard.press("Enter")
+        assert values(tab, "x")[0][0] == 4
 
 
 def test_alt_and_arrow_keys_change_a_number_by_steps(opened) -> None:
@@ -417,7 +423,7 @@ def test_everything_is_drawn_before_printing_and_answers_are_shown(opened) -> No
         assert not tab.evaluate("[...document.querySelectorAll('details.question')].some(answer => answer.open)")
         tab.emulate_media(media="print")
         for button in tab.locator("main button").all():
-            assert not button.is_visible() or button.evaluate("node => node.closest('.no-print, .pictures') === null")
+            assert not button.is_visible()
 
 
 def test_the_overview_follows_and_leads_to_the_step(opened) -> None:
@@ -489,8 +495,8 @@ def test_wide_matrices_are_strips_that_are_read_and_changed_and_shown_as_tables(
             tab.keyboard.press(key)
         assert f"= {x[1][2]}".replace("-", "−") in tab.locator("#readout").inner_text()
         box = canvas.bounding_box()
-        tab.mouse.move(box["x"] + box["width"] * 10.5 / 64, box["y"] + box["height"] * 3.5 / 4)
-        assert f"= {x[3][10]}".replace("-", "−") in tab.locator("#readout").inner_text()
+        tab.mouse.move(box["x"] + box["width"] * 60.5 / 64, box["y"] + box["height"] * 3.5 / 4)
+        assert f"= {x[3][60]}".replace("-", "−") in tab.locator("#readout").inner_text()
         canvas.focus()
         tab.keyboard.type("5")
         settled(tab, lambda: tab.keyboard.press("Enter"))
@@ -597,3 +603,20 @@ def test_light_and_dark_are_chosen_on_the_page_whatever_the_system_has(opened) -
         assert tab.evaluate(strip) != dark_strip
         settled(tab, lambda: tab.locator("#theme").select_option("system"))
         assert (tab.evaluate(paper), tab.evaluate(strip)) == (dark, dark_strip)
+
+
+def test_matrices_are_tables_with_headers_and_captions(opened) -> None:
+    with opened() as tab:
+        tables = tab.evaluate(
+            """() => [...document.querySelectorAll("main figure.matrix table")].map(table => ({
+              caption: table.caption.textContent.trim(),
+              values: table.closest("figure").values,
+              columns: [...table.querySelectorAll("thead th[scope=col]")].map(cell => cell.textContent),
+              rows: [...table.querySelectorAll("tbody th[scope=row]")].length,
+            }))"""
+        )
+        assert len(tables) > 10
+        for table in tables:
+            assert table["caption"]
+            assert (table["rows"], len(table["columns"])) == np.shape(table["values"])
+            assert all(table["columns"])
