@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import regard
-from chromium import address, rest
+from chromium import address
 from regard import masks, scores
 from regard.lessons.lesson import example_lesson
 from regard.lessons.page import lesson_html
@@ -53,7 +53,7 @@ def open_lesson(browser, path: Path, state: Mapping[str, Any], step: str, **cont
         tab.goto(path.as_uri())
         tab.wait_for_selector("html[data-ready]", timeout=20_000)
         tab.locator(f"#step-{step}").scroll_into_view_if_needed()
-        rest(tab, 100)
+        settle(tab)
         yield tab
     assert trouble == []
 
@@ -63,7 +63,12 @@ def act(tab, action: Callable[[], Any]) -> None:
     before = tab.evaluate("document.documentElement.dataset.ready")
     action()
     tab.wait_for_function("before => document.documentElement.dataset.ready !== before", arg=before)
-    rest(tab, 50)
+    settle(tab)
+
+
+def settle(tab) -> None:
+    """Wait until all steps are drawn, also those off the screen."""
+    tab.wait_for_function("() => document.documentElement.dataset.settled === document.documentElement.dataset.ready")
 
 
 def values(tab, name: str, step: str) -> np.ndarray:
@@ -82,8 +87,18 @@ def state_of(tab, start: Mapping[str, Any]) -> dict[str, Any]:
     return {**start, **(json.loads(text) if text else {})}
 
 
-def scrolls_sideways(tab) -> bool:
-    return tab.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth")
+def scrolls_sideways(tab, step: str) -> bool:
+    """Whether a step makes the page wider than its window."""
+    return tab.evaluate(
+        """step => {
+          const others = [...document.querySelectorAll("#road > section")].filter(({ id }) => id !== `step-${step}`);
+          for (const { style } of others) style.display = "none";
+          const { scrollWidth, clientWidth } = document.documentElement;
+          for (const { style } of others) style.display = "";
+          return scrollWidth > clientWidth;
+        }""",
+        step,
+    )
 
 
 def double(matrix: Any) -> Tensor:

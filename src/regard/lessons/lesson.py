@@ -38,6 +38,8 @@ LARGEST = 2_000_000  # bytes of the numbers of a page
 
 # What single steps of the page remember, beside the fields that all of them share: a field by the step's own name.
 STEP_FIELDS: Mapping[str, Any] = {
+    "why": {"length": 50, "example": 0},
+    "transformer": {"model": "lesson", "norm": "post", "written": 1, "head": -1},  # head −1: the mean of all
     "maskStep": {"length": 12, "random": 1, "seed": 1},
     "otherScores": {"factor": 1},
     "scoresStep": {"dim": 64, "seed": 1, "scores": [100, 1, 1]},

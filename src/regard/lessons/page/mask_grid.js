@@ -96,6 +96,7 @@ export const makeMaskGrid = ({ paint }) => {
   };
 
   let shape = "";
+  let drawn = "";
   return {
     element,
     // name(query, key, isVisible): what a screen reader says of a cell.
@@ -108,8 +109,11 @@ export const makeMaskGrid = ({ paint }) => {
       flags = visible.map((row) => [...row]);
       caption.textContent = title;
       element.setAttribute("aria-label", title);
+      cells.forEach((_, row) => body.rows[row].classList.toggle("chosen", row === chosen));
+      const key = JSON.stringify([visible, shape, title]);
+      if (key === drawn) return;
+      drawn = key;
       cells.forEach((buttons, row) => {
-        body.rows[row].classList.toggle("chosen", row === chosen);
         buttons.forEach((button, column) => {
           const isVisible = Boolean(visible[row][column]);
           button.textContent = isVisible ? "✓" : "✕";

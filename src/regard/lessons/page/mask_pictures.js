@@ -38,9 +38,13 @@ export const makePattern = () => {
   const legend = make("ul", { className: "legend" });
   const text = make("p", { className: "hint" });
   const element = make("div", { className: "mask-pattern" }, picture, legend, text);
+  let drawn = "";
   return {
     element,
-    draw(mask, length, seed, speak) {
+    draw(mask, length, seed, speak, language) {
+      const key = JSON.stringify([mask, length, seed, language]);
+      if (key === drawn) return;
+      drawn = key;
       const placed = maskOfLength(mask, length, seed);
       for (const part of [picture, legend]) part.toggleAttribute("hidden", placed === null);
       const pattern = placed === null ? [] : patternOf(placed, length);
@@ -87,7 +91,7 @@ const axes = (speak) => {
       y2: up(millions * 1e6),
       class: millions ? "rule" : "axis",
     }),
-    label(LEFT - 5, up(millions * 1e6) + 4, millions ? speak("millions", { millions }) : "0", "end"),
+    label(LEFT - 5, up(millions * 1e6) + 4, millions ? speak("millions", { millions, myriads: grouped(millions * 100) }) : "0", "end"),
   ]);
   return [...heights, ...marks, label((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 4, speak("axisLength"), "middle")];
 };

@@ -8,7 +8,7 @@ const LONGEST = 8192; // bytes of an address
 const VERSION = 1; // of a file
 const MOST_CHANGES = 300; // that can be undone
 // What is only looked at stays as it is when a change is undone.
-const LOOKS = ["step", "language", "row", "head"];
+const LOOKS = ["step", "language", "row", "head", "real"];
 
 const past = [];
 const future = [];

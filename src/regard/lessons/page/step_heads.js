@@ -3,6 +3,7 @@
 import { identity, randomMatrix } from "./chance.js";
 import { editField, editHead, productParts } from "./edits.js";
 import { make } from "./elements.js";
+import { indexed } from "./formula.js";
 import { makeMatrix } from "./matrix.js";
 import { change, state } from "./state.js";
 
@@ -14,7 +15,7 @@ const en = {
   text: "One set of weights a row can follow one relation. So the same X goes through several heads, each with its own W_Q, W_K and W_V; their outputs are written side by side, and W_O mixes them.",
   question: "Add a head, then remove it again. Which columns come and go in Concat, which rows in W_O, and do the other heads’ numbers move?",
   answer: "The head’s own columns in Concat, and the rows of W_O that multiply them. Nothing else moves: the heads do not see each other. Only in W_O do they meet.",
-  source: "MultiHead(Q, K, V) = Concat(head₁, …, head_H) W_O, with headᵢ = Attention(Q W_Qᵢ, K W_Kᵢ, V W_Vᵢ): Vaswani et al. 2017, section 3.2.2.",
+  source: "MultiHead(Q, K, V) = Concat(head_1, …, head_H) W_O, with head_i = Attention(Q W_{Q,i}, K W_{K,i}, V W_{V,i}): Vaswani et al. 2017, section 3.2.2.",
   add: "Add a head",
   addHelp: "A new head is a copy of head {head} with some random changes.",
   most: "{most} heads are the most that this page shows.",
@@ -47,7 +48,7 @@ const zh = {
   text: "每一行只有一组权重，就只能顾到一种关系。所以同一个 X 要经过好几个头，每个头有自己的 W_Q、W_K、W_V；它们的输出并排拼起来，再由 W_O 混合。",
   question: "加一个头，再把它去掉。Concat 里哪些列、W_O 里哪些行跟着增减？其他头的数变了吗？",
   answer: "变的只有这个头自己在 Concat 里的几列，以及 W_O 中与这几列相乘的几行。其他都不动：各个头互相看不见，直到 W_O 才汇合。",
-  source: "MultiHead(Q, K, V) = Concat(head₁, …, head_H) W_O，其中 headᵢ = Attention(Q W_Qᵢ, K W_Kᵢ, V W_Vᵢ)：Vaswani 等，2017，3.2.2 节。",
+  source: "MultiHead(Q, K, V) = Concat(head_1, …, head_H) W_O，其中 head_i = Attention(Q W_{Q,i}, K W_{K,i}, V W_{V,i})：Vaswani 等，2017，3.2.2 节。",
   add: "加一个头",
   addHelp: "新的头由第 {head} 个头复制而来，再随机改动一些数。",
   most: "这一页最多显示 {most} 个头。",
@@ -204,7 +205,7 @@ export const headsStep = {
     ", ",
     ["V", "value"],
     ") = Concat(",
-    ["head₁", "output"],
+    ["head_1", "output"],
     ", …, ",
     ["head_H", "output"],
     ") ",
@@ -304,23 +305,23 @@ export const headsStep = {
     };
     const drawOutput = ({ joined: values, result: product }, names) => {
       const hasOutput = state.output !== null;
-      outputTitle.textContent = speak("outputTitle");
-      noOutput.textContent = speak("noOutput");
+      outputTitle.replaceChildren(...indexed(speak("outputTitle")));
+      noOutput.replaceChildren(...indexed(speak("noOutput")));
       noOutput.hidden = hasOutput;
-      for (const { name, button } of choices) button.textContent = speak(name);
+      for (const { name, button } of choices) button.replaceChildren(...indexed(speak(name)));
       choices[2].button.disabled = !hasOutput;
       for (const { element } of [matrix, result]) element.hidden = !hasOutput;
       if (!hasOutput) return;
       matrix.draw(state.output, {
         rows: names,
-        title: "W_O (H·dv × D_out)",
+        title: "W_O (H·dv × D′)",
         paint: "signed",
         symbol: "w",
         edit: editField("output"),
       });
       result.draw(product, {
         rows: state.tokens,
-        title: `${speak("result")} (n × D_out)`,
+        title: `${speak("result")} (n × D′)`,
         paint: "signed",
         symbol: "output",
         chosen: state.row,
@@ -332,7 +333,7 @@ export const headsStep = {
       draw(numbers) {
         const count = numbers.heads.length;
         width = numbers.joined[0].length;
-        source.textContent = speak("source");
+        source.replaceChildren(...indexed(speak("source")));
         shapes.textContent = speak("shapes", { x: shapeOf(numbers.x) });
         add.textContent = speak("add");
         add.disabled = state.heads === null || count === MOST_HEADS;

@@ -56,7 +56,7 @@ const en = {
   after: "After the softmax: hidden pairs are 0",
   weights: "weights",
   why: "Why −∞, and not a 0 afterwards? Because e^−∞ = 0, the hidden key is missing from the sum too, and the other weights of the row still add up to 1. A 0 put in after the softmax would leave a row that adds up to less.",
-  empty: "Row {names} sees nothing: all its logits are −∞, so there is nothing to share out. Its weights and its output are 0 here; the bare formula would give 0/0.",
+  empty: "These rows see nothing: {names}. All their logits are −∞, so there is nothing to share out. Their weights and outputs are 0 here; the bare formula would give 0/0.",
   patternTitle: "The pattern for more tokens",
   patternLength: "The pattern for {length} tokens",
   patternHelp: "With few tokens many masks look alike. This picture has its own number of tokens and shows the rule that you have chosen; your example above keeps its own.",
@@ -128,7 +128,7 @@ const zh = {
   after: "softmax 之后：被遮住的是 0",
   weights: "权重",
   why: "为什么用 −∞，而不是事后把权重改成 0？因为 e^−∞ = 0，被遮住的键连分母里的那一份也没有了，这一行其余的权重加起来仍然是 1。如果 softmax 之后才改成 0，这一行的和就不到 1 了。",
-  empty: "{names} 这一行什么也看不见：分数全是 −∞，没有可以分配的对象。这里规定它的权重和输出都是 0；直接套公式会得到 0/0。",
+  empty: "这些行什么也看不见：{names}。它们的分数全是 −∞，没有可以分配的对象。这里规定权重和输出都是 0；直接套公式会得到 0/0。",
   patternTitle: "词元更多时的图样",
   patternLength: "{length} 个词元时的图样",
   patternHelp: "词元少的时候，许多掩码看上去一样。这幅图有自己的词元数，画的是你选的规则；上面的例子不受影响。",
@@ -148,7 +148,7 @@ const zh = {
   growthNone: "所选的掩码没有推广到其他长度的规则，所以只画出全部的对数。",
   axisLength: "词元数 n",
   allPairs: "全部，n²",
-  millions: "{millions} 百万",
+  millions: "{myriads}万",
   share: "占 n² 的比例",
 };
 
@@ -321,23 +321,14 @@ const makeLengthPattern = (speak) => {
       help.textContent = speak("patternHelp");
       text.data = speak("patternLength", { length });
       slider.value = String(length);
-      pattern.draw(state.mask, length, seed, speak);
+      pattern.draw(state.mask, length, seed, speak, state.language);
     },
   };
 };
 
 export const maskStep = {
   id: "mask",
-  formula: [
-    ["weights", "weight"],
-    " = softmax(",
-    ["scores", "score"],
-    " / √d + ",
-    ["mask", "mask"],
-    "),  ",
-    ["mask", "mask"],
-    " = 0 or −∞",
-  ],
+  formula: [["A", "weight"], " = softmax(", ["S", "score"], " / √d + ", ["M", "mask"], "),  ", ["M", "mask"], " ∈ {0, −∞}"],
   words: { en, zh },
   build(body, speak) {
     const kinds = makeKinds(speak, (kind) => {

@@ -17,7 +17,7 @@ const en = {
   title: "Other scores",
   text: "A score says how well a key fits a query, and it need not be a dot product. Choose another: the whole lesson is computed with it, and only the step from Q and K to the scores is different.",
   question: "Make the query longer with the slider below the table. Which of the four rows of weights does not change at all, and why?",
-  answer: "The cosine’s: it depends on the angle between query and key, not on their lengths. Dot and bilinear scores grow in proportion, so the softmax closes on one key. Additive scores change but stay bounded, since tanh lies between −1 and 1.",
+  answer: "The cosine’s: it depends on the angle between query and key, not on their lengths. Dot and bilinear scores grow in proportion, so the softmax closes on the largest. Additive scores change but stay bounded, since tanh lies between −1 and 1.",
   kinds: "Score",
   dot: "dot product",
   additive: "additive",
@@ -37,8 +37,8 @@ const en = {
   between: "From queries and keys to scores",
   queries: "Q",
   keys: "K",
-  "queries-additive": "Q W^T",
-  "keys-additive": "K U^T",
+  "queries-additive": "Q W^⊤",
+  "keys-additive": "K U^⊤",
   "queries-bilinear": "Q W",
   "queries-cosine": "Q, each row of length 1",
   "keys-cosine": "K, each row of length 1",
@@ -58,7 +58,7 @@ const zh = {
   title: "其他打分方式",
   text: "分数衡量一个键与一个查询有多合适，不一定非得是点积。换一种试试：整堂课都会用它重新计算，不同的只有从 Q、K 到分数的那一步。",
   question: "用表格下面的滑块把查询拉长。四组权重中，哪一组完全不变？为什么？",
-  answer: "余弦的那组：它只看查询和键之间的夹角，与长度无关。点积和双线性的分数按比例增大，softmax 便集中到一个键上。加性的分数会变，但有界，因为 tanh 在 −1 和 1 之间。",
+  answer: "余弦的那组：它只看查询和键之间的夹角，与长度无关。点积和双线性的分数按比例增大，softmax 便集中到最大的分数上。加性的分数会变，但有界，因为 tanh 在 −1 和 1 之间。",
   kinds: "打分方式",
   dot: "点积",
   additive: "加性",
@@ -78,8 +78,8 @@ const zh = {
   between: "从查询和键到分数",
   queries: "Q",
   keys: "K",
-  "queries-additive": "Q W^T",
-  "keys-additive": "K U^T",
+  "queries-additive": "Q W^⊤",
+  "keys-additive": "K U^⊤",
   "queries-bilinear": "Q W",
   "queries-cosine": "Q，每行长度为 1",
   "keys-cosine": "K，每行长度为 1",
@@ -203,7 +203,7 @@ const makeParameters = (speak) => {
 const makeBetween = (speak) => {
   const title = make("h3");
   const box = make("div", { className: "matrices" });
-  const sides = ["queries", "keys", "score-queries", "score-keys"].map((name) => [name, makeHeadMatrix(name)]);
+  const sides = ["queries", "score-queries", "keys", "score-keys"].map((name) => [name, makeHeadMatrix(name)]);
   const matrixOf = Object.fromEntries(sides);
   const scores = makeHeadMatrix("scores");
   box.append(...sides.map(([, { element }]) => element), scores.element);
@@ -260,7 +260,7 @@ const makeComparison = (speak) => {
   const head = make("thead");
   const body = make("tbody");
   const table = make("table", { className: "numbers" }, caption, head, body);
-  const box = make("div", { className: "scroll", tabIndex: 0, role: "region" }, table);
+  const box = make("div", { className: "scroll comparison", tabIndex: 0, role: "region" }, table);
   const text = document.createTextNode("");
   const slider = make("input", { type: "range", name: "query-factor", min: "1", max: "10", step: "0.5" });
   slider.addEventListener("input", () =>
@@ -321,7 +321,7 @@ const makeComparison = (speak) => {
 
 export const otherScoresStep = {
   id: "other_scores",
-  formula: [["score", "score"], " = f(", ["q", "query"], ", ", ["k", "key"], ")"],
+  formula: [["s", "score"], " = f(", ["q", "query"], ", ", ["k", "key"], ")"],
   words: { en, zh },
   build(body, speak) {
     const legend = make("legend");
