@@ -174,7 +174,7 @@ def _read_mask(mask: Any, pairs: tuple[int, int]) -> tuple[Mapping[str, Any], np
                 f"{dense.shape[0]} texts and {dense.shape[1]} heads"
             )
         visible = np.asarray(dense[0, 0])
-        return _named_mask(mask) or _drawn(visible), visible
+        return _named_mask(mask, pairs[1]) or _drawn(visible), visible
     visible = as_array("mask", mask)
     if visible.dtype.kind != "b" or visible.shape != pairs:
         raise InputError(
@@ -184,7 +184,7 @@ def _read_mask(mask: Any, pairs: tuple[int, int]) -> tuple[Mapping[str, Any], np
     return _drawn(visible), visible
 
 
-def _named_mask(mask: "Mask") -> Mapping[str, Any] | None:
+def _named_mask(mask: "Mask", keys: int) -> Mapping[str, Any] | None:
     """Return the masks that the page has by name; None for others."""
     from regard.masks import Causal, Global, Padding, Prefix, Window
     from regard.masks.base import Or
@@ -199,7 +199,7 @@ def _named_mask(mask: "Mask") -> Mapping[str, Any] | None:
         case Or(left=Causal(align="end"), right=Prefix(length=int(length))):
             return {"kind": "prefix", "length": length}
         case Or(left=Window(left=left, right=right), right=Global(tokens=tuple(tokens))) if left == right:
-            return {"kind": "longformer", "window": 2 * left, "globals": list(tokens)}
+            return {"kind": "longformer", "window": 2 * left, "globals": [token for token in tokens if token < keys]}
     return None
 
 

@@ -38,8 +38,22 @@ import { otherScoresStep } from "./step_other_scores.js";
 import { softmaxStep } from "./step_softmax.js";
 import { mixingStep } from "./step_mixing.js";
 import { realStep } from "./step_real.js";
+import { transformerStep } from "./step_transformer.js";
+import { whyStep } from "./step_why.js";
 
-const STEPS = [vectorsStep, projectionsStep, scoresStep, maskStep, softmaxStep, mixingStep, headsStep, realStep, otherScoresStep];
+const STEPS = [
+  whyStep,
+  vectorsStep,
+  projectionsStep,
+  scoresStep,
+  maskStep,
+  softmaxStep,
+  mixingStep,
+  headsStep,
+  realStep,
+  transformerStep,
+  otherScoresStep,
+];
 
 const LARGEST_FILE = 50e6; // bytes
 const REST = 250; // milliseconds after the last change, until what is off the screen is drawn too

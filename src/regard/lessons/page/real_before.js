@@ -8,7 +8,7 @@ const positionSentences = (positions, speak) => {
   return tables.map(([name, kind]) => speak(isRelative(name) ? "relative" : kind, { name }));
 };
 
-const projection = (symbol, side) => `${symbol} = x W_${symbol.toUpperCase()}${side.bias ? " + b" : ""}`;
+const projection = (symbol, input, side) => `${symbol} = ${input} W_${symbol.toUpperCase()}${side.bias ? " + b" : ""}`;
 
 const SENTENCES = { rotated: "rotated", scaled: "scaled" };
 const followed = ({ then }, sides, speak) => {
@@ -21,15 +21,17 @@ const followed = ({ then }, sides, speak) => {
 
 const same = (one, other) => JSON.stringify(one) === JSON.stringify(other);
 
-// `positions` are the tables that were looked up, null where the record does not say.
-export const sentencesBefore = (positions, before, speak) => {
+// `positions` are the tables that were looked up, null where the record does not say; `kind` is "self" or "cross".
+export const sentencesBefore = (positions, { before, kind }, speak) => {
   if (!positions) return [speak("beforeUnknown")];
   const sentences = positionSentences(positions, speak);
   if (!before?.query && !before?.key) return [...sentences, speak("layerUnknown")];
   sentences.push(before.input ? speak("norm", { name: before.input }) : speak("normUnknown"));
   const { query, key, value } = before;
-  const formulas = [["q", query], ["k", key], ["v", value]].filter(([, side]) => side);
-  sentences.push(speak("projected", { formulas: formulas.map(([symbol, side]) => projection(symbol, side)).join(", ") }));
+  const other = kind === "cross" ? "y" : "x";
+  const formulas = [["q", "x", query], ["k", other, key], ["v", other, value]].filter(([, , side]) => side);
+  sentences.push(speak("projected", { formulas: formulas.map((formula) => projection(...formula)).join(", ") }));
+  if (kind === "cross") sentences.push(speak("twoTexts"));
   if (query && key && same(query.then, key.then)) return [...sentences, ...followed(query, speak("sides2"), speak)];
   return [
     ...sentences,

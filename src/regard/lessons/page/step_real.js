@@ -43,6 +43,16 @@ const stepsOf = (index, head) => {
 
 const within = (value, count, other) => (Number.isInteger(value) && value >= 0 && value < count ? value : other);
 
+// Names of tokens: of those that occur again, with the number of the occurrence, as `token="it#2"` names them.
+const namesOf = (texts) => {
+  const counts = new Map();
+  return texts.map((text) => {
+    const word = text.toLowerCase();
+    counts.set(word, (counts.get(word) ?? 0) + 1);
+    return counts.get(word) > 1 ? `${text}#${counts.get(word)}` : text;
+  });
+};
+
 // What is looked at: the state of the step, where an address has nothing else.
 const place = () => {
   const wanted = state.real ?? {};
@@ -124,8 +134,8 @@ const makeOwn = () => {
   return { element, show };
 };
 
-// The sentence as buttons, each tinted by its weight; queries and keys are one text, or two.
-const makeSentence = () => {
+// A text as buttons that choose a query or a key, each tinted by its weight.
+const makeSentence = (side) => {
   const label = make("p", { className: "real-label" });
   const chips = make("div", { className: "real-sentence", role: "group" });
   const show = (text, tokens, weights, chosen) => {
@@ -133,9 +143,9 @@ const makeSentence = () => {
     chips.setAttribute("aria-label", text);
     while (chips.children.length > tokens.length) chips.lastChild.remove();
     while (chips.children.length < tokens.length) {
-      const query = chips.children.length;
+      const at = chips.children.length;
       const button = make("button", { type: "button" }, isolated(""));
-      button.addEventListener("click", () => choose({ query }));
+      button.addEventListener("click", () => choose({ [side]: at }));
       chips.append(button);
     }
     tokens.forEach((token, at) => {
@@ -171,7 +181,7 @@ export const realStep = {
     const selects = Object.fromEntries(["layer", "head", "query", "key"].map((name) => [name, makeSelect(name)]));
     const controls = make("div", { className: "controls real-controls" }, ...Object.values(selects).map((one) => one.element));
     const trouble = make("p", { className: "warning", role: "alert", hidden: true });
-    const sentence = makeSentence();
+    const [sentence, keySentence] = [makeSentence("query"), makeSentence("key")];
     const [beforeTitle, productsTitle, rowTitle, mixedTitle] = [0, 1, 2, 3].map(() => make("h3"));
     const before = make("ul");
     const part = make("p", { hidden: true });
@@ -188,6 +198,7 @@ export const realStep = {
       "div",
       { className: "real-shown", hidden: true },
       sentence.element,
+      keySentence.element,
       beforeTitle,
       before,
       part,
@@ -220,6 +231,18 @@ export const realStep = {
       selects.head.show(speak("head"), layer.heads.map((head) => [head, String(head)]), at.head);
       selects.query.show(speak("query"), numbered(queries), at.query);
       selects.key.show(speak("key"), numbered(keys), at.key);
+    };
+
+    // One text, whose words look at each other, or two: queries and keys of cross-attention.
+    const drawSentences = (at, steps, layer, queries, keys) => {
+      const isOne = layer.tokens[0] === layer.tokens[1];
+      const weights = steps.weights[at.query];
+      sentence.element.hidden = queries.length > CHIPS;
+      keySentence.element.hidden = isOne || keys.length > CHIPS;
+      if (!sentence.element.hidden) {
+        sentence.show(speak(isOne ? "sentence" : "queryText"), queries, isOne ? weights : null, at.query);
+      }
+      if (!keySentence.element.hidden) keySentence.show(speak("keyText"), keys, weights, at.key);
     };
 
     const drawVectors = (at, steps, queries, keys) => {
@@ -374,7 +397,7 @@ export const realStep = {
       setText(sample, speak("sample"));
       const at = place();
       const layer = data.layers[at.layer];
-      const [queries, keys] = layer.tokens.map((name) => data.streams[name].texts);
+      const [queries, keys] = layer.tokens.map((name) => namesOf(data.streams[name].texts));
       drawControls(at, layer, queries, keys);
       setText(source, speak("source", { model: data.model, layer: nameOf(layer), head: at.head, count: layer.sizes.q[2] }));
       omitted.replaceChildren(
@@ -398,14 +421,10 @@ export const realStep = {
       shown.hidden = false;
       const steps = stepsOf(at.layer, at.head);
       const [query, key] = [queries[at.query], keys[at.key]];
-      const sameText = layer.tokens[0] === layer.tokens[1];
-      sentence.element.hidden = queries.length > CHIPS;
-      if (queries.length <= CHIPS) {
-        sentence.show(speak("sentence"), queries, sameText ? steps.weights[at.query] : null, at.query);
-      }
+      drawSentences(at, steps, layer, queries, keys);
       setText(beforeTitle, speak("beforeTitle"));
       before.replaceChildren(
-        ...sentencesBefore(data.positions, layer.before, speak).map((text) => make("li", { textContent: text })),
+        ...sentencesBefore(data.positions, layer, speak).map((text) => make("li", { textContent: text })),
       );
       drawVectors(at, steps, queries, keys);
       drawProducts(at, steps, query, key);
