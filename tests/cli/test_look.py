@@ -1,5 +1,6 @@
 """`regard look` on real models, and what it says of bad input: one sentence, exit code 2, no traceback."""
 
+import json
 import re
 import shlex
 import signal
@@ -48,7 +49,7 @@ def test_a_picture_is_as_wide_as_columns_says_and_40_at_least(run) -> None:
         with case as (columns, width):
             code, out, err = run("look", SENTENCE, "--model", "minilm", columns=columns)
             assert code == 0, err
-            picture, command = out.split("The same weight, step by step:")
+            picture, command = out.split(LESSON)
             assert width - 12 < max(map(cell_len, picture.splitlines())) <= width
             assert f'"{SENTENCE}"' in command  # which is not wrapped, so that it can be copied
 
@@ -132,6 +133,15 @@ def test_a_page_of_512_tokens_is_below_two_megabytes(run, tmp_path: Path) -> Non
 REPEATED = "it was cold and the dog barked because it was hungry"
 
 
+LESSON = "The same weight as a lesson:"
+
+
+def as_text(arguments):
+    """The arguments of a command without those that make a page of it."""
+    at = arguments.index("--out")
+    return [*arguments[:at], *arguments[at + 2 :]]
+
+
 PRINTED = [(SENTENCE, ()), (SENTENCE, ("--token", "it", "--layer", "2", "--head", "1")), (REPEATED, ("--token", "10"))]
 
 
@@ -139,10 +149,9 @@ def test_the_printed_command_shows_the_same_weight(run) -> None:
     for case in sweep(PRINTED):
         with case as (text, options):
             _, out, _ = run("look", text, *options)
-            printed = out.partition("The same weight, step by step:")[2].replace("\\\n", " ")
-            program, *arguments = shlex.split(printed)
+            program, *arguments = shlex.split(out.partition(LESSON)[2].replace("\\\n", " "))
             assert program == "regard"
-            code, steps, err = run(*arguments)
+            code, steps, err = run(*as_text(arguments))
             assert code == 0, err
             target, weight = re.search(r"① layer .*→ (\S+) +(0\.\d\d)", out).groups()
             exact = re.findall(rf"^ *{target} +w\S+ += .* = (0\.\d+)", steps, re.MULTILINE)
@@ -165,10 +174,47 @@ def test_a_long_text_is_one_line_to_copy_and_control_characters_are_spelled(run)
 def test_steps_reads_the_file_that_look_read(run, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text(SENTENCE, encoding="utf-8")
     _, out, _ = run("look", str(tmp_path / "text.txt"))
-    _, *arguments = shlex.split(out.partition("step by step:")[2].replace("\\\n", " "))
-    code, steps, err = run(*arguments)
+    _, *arguments = shlex.split(out.partition(LESSON)[2].replace("\\\n", " "))
+    code, steps, err = run(*as_text(arguments))
     assert code == 0, err
     assert "animal" in steps
+
+
+def test_the_printed_command_opens_the_same_head_as_a_lesson(run, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    _, out, _ = run("look", SENTENCE)
+    layer, head = re.search(r"① layer (\d+) head (\d+)", out).groups()
+    _, *arguments = shlex.split(out.partition(LESSON)[2].replace("\\\n", " "))
+    code, _, err = run(*arguments)
+    assert code == 0, err
+    assert err.startswith(f"minilm, layer {layer}, head {head}: [CLS] The animal didn")
+    page = (tmp_path / "lesson.html").read_text(encoding="utf-8")
+    state, data = (
+        json.loads(re.search(rf'<script type="application/json" id="{name}">(.*?)</script>', page)[1])
+        for name in ("start", "data")
+    )
+    assert state["step"] == "real"
+    shown = data["real"]["layers"][state["real"]["layer"]]
+    assert (shown["number"], shown["heads"][state["real"]["head"]]) == (int(layer), int(head))
+    texts = data["real"]["streams"][shown["tokens"][0]]["texts"]
+    assert texts[state["real"]["query"]] == "it"
+
+
+def test_a_lesson_of_a_text_has_the_text_of_steps(run) -> None:
+    cases = [
+        (SENTENCE, {"model": "minilm", "layer": 5, "head": 11, "token": "it"}),
+        ("猫追老鼠，因为它饿了", {"model": "me5", "layer": 11, "head": 8, "token": "老鼠", "lang": "zh"}),
+        ("the tokenizer works well", {"model": "minilm", "layer": 0, "head": 3, "token": "tokenizer"}),
+        ("the tokenizer works well", {"model": "smollm2", "layer": 3, "head": 3}),
+        (REPEATED, {"model": "minilm", "token": "10"}),
+        (SENTENCE, {"model": "me5"}),
+    ]
+    for case in sweep(cases):
+        with case as (text, options):
+            arguments = [part for name, value in options.items() for part in (f"--{name}", str(value))]
+            code, steps, err = run("steps", text, *arguments)
+            assert code == 0, err
+            assert regard.lesson(text, **options).text == steps
 
 
 REFUSALS = [

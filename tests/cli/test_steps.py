@@ -213,7 +213,7 @@ def page_state(path):
 def test_a_lesson_of_the_example(tmp_path):
     out = tmp_path / "lesson.html"
     shown = run("--out", out, "--lang", "zh", "--token", "你")
-    assert shown == f"我 爱 你 → {out}\n用浏览器打开它，改一个数，后面的数都会跟着变\n"
+    assert shown == f"我 爱 你 → {out}\n用浏览器打开它，动一动上面的数：它由什么得来，改了会怎样，都看得到\n"
     state = page_state(out)
     assert (state["tokens"], state["language"], state["row"]) == (["我", "爱", "你"], "zh", 2)
 

@@ -1,6 +1,9 @@
 """A lesson as a value: what its page opens with, its text, and what is refused with one sentence."""
 
+import dataclasses
+import html
 import json
+import re
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -13,6 +16,7 @@ from torch.nn.functional import scaled_dot_product_attention
 import regard
 from regard import masks
 from regard.errors import InputError
+from regard.hub import Loaded
 from sweeps import sweep
 
 X = [[1, 0, 1, 0], [0, 2, 0, 1], [1, 1, 1, 1]]
@@ -236,6 +240,57 @@ def test_a_notebook_shows_the_page_in_a_frame_of_its_own():
     assert frame["srcdoc"] == lesson.html()
     assert "allow-same-origin" not in frame["sandbox"]
     assert frame["title"] == "注意力：每个数都可以动手改"
+
+
+def test_a_notebook_shows_the_text_of_a_page_of_more_than_3_mb():
+    lesson = dataclasses.replace(regard.lesson(), data={"blob": "a" * 3_000_000})
+    shown = lesson._repr_html_()
+    assert "<iframe" not in shown
+    assert re.search(r"The page has 3\.\d MB", shown)
+    assert html.unescape(re.search("<pre>(.*)</pre>", shown, re.DOTALL)[1]) == lesson.text
+
+
+@pytest.fixture(scope="module")
+def translator():
+    """An encoder–decoder of random weights, whose words are letters."""
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed (the extra `models`)")
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+    words = ["<pad>", "<s>", "</s>", *"abcdefghijklmnopqrst"]
+    backend = Tokenizer(models.WordLevel({word: at for at, word in enumerate(words)}, unk_token="a"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    backend.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 2)])
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="</s>", pad_token="<pad>")
+    sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "max_position_embeddings": 80}
+    sizes |= {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8}
+    tokens = {"pad_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 0, "forced_eos_token_id": None}
+    torch.manual_seed(2)
+    config = transformers.MarianConfig(vocab_size=len(words), **sizes, **tokens)
+    return Loaded("letters", transformers.MarianMTModel(config).eval(), tokenizer, "encoder-decoder")
+
+
+def test_a_translation_as_it_is_written(translator):
+    lesson = regard.lesson("c d e", translator=translator, lang="zh")
+    assert lesson.start["step"] == "transformer"
+    assert lesson.start["tokens"] == ["我", "爱", "你"]
+    translation = json.loads(Elements(lesson.html()).texts["data"])["translation"]
+    assert (translation["model"], translation["source"]) == ("letters", ["c", "d", "e", "</s>"])
+    ids = torch.tensor([translator.tokenizer("c d e")["input_ids"]])
+    written = translator.model.generate(ids, do_sample=False, num_beams=1, max_new_tokens=64)[0, 1:]
+    tokens = translator.tokenizer.convert_ids_to_tokens(written.tolist())
+    assert [step["token"] for step in translation["steps"]] == tokens
+
+
+def test_a_model_that_reads_and_a_translator_exclude_each_other(translator):
+    for argument in ({"model": "minilm"}, {"layer": 0}, {"head": 0}, {"token": "c"}):
+        with pytest.raises(InputError, match="and `translator` writes a translation: leave one of them out"):
+            regard.lesson("c d e", translator=translator, **argument)
+
+
+def test_an_encoder_decoder_opens_with_one_of_its_heads(translator):
+    lesson = regard.lesson("c d e", model=translator)
+    assert lesson.start["step"] == "real"
+    assert lesson.name.startswith("letters, layer ")
 
 
 NAN, INF = float("nan"), float("inf")

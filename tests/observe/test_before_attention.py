@@ -68,6 +68,14 @@ def test_layers_without_rotation_are_noted_as_they_are():
     assert [layer["query"]["then"] for layer in layers] == [["rotated"], []]
 
 
+def test_t5_looks_up_distances_and_projects_without_a_bias():
+    config = transformers.T5Config(vocab_size=50, d_model=32, d_kv=8, d_ff=48, num_layers=1, num_heads=4, **SDPA)
+    positions, layers = noted(transformers.T5EncoderModel(config))
+    plain = {"bias": False, "then": []}
+    assert list(positions) == ["encoder.block.0.layer.0.SelfAttention.relative_attention_bias"]
+    assert layers == [{"input": "T5LayerNorm", "query": plain, "key": plain, "value": {"bias": False}}]
+
+
 def test_a_generation_notes_the_rotation_though_its_first_position_is_not_turned():
     config = transformers.LlamaConfig(**SMALL, pad_token_id=0, **SDPA)
     model = transformers.LlamaForCausalLM(config).eval()

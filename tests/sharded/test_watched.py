@@ -170,10 +170,10 @@ def _check_dense(computed, name):
 
 @on_few
 def test_any_rectangle_of_weights_is_computed_from_the_kept_queries_and_keys(computed):
-    case = CASES["queries and keys"]
+    case = CASES["queries, keys and values"]
     i, j = np.ogrid[:45, :45]
     weights = dense(*case.tensors(), visible=(j <= i) & (j > i - 20), sink=watched_calls._SINK).weights
-    (found,) = _layers(computed, "queries and keys")
+    (found,) = _layers(computed, "queries, keys and values")
     np.testing.assert_allclose(found.qk.tile(1, 3, slice(0, 45), slice(0, 45)), weights[1, 3], atol=1e-12)
 
 

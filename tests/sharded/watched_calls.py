@@ -171,10 +171,10 @@ CASES = {
         lambda: {"mask": _BLIND, "bias": positions.ALiBi(4)},
         {"statistics": [AmongHeads(), Rollout(key=5), Rollout(query=30, name="from"), ValueNorm(PROJECTION)]},
     ),
-    "heads compared, queries and keys": Watched(
+    "heads compared, queries, keys and values": Watched(
         _sizes(45),
         lambda: {"mask": masks.Causal()},
-        {"keep": "qk", "statistics": [AmongHeads()], "heads": [(0, 1), (0, 2)]},
+        {"keep": "qkv", "statistics": [AmongHeads()], "heads": [(0, 1), (0, 2)]},
     ),
     "long": Watched(
         _sizes(640, heads=6, kv_heads=3),  # three heads each on two ranks, not all of a group
@@ -183,10 +183,10 @@ CASES = {
         rule=_rule_window,
         dtype=torch.float32,
     ),
-    "queries and keys": Watched(
+    "queries, keys and values": Watched(
         _sizes(45),
         lambda: {"mask": masks.Causal() & masks.Window(20), "normalizer": Softmax(_SINK)},
-        {"keep": "qk"},
+        {"keep": "qkv"},
     ),
     "a rank whose rows see nothing": Watched(
         _sizes(45),
@@ -194,8 +194,8 @@ CASES = {
         {"keep": "qk", "statistics": STATISTICS, "keys": SPANS},
         rule=lambda i, j: (j <= i) & (j >= 30),
     ),
-    "queries and keys of bfloat16": Watched(
-        _sizes(45), lambda: {"mask": _BLIND, "rotary": positions.RoPE(8)}, {"keep": "qk"}, dtype=torch.bfloat16
+    "queries, keys and values of bfloat16": Watched(
+        _sizes(45), lambda: {"mask": _BLIND, "rotary": positions.RoPE(8)}, {"keep": "qkv"}, dtype=torch.bfloat16
     ),
 }
 

@@ -181,7 +181,7 @@ def _show(looked: Any, text: str, out: Path | None, screen: TextConsole, progres
         words = focus.queries[focus.word], focus.keys[focus.looks[0].target]
         is_part = any(len(word.pieces) > 1 for word in words)
         weights = "The weights of its first token" if is_part else "The same weight"
-        screen.print(f"\n{weights} as a lesson, step by step; without --out as text:")
+        screen.print(f"\n{weights} as a lesson:")
         lines = " \\\n    ".join(command)  # not wrapped: a line that was cut would not be the command
         screen.print(f"  {lines}", soft_wrap=True)
 

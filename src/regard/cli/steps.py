@@ -110,8 +110,8 @@ def _save(lesson: "Lesson", out: Path, lang: Literal["en", "zh"]) -> None:
     """Save the page, and say what to do with it."""
     lesson.to_html(out)
     way = {
-        "en": "open it in a browser, and change a number: all that comes after it follows",
-        "zh": "用浏览器打开它，改一个数，后面的数都会跟着变",
+        "en": "open it in a browser, and touch a number: it shows what made it, and what follows from it",
+        "zh": "用浏览器打开它，动一动上面的数：它由什么得来，改了会怎样，都看得到",
     }
     TextConsole(stderr=True).print(f"{lesson.name} → {out}\n{way[lang]}", soft_wrap=True)
 
@@ -187,15 +187,12 @@ def _head(
 ) -> "Steps":
     """A head of a real model at work on `text`: layer, head and token as requested, or as regard chooses them."""
     from regard.interpret import head_vectors as capture  # here: it loads torch, which the example does without
-    from regard.lessons.matrix_text import clip
-    from regard.lessons.text import Steps
-    from regard.lessons.text_words import wording
+    from regard.lessons.text import Steps, pieces_note
 
     layer, head, token = capture.choose(model, text, layer=chosen[0], head=chosen[1], token=chosen[2])
     found = capture.head_steps(capture.capture_head(model, text, layer, head), token)
-    pieces = len(found.token.positions)
-    note = wording(lang).pieces.format(word=clip(found.token.text, 24), count=pieces)
-    return Steps(found.worked, found.row, lang, model=model, layer=layer, head=head, note=note if pieces > 1 else "")
+    note = pieces_note(found.token.text, len(found.token.positions), lang)
+    return Steps(found.worked, found.row, lang, model=model, layer=layer, head=head, note=note)
 
 
 def steps_command(record: "Record", focus: "Focus", model: str, text: str) -> tuple[str, ...]:

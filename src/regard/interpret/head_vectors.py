@@ -1,5 +1,6 @@
 """Capture the q, k and v of one head of a real model, as they enter the formula, and compute its steps from them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,8 +16,9 @@ from regard.observe.intercept import Interception
 from regard.observe.sink import Sink
 from regard.observe.watched_call import WatchedCall
 from regard.record.places import Name, Place, find_place
+from regard.record.tokens import Token
 
-__all__ = ["HeadSteps", "capture_head", "choose", "head_steps"]
+__all__ = ["HeadSteps", "capture_head", "choose", "head_steps", "query_place"]
 
 
 def choose(
@@ -86,6 +88,13 @@ def capture_head(model: str, text: str, layer: int, head: int) -> CapturedHead:
     )
 
 
+def query_place(tokens: Sequence[Token], token: Name | None, *, first: int = 0) -> Place:
+    """Return the place of a token, by default of the last one that is not special; the first has number `first`."""
+    if token is None:
+        token = max((row for row, one in enumerate(tokens) if not one.special), default=len(tokens) - 1)
+    return find_place(tokens, token, first=first)
+
+
 WHOLE = 512  # up to this number of keys every row is computed; for longer texts only the chosen row
 
 
@@ -108,9 +117,7 @@ def head_steps(captured: CapturedHead, token: Name | None = None) -> HeadSteps:
         InputError: the text has no such token.
     """
     tokens = captured.query_tokens or captured.tokens[-len(captured.queries) :]
-    if token is None:
-        token = max((row for row, one in enumerate(tokens) if not one.special), default=len(tokens) - 1)
-    found = find_place(tokens, token, first=captured.position(0))
+    found = query_place(tokens, token, first=captured.position(0))
     if len(captured.keys) > WHOLE:
         return HeadSteps(work_captured(captured.row(found.first)), 0, found)
     return HeadSteps(work_captured(captured), found.first, found)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
@@ -117,11 +117,23 @@ def _exclude(arguments: Mapping[str, Any], rule: str) -> None:
 def _lesson_of_text(
     text: str, model: "str | Loaded | None", layer: int | None, head: int | None, token: Name | None, lang: Language
 ) -> Lesson:
+    """Open with the query that `regard steps` works out: of a word of several tokens, the first."""
+    from regard.interpret.head_vectors import query_place
     from regard.interpret.look import look
     from regard.lessons.recorded_heads import lesson_of_record
+    from regard.lessons.text import pieces_note
 
-    record = look(text, model=model, layer=layer, head=head, token=token, keep="qkv").record
-    return lesson_of_record(record, layer=layer, head=head, token=token, lang=lang)
+    looked = look(text, model=model, layer=layer, head=head, token=token, keep="qkv")
+    record, focus = looked.record, looked.highlight
+    if len(record.tokens) != 1:  # an encoder–decoder, whose queries are tokens of the target
+        return lesson_of_record(record, layer=layer, head=head, token=token, lang=lang)
+    if token is None and (layer is None or head is None):
+        token = focus.queries[focus.word].text
+    (stream,) = record.tokens.values()
+    place, first = query_place(stream[0], token), focus.looks[0]
+    lesson = lesson_of_record(record, layer=first.layer, head=first.head, token=place.first, lang=lang)
+    note = pieces_note(place.text, len(place.positions), lang)
+    return replace(lesson, steps=replace(lesson.steps, note=note)) if note else lesson
 
 
 def _lesson_of_translation(text: str, translator: "str | Loaded", lang: Language) -> Lesson:
@@ -162,7 +174,7 @@ def _read_mask(mask: Any, pairs: tuple[int, int]) -> tuple[Mapping[str, Any], np
                 f"{dense.shape[0]} texts and {dense.shape[1]} heads"
             )
         visible = np.asarray(dense[0, 0])
-        return _named_mask(mask) or _drawn(visible), visible
+        return _named_mask(mask, pairs[1]) or _drawn(visible), visible
     visible = as_array("mask", mask)
     if visible.dtype.kind != "b" or visible.shape != pairs:
         raise InputError(
@@ -172,7 +184,7 @@ def _read_mask(mask: Any, pairs: tuple[int, int]) -> tuple[Mapping[str, Any], np
     return _drawn(visible), visible
 
 
-def _named_mask(mask: "Mask") -> Mapping[str, Any] | None:
+def _named_mask(mask: "Mask", keys: int) -> Mapping[str, Any] | None:
     """Return the masks that the page has by name; None for others."""
     from regard.masks import Causal, Global, Padding, Prefix, Window
     from regard.masks.base import Or
@@ -187,7 +199,7 @@ def _named_mask(mask: "Mask") -> Mapping[str, Any] | None:
         case Or(left=Causal(align="end"), right=Prefix(length=int(length))):
             return {"kind": "prefix", "length": length}
         case Or(left=Window(left=left, right=right), right=Global(tokens=tuple(tokens))) if left == right:
-            return {"kind": "longformer", "window": 2 * left, "globals": list(tokens)}
+            return {"kind": "longformer", "window": 2 * left, "globals": [token for token in tokens if token < keys]}
     return None
 
 

@@ -1,5 +1,6 @@
 """A translation written a token at a time: at each step the likeliest tokens, and the weights of cross-attention."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ from regard.errors import InputError
 from regard.hub import Loaded
 from regard.interpret.look import prepare
 from regard.interpret.watch import watch
+from regard.models import TransformerConfig
 from regard.record.tokenizer_adapter import adapt
 from regard.record.tokens_from_tokenizer import tokens_of
 
@@ -40,7 +42,8 @@ class TranslationStep:
 class RecordedTranslation:
     """A sentence, its translation, and the steps in which it was written; `ended` is whether an end token was written.
 
-    `special` has a flag for each source token: whether it stands for no text.
+    `special` has a flag for each source token: whether it stands for no text. `sizes` are those of a Transformer of
+    `regard train`, by the names of its configuration, and None for other models.
     """
 
     model: str
@@ -50,6 +53,7 @@ class RecordedTranslation:
     special: tuple[bool, ...]
     steps: tuple[TranslationStep, ...]
     ended: bool
+    sizes: Mapping[str, int | bool | None] | None
 
 
 def record_translation(model: str | Loaded, sentence: str) -> RecordedTranslation:
@@ -64,8 +68,9 @@ def record_translation(model: str | Loaded, sentence: str) -> RecordedTranslatio
         sentence: The source.
 
     Raises:
-        InputError: The sentence is empty or too long, or the model is no encoder–decoder, or one without attention
+        InputError: The sentence is empty or too long, or the model is no encoder–decoder, or its attention is none
             between its two sides.
+        ObservationError: The model has no attention, or none that can be seen.
         MissingExtraError: transformers or tokenizers is not installed.
 
     >>> record_translation("runs/learning-machines", "I love deep learning.").translation  # doctest: +SKIP
@@ -108,7 +113,21 @@ def record_translation(model: str | Loaded, sentence: str) -> RecordedTranslatio
         special=tuple(token.special for token in source),
         steps=steps,
         ended=steps[-1].special,
+        sizes=_sizes(loaded),
     )
+
+
+def _sizes(loaded: Loaded) -> dict[str, Any] | None:
+    config = getattr(getattr(loaded.model, "model", None), "config", None)
+    names = (
+        "encoder_layers",
+        "decoder_layers",
+        "hidden_size",
+        "num_attention_heads",
+        "intermediate_size",
+        "norm_first",
+    )
+    return {name: getattr(config, name) for name in names} if isinstance(config, TransformerConfig) else None
 
 
 def _likeliest(tokenizer: Any, probabilities: Float[Tensor, " vocabulary"]) -> tuple[tuple[str, float], ...]:

@@ -28,6 +28,7 @@ __all__ = [
     "example_lesson",
     "lesson_of_head",
     "lesson_of_heads",
+    "lesson_of_translation",
     "steps_of_heads",
 ]
 
@@ -37,6 +38,8 @@ LARGEST = 2_000_000  # bytes of the numbers of a page
 
 # What single steps of the page remember, beside the fields that all of them share: a field by the step's own name.
 STEP_FIELDS: Mapping[str, Any] = {
+    "why": {"length": 50, "example": 0},
+    "transformer": {"model": "lesson", "norm": "post", "written": 1, "head": -1},  # head −1: the mean of all
     "maskStep": {"length": 12, "random": 1, "seed": 1},
     "otherScores": {"factor": 1},
     "scoresStep": {"dim": 64, "seed": 1, "scores": [100, 1, 1]},
@@ -45,6 +48,7 @@ NO_MASK: Mapping[str, Any] = {"kind": "none"}
 
 _WIDTH = 80  # columns of the text
 _NAMED = 8  # tokens in a name
+_LARGEST_OUTPUT = 3_000_000  # bytes of a page within a notebook
 _FRAME = (
     "display:block;width:100%;height:52rem;resize:vertical;overflow:auto;border:1px solid #8886;border-radius:6px;"
     "background:none;color-scheme:normal"
@@ -103,12 +107,16 @@ class Lesson:
         write_atomically(target, self.html().encode())
 
     def _repr_html_(self) -> str:
-        """Return the page in a frame of its own, for notebooks."""
+        """Return the page in a frame of its own, for notebooks; of a page of more than 3 MB the text."""
+        page = self.html()
+        save = '<code>lesson.to_html("lesson.html")</code>'
+        if (size := len(page.encode())) > _LARGEST_OUTPUT:
+            return f"<p>The page has {size / 1e6:.1f} MB: {save} writes it.</p><pre>{html.escape(self.text)}</pre>"
         title = html.escape(TITLES[self.start["language"]])
         return (
-            '<p style="font-size:0.9em;opacity:0.85"><code>lesson.to_html("lesson.html")</code> writes this page.</p>'
-            f'<iframe sandbox="allow-scripts allow-downloads" loading="lazy" title="{title}" style="{_FRAME}" '
-            f'srcdoc="{html.escape(self.html())}"></iframe>'
+            f'<p style="font-size:0.9em;opacity:0.85">{save} writes this page.</p>'
+            '<iframe sandbox="allow-scripts allow-downloads" allow="clipboard-write" loading="lazy" '
+            f'title="{title}" style="{_FRAME}" srcdoc="{html.escape(page)}"></iframe>'
         )
 
 

@@ -194,8 +194,8 @@ def _refusal(layer: Layer, batch_index: int) -> str | None:
     longest = max(layer.queries, layer.keys)
     if longest > MOST_TOKENS:
         return (
-            f"a page shows every row of a head, of at most {MOST_TOKENS} tokens, and this text has {longest:,}: watch a "
-            f"part of it (regard look --tokens 1:{MOST_TOKENS} takes one)"
+            f"a page shows every row of a head, of at most {MOST_TOKENS} tokens, and this text has {longest:,}: watch "
+            f"a part of it (regard look --tokens 1:{MOST_TOKENS} takes one)"
         )
     formula = kept.formula(batch_index)
     if not formula.is_product:

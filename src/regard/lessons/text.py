@@ -16,7 +16,7 @@ from regard.lessons.steps import Floats, Worked
 from regard.lessons.text_scalars import FEW, Scalars, Section, scaling
 from regard.lessons.text_words import Language, Wording, wording
 
-__all__ = ["Steps", "matrix_sections"]
+__all__ = ["Steps", "matrix_sections", "pieces_note"]
 
 
 def matrix_sections(
@@ -173,6 +173,11 @@ class Steps:
                 yield from _section(heading, lines)
         yield Text("")
         yield Text(say.rounded, style="dim")
+
+
+def pieces_note(word: str, count: int, language: Language) -> str:
+    """Return the remark that a word is several tokens, of which the first is shown; nothing for a word of one token."""
+    return wording(language).pieces.format(word=clip(word, 24), count=count) if count > 1 else ""
 
 
 def _headline(text: str) -> Iterator[Text]:

@@ -26,6 +26,7 @@ _VALUE = ("v_proj", "value", "value_proj", "v_lin", "v", "wv", "to_v")
 _FUSED = ("c_attn", "qkv", "Wqkv", "query_key_value", "qkv_proj")
 _QUERY_NORMS = ("q_norm", "q_layernorm", "query_norm", "q_layer_norm", "norm_q")
 _KEY_NORMS = ("k_norm", "k_layernorm", "key_norm", "k_layer_norm", "norm_k")
+_TABLES = ("position", "relative", "wpe", "embed_pos", "pos_emb")  # of positions, or of distances between them
 _OPAQUE = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)  # hooks end their fast paths
 _CALLS = 4  # of a layer that are measured: the first position is rotated by an angle of 0, and a vector may be 0
 
@@ -59,7 +60,7 @@ class BeforeAttention(AbstractContextManager["BeforeAttention"]):
     def __enter__(self) -> "BeforeAttention":
         for name, module in _open_modules(self._model, ""):
             owner, _, leaf = name.rpartition(".")
-            if "position" in leaf or leaf in ("wpe", "embed_pos"):
+            if any(part in leaf for part in _TABLES):
                 self._listen(module, self._table(name, module))
             elif _is_norm(module):
                 self._listen(module, self._norm(owner, leaf))

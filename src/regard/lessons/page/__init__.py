@@ -40,6 +40,7 @@ def lesson_html(start: Mapping[str, Any], data: Mapping[str, Any]) -> str:
     script = one_script("lessons/page/main.js")
     language = start["language"]
     template = Environment(autoescape=True).from_string(package_text("lessons/page/lesson.html"))
+    known = {**recorded_data(), **data}
     return template.render(
         language=language,
         title=TITLES[language],
@@ -48,6 +49,6 @@ def lesson_html(start: Mapping[str, Any], data: Mapping[str, Any]) -> str:
         policy=content_policy(script, style),
         style=style,
         script=script,
-        start=inert_json(start),
-        data=inert_json({**recorded_data(), **data}),
+        start=inert_json({"real": known["real"]["start"], **start}),
+        data=inert_json(known),
     )

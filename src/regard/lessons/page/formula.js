@@ -9,6 +9,9 @@ export const indexed = (text) =>
     return index;
   });
 
+// A sentence, in which only a single letter has an index: "W_K", but not "q_len".
+export const withIndices = (text) => text.split(/(?<!\w)([A-Za-z]_[A-Za-z0-9])(?!\w)/).flatMap((part, at) => (at % 2 ? indexed(part) : part));
+
 // `parts` is an array of texts and of [text, symbol].
 export const makeFormula = (parts) => {
   const element = Object.assign(document.createElement("p"), { className: "formula" });

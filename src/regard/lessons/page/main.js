@@ -23,10 +23,11 @@ import {
   setStep,
   start,
   state,
+  takeBack,
   undo,
   writeAddress,
 } from "./state.js";
-import { onTheme, setTheme } from "./theme.js";
+import { onTheme, printsLight, setTheme } from "./theme.js";
 import { say, sayer } from "./words.js";
 import { vectorsStep } from "./step_vectors.js";
 import { projectionsStep } from "./step_projections.js";
@@ -36,8 +37,23 @@ import { headsStep } from "./step_heads.js";
 import { otherScoresStep } from "./step_other_scores.js";
 import { softmaxStep } from "./step_softmax.js";
 import { mixingStep } from "./step_mixing.js";
+import { realStep } from "./step_real.js";
+import { transformerStep } from "./step_transformer.js";
+import { whyStep } from "./step_why.js";
 
-const STEPS = [vectorsStep, projectionsStep, scoresStep, maskStep, softmaxStep, mixingStep, headsStep, otherScoresStep];
+const STEPS = [
+  whyStep,
+  vectorsStep,
+  projectionsStep,
+  scoresStep,
+  maskStep,
+  softmaxStep,
+  mixingStep,
+  headsStep,
+  realStep,
+  transformerStep,
+  otherScoresStep,
+];
 
 const LARGEST_FILE = 50e6; // bytes
 const REST = 250; // milliseconds after the last change, until what is off the screen is drawn too
@@ -169,9 +185,9 @@ const drawNotes = () => {
 const draw = () => {
   const next = compute(state);
   drawControls();
-  overflow = next.overflow;
-  if (overflow) {
-    drawNotes(); // the matrices stay as they were
+  if (next.overflow) {
+    overflow = next.overflow;
+    takeBack(); // draws what was before
     return;
   }
   numbers = next;
@@ -181,6 +197,7 @@ const draw = () => {
     if (near.has(section)) section.draw(numbers);
   }
   drawNotes();
+  overflow = null; // the sentence stays until the next change
   writeAddress();
   dataset.ready = String(Number(dataset.ready ?? 0) + 1);
   clearTimeout(resting);
@@ -286,12 +303,14 @@ const listen = () => {
   const answers = [...document.querySelectorAll("details.question")];
   let closed = [];
   addEventListener("beforeprint", () => {
+    printsLight(true);
     drawAll();
     closed = answers.filter(({ open }) => !open);
     for (const answer of closed) answer.open = true;
   });
   addEventListener("afterprint", () => {
     for (const answer of closed) answer.open = false;
+    printsLight(false);
   });
 };
 

@@ -107,6 +107,7 @@ export const makeMatrix = (name) => {
     draw(matrix.values, matrix.options);
   });
 
+  let tapsAgain = false; // a second tap on a cell types into it
   const choose = (row, column) => matrix.options.onChoose?.(row, column);
   element.addEventListener("pointermove", (event) => {
     const cell = view.at(event);
@@ -130,6 +131,7 @@ export const makeMatrix = (name) => {
     if (!cell || editor.isOpen()) return;
     const again = document.activeElement === view.element.querySelector("canvas") || view.at({ target: document.activeElement });
     const sameCell = again && String(matrix.cursor) === String(cell);
+    tapsAgain = Boolean(sameCell) && event.pointerType === "touch";
     if (event.pointerType !== "touch") matrix.focusCell(...cell);
     // by touch, the first tap chooses a cell, and then it can be dragged: else a page could not be scrolled
     if (matrix.options.edit && (event.pointerType !== "touch" || sameCell)) editor.dragFrom(event, ...cell);
@@ -139,6 +141,7 @@ export const makeMatrix = (name) => {
     if (cell) {
       if (document.activeElement !== event.target) matrix.focusCell(...cell);
       choose(...cell);
+      if (tapsAgain && matrix.options.edit) editor.begin(...cell);
     } else if (view.rowAt(event) !== null) choose(view.rowAt(event), null);
   });
   element.addEventListener("dblclick", (event) => {

@@ -88,6 +88,8 @@ export const makeTable = (matrix) => {
     setText(size, `${rows} × ${columns}`);
     table.setAttribute("aria-readonly", String(!options.edit));
     for (let column = 0; column < columns; column++) setText(head.children[column + 1], matrix.columnLabel(column));
+    // rows without names need no column for them
+    table.classList.toggle("bare", options.rows.length > 0 && options.rows.every((name) => !String(name).trim()));
     for (let row = 0; row < rows; row++) {
       const line = body.rows[row];
       setText(line.cells[0], matrix.rowLabel(row));

@@ -2,6 +2,7 @@
 
 import { css } from "../../render/page/colours.js";
 import { colourOf, largestOf } from "./cell_colours.js";
+import { indexed } from "./formula.js";
 import { download } from "./download.js";
 import { format } from "./number_text.js";
 
@@ -25,6 +26,15 @@ const node = (name, attributes, text = null) => {
 };
 const label = (text, x, y, attributes = {}) =>
   node("text", { x, y, "font-size": 14, fill: css("--ink"), ...attributes }, text);
+
+// "W_Q" with its index below the line.
+const titleParts = (title) =>
+  indexed(title).flatMap((part) => {
+    if (typeof part === "string") return part ? [node("tspan", {}, part)] : [];
+    const shift = part.tagName === "SUB" ? 4 : -5;
+    // what follows returns to the line by a space without width
+    return [node("tspan", { dy: shift, "font-size": 10 }, part.textContent), node("tspan", { dy: -shift }, "\u200b")];
+  });
 
 const colourText = (parts) => `rgb(${parts.join()})`;
 const behind = (value, largest, paint) => {
@@ -52,7 +62,9 @@ const drawMatrix = (matrix) => {
   const group = node("g", {});
   const title = `${options.title}   ${rows} × ${columns}`;
   const symbol = options.symbol ? css(`--${options.symbol}`) : css("--ink");
-  group.append(label(title, 0, 14, { fill: symbol, "font-weight": 600 }));
+  const heading = label("", 0, 14, { fill: symbol, "font-weight": 600 });
+  heading.append(...titleParts(title));
+  group.append(heading);
   let top = 22;
   if (!isStrip) {
     starts.forEach((x, column) => {
@@ -81,7 +93,7 @@ const drawMatrix = (matrix) => {
       group.append(label(text(row, column), starts[column] + widths[column] - 8, y + 17, end));
     });
   });
-  return { group, width: Math.max(starts.at(-1) + widths.at(-1), widthOf(title) + 10), height: top + rows * LINE };
+  return { group, width: Math.max(starts.at(-1) + widths.at(-1), 1.12 * widthOf(title) + 10), height: top + rows * LINE };
 };
 
 // A drawing of the page itself, with the colours that it has there.
@@ -107,7 +119,7 @@ export const pictureOf = (title, body) => {
   const root = node("svg", { xmlns: SVG, "font-family": FAMILY });
   const paper = node("rect", { x: 0, y: 0, fill: css("--page") });
   root.append(paper, label(title, EDGE, EDGE + 18, { "font-size": 20, "font-weight": 600 }));
-  const elements = [...body.querySelectorAll("figure.matrix, svg")].filter(isShown);
+  const elements = [...body.querySelectorAll("figure.matrix, svg:not([aria-hidden])")].filter(isShown);
   let [x, y, height, width] = [EDGE, EDGE + 40, 0, EDGE + widthOf(title, 20)];
   for (const part of elements.map(drawn)) {
     if (x > EDGE && x + part.width > WIDTH - EDGE) [x, y, height] = [EDGE, y + height + GAP, 0];

@@ -1,12 +1,18 @@
 // The section of a step: heading, text, formula, what it shows, a question with its answer on demand, and its picture.
 
-import { makeFormula } from "./formula.js";
+import { makeFormula, withIndices } from "./formula.js";
 import { savePicture } from "./picture.js";
 import { say, sayer } from "./words.js";
 
 const KINDS = ["png", "svg"];
 
 const setText = (element, text) => element.textContent !== text && (element.textContent = text);
+
+const setSentence = (element, sentence) => {
+  if (element.sentence === sentence) return;
+  element.sentence = sentence;
+  element.replaceChildren(...withIndices(sentence));
+};
 
 export const makeSection = (step, number, road) => {
   const speak = sayer(step.words);
@@ -37,9 +43,10 @@ export const makeSection = (step, number, road) => {
     view ??= step.build(body, speak);
     element.classList.add("drawn");
     setText(heading, `${number}. ${speak("title")}`);
-    setText(text, speak("text"));
-    setText(question, `${say("question")}${speak("question")}`);
-    setText(answer, speak("answer"));
+    setSentence(text, speak("text"));
+    const variant = step.variant?.() ?? "";
+    setSentence(question, `${say("question")}${speak(`question${variant}`)}`);
+    setSentence(answer, speak(`answer${variant}`));
     setText(label, say("savePicture"));
     buttons.forEach((button, at) =>
       button.setAttribute("aria-label", say("pictureOf", { title: speak("title"), kind: KINDS[at].toUpperCase() })),

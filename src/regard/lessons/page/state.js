@@ -8,7 +8,7 @@ const LONGEST = 8192; // bytes of an address
 const VERSION = 1; // of a file
 const MOST_CHANGES = 300; // that can be undone
 // What is only looked at stays as it is when a change is undone.
-const LOOKS = ["step", "language", "row", "head"];
+const LOOKS = ["step", "language", "row", "head", "real"];
 
 const past = [];
 const future = [];
@@ -27,7 +27,11 @@ const settle = () => {
   state.row = Math.max(0, Math.min(state.row, state.x.length - 1));
   state.head = Math.max(0, Math.min(state.head, (state.heads?.length ?? 1) - 1));
 };
-const replace = (fields) => {
+let before = null; // the state before the last change
+let isRemembered = false;
+const replace = (fields, remembers = false) => {
+  before = { ...state };
+  isRemembered = remembers;
   Object.assign(state, fields);
   settle();
   announce();
@@ -40,9 +44,16 @@ const remember = () => {
 
 // Set some fields of the state. `undoable` is false for what is only looked at, such as the step.
 export const change = (fields, { undoable = true } = {}) => {
-  if (undoable && (!gesture || !gesture.changed)) remember();
+  const remembers = undoable && !gesture?.changed;
+  if (remembers) remember();
   if (undoable && gesture) gesture.changed = true;
-  replace(fields);
+  replace(fields, remembers);
+};
+// Take back the last change, for a state that cannot be shown.
+export const takeBack = () => {
+  if (isRemembered) past.pop();
+  if (isRemembered && gesture) gesture.changed = false;
+  replace(before);
 };
 
 // From here to endGesture, all changes are one to be undone.
@@ -72,7 +83,8 @@ export const canRedo = () => future.length > 0;
 export const undo = () => travel(past, future);
 export const redo = () => travel(future, past);
 export const reset = () => change({ ...start, ...looks() });
-export const isChanged = () => !same({ ...state, ...looks() }, { ...start, ...looks() });
+// A field that was never replaced is the one of the start, so nothing is compared number by number at each frame.
+export const isChanged = () => Object.keys(state).some((name) => !LOOKS.includes(name) && state[name] !== start[name]);
 
 // A comma and a colon may stand in an address as they are.
 const encoded = (fields) => encodeURIComponent(JSON.stringify(fields)).replaceAll("%2C", ",").replaceAll("%3A", ":");
@@ -93,6 +105,8 @@ const parsed = (text) => {
 };
 const decoded = (hash) => {
   if (hash.length < 2) return "{}";
+  const step = /^#step-(\w+)$/.exec(hash); // as a link within the page
+  if (step) return JSON.stringify({ step: step[1] });
   try {
     return decodeURIComponent(hash.slice(1));
   } catch {
@@ -100,9 +114,12 @@ const decoded = (hash) => {
   }
 };
 
+let known = location.hash; // the address that was last followed or written
+
 // Follow the address. What is wrong with it is returned, as checkState does (null if nothing is), and then nothing
 // changes.
 export const readAddress = (check, { undoable = true } = {}) => {
+  known = location.hash;
   const fields = parsed(decoded(location.hash));
   const trouble = fields === undefined ? UNREADABLE : check(fields, start);
   if (trouble) return trouble;
@@ -122,10 +139,13 @@ export const readFileText = (text, check) => {
 
 let timer = 0;
 const write = (how) => {
-  const hash = address();
-  if (isTooLong(hash) || location.hash === hash || (hash === "#" && !location.hash)) return;
+  if (location.hash !== known) return; // another address was just opened, and the page is about to follow it
+  const whole = address();
+  const hash = isTooLong(whole) ? "#" : whole; // an older one would be passed on as if it were this
+  if (location.hash === hash || (hash === "#" && !location.hash)) return;
   try {
     history[how](null, "", hash);
+    known = location.hash;
   } catch {
     /* a sandboxed frame has no address of its own */
   }

@@ -1,6 +1,7 @@
 // Step 3: query, key and value.
 
 import { editField, editHead, productParts } from "./edits.js";
+import { withIndices } from "./formula.js";
 import { makeMatrix } from "./matrix.js";
 import { make } from "./elements.js";
 import { change, state } from "./state.js";
@@ -10,6 +11,8 @@ const en = {
   text: "Each row of X is multiplied by three matrices. The query is what a token looks for, the key is what it is found by, and the value is what it passes on. Training makes the three matrices; here you can.",
   question: "Make every number of W_K twice as large. What happens to the keys, and to the weights further down?",
   answer: "All keys become twice as long, so each score doubles and the softmax gives more to the largest one. It is the same as halving the temperature. The values do not change: what is mixed stays, only the proportions are others.",
+  questionGiven: "Make every number of K twice as large. What happens to the weights further down?",
+  answerGiven: "Each score doubles, and the softmax gives more to the largest one. It is the same as halving the temperature. The values do not change: what is mixed stays, only the proportions are others.",
   given: "Queries, keys and values are given here as they are, so there is nothing to multiply: change them directly.",
   hint: "Point at a number of Q, K or V: the row of X and the column of W that made it light up, and the sum is written out below.",
   positions: "X has its positions added already. Its own numbers are changed in step “{step}”.",
@@ -32,6 +35,8 @@ const zh = {
   text: "X 的每一行分别乘以三个矩阵：查询表示这个词元要找什么，键表示它凭什么被找到，值是它要传出去的内容。这三个矩阵本来由训练得到，在这里你可以自己改。",
   question: "把 W_K 的每个数都变成两倍，键会怎样？后面的权重又会怎样？",
   answer: "每个键都变长一倍，所以每个分数都翻倍，softmax 会把更多权重给最大的那个。这和把温度减半是一回事。值没有变：混合的内容不变，变的只是比例。",
+  questionGiven: "把 K 的每个数都变成两倍，后面的权重会怎样？",
+  answerGiven: "每个分数都翻倍，softmax 会把更多权重给最大的那个。这和把温度减半是一回事。值没有变：混合的内容不变，变的只是比例。",
   given: "这里直接给出了查询、键和值，不需要再乘矩阵：请直接修改它们。",
   hint: "指向 Q、K 或 V 里的一个数：得到它的那一行 X 和那一列 W 会亮起来，算式写在页面下方。",
   positions: "这里的 X 已经加上了位置编码。它本身的数在“{step}”一步里修改。",
@@ -127,6 +132,7 @@ export const projectionsStep = {
     ",  ", ["V", "value"], " = ", ["X", "x"], " ", ["W_V", "value"],
   ],
   words: { en, zh },
+  variant: () => (state.heads === null ? "Given" : ""), // of the question
   build(body, speak) {
     const note = make("p", { className: "hint" });
     const scaled = (factor) => () =>
@@ -152,8 +158,8 @@ export const projectionsStep = {
         if (state.positions !== "none") sentences.push(speak("positions", { step: speak("words") }));
         note.textContent = sentences.join(" ");
         buttons.hidden = given;
-        double.textContent = speak("double");
-        halve.textContent = speak("halve");
+        double.replaceChildren(...withIndices(speak("double")));
+        halve.replaceChildren(...withIndices(speak("halve")));
         heads[state.head] ??= buildHead(body, speak, state.head);
         heads.forEach((head, at) => {
           head.element.hidden = at !== state.head;

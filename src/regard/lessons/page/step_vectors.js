@@ -11,7 +11,7 @@ import { change, state } from "./state.js";
 
 const en = {
   title: "Words become vectors",
-  text: "A model computes with numbers, so each token becomes a row of numbers: X has a row a token. Attention itself does not know which row comes first. If the order shall matter, a position is added to each row.",
+  text: "A model computes with numbers, so each token becomes a row of numbers: X has a row a token. Attention itself does not know which row comes first. If the order is to matter, a position p is added to the numbers e of each word.",
   question: "Exchange two words. What happens to the results further down? And with positions added?",
   answer: "Without positions and without a mask, each word takes its row of results with it and every number stays the same: “dog bites man” and “man bites dog” are one bag of words. With positions added, the same words at other places are other vectors, so the numbers change.",
   words: "Words (rows of X)",
@@ -37,12 +37,12 @@ const en = {
   valueX: "X of the values",
   waves: "The columns of P as waves: each point is the number of one position. The first pair of columns turns fastest.",
   wavesName: "Waves of the columns {columns} over the positions 0 to {last}; the numbers are in the table of positions.",
-  given: "Q, K and V themselves are given here: what follows are the rows of Q, with their names.",
+  given: "Q, K and V themselves are given here: the rows below are theirs.",
   columnName: "column {number}",
 };
 const zh = {
   title: "词变成向量",
-  text: "模型只会算数，所以每个词元先变成一行数：X 的一行就是一个词元。注意力本身不知道哪一行在前。如果要让顺序起作用，就给每一行加上它的位置。",
+  text: "模型只会算数，所以每个词元先变成一行数：X 的一行就是一个词元。注意力本身不知道哪一行在前。如果要让顺序起作用，就给每个词的数 e 加上它的位置编码 p。",
   question: "交换两个词，后面的结果会怎样？加上位置之后再交换呢？",
   answer: "没有位置也没有掩码时，每个词带着自己那一行结果一起换位，数一个都不变：“狗咬人”和“人咬狗”成了同一袋词。加上位置以后，同样的词在别的位置就是别的向量，数就变了。",
   words: "词（X 的行）",
@@ -68,11 +68,16 @@ const zh = {
   valueX: "值一边的 X",
   waves: "P 的各列画成波：每个点是一个位置上的数。最前面的一对列变化最快。",
   wavesName: "第 {columns} 列的波，位置 0 到 {last}；数值见位置表。",
-  given: "这里直接给出了 Q、K、V：下面是 Q 的各行和它们的名字。",
+  given: "这里直接给出了 Q、K、V：下面就是它们的各行。",
   columnName: "第 {number} 列",
 };
 
 const SIDES = ["x", "keyX", "valueX"];
+const GIVEN = {
+  x: { title: "Q", symbol: "query" },
+  keyX: { title: "K", symbol: "key" },
+  valueX: { title: "V", symbol: "value" },
+};
 const MOST_ROWS = 32;
 // Names and matrices that have the same rows.
 const OTHER_SIDE = { names: "keyTokens", matrices: ["keyX", "valueX"] };
@@ -106,7 +111,7 @@ const listOf = (side, said) => ({
 
 export const vectorsStep = {
   id: "vectors",
-  formula: [["x_i", "x"], " = word_i + position_i,  p_{i,2c} = sin(i / 10000^{2c/D}),  p_{i,2c+1} = cos(i / 10000^{2c/D})"],
+  formula: [["x_i", "x"], " = e_i + p_i,  p_{i,2c} = sin(i / 10000^{2c/D}),  p_{i,2c+1} = cos(i / 10000^{2c/D})"],
   words: { en, zh },
   build(body, speak) {
     let said = null;
@@ -146,17 +151,19 @@ export const vectorsStep = {
       sums[side].element.hidden = !there;
       if (!there) return;
       const edit = editField(side);
-      const title = speak(side);
+      const given = state.heads === null ? GIVEN[side] : null; // then the rows are queries, keys and values
+      const title = given?.title ?? speak(side);
+      const symbol = given?.symbol ?? "x";
       if (!isAdded) {
-        sums[side].draw(state[side], { title, rows, symbol: "x", edit, ...chosen });
+        sums[side].draw(state[side], { title, rows, symbol, edit, ...chosen });
         return;
       }
       const added = side === "x" ? numbers.positions : sinusoidal(state[side].length, state[side][0].length);
-      raw[side].draw(state[side], { title: side === "x" ? speak("xWords") : title, rows, symbol: "x", edit, ...chosen });
+      raw[side].draw(state[side], { title: side === "x" && !given ? speak("xWords") : title, rows, symbol, edit, ...chosen });
       sums[side].draw(numbers[side], {
-        title: side === "x" ? speak("xSum") : `${title} + P`,
+        title: side === "x" && !given ? speak("xSum") : `${title} + P`,
         rows,
-        symbol: "x",
+        symbol,
         parts: (row, column) => ({
           terms: [["", state[side][row][column]], ["", added[row][column]]],
           from: [

@@ -84,7 +84,7 @@ export const makeStrip = (matrix) => {
       const text = matrix.rowLabel(row);
       if (label.textContent !== text) label.textContent = text;
       label.row = row;
-      label.style.height = `${rowHeight(rows)}px`;
+      label.style.height = label.style.lineHeight = `${rowHeight(rows)}px`;
       label.classList.toggle("chosen", row === options.chosen);
     }
     paint();

@@ -3,6 +3,7 @@
 import { draw, make } from "./elements.js";
 
 const [HEIGHT, LEFT, TOP, LABEL] = [150, 30, 14, 24];
+const [NAME, LINE] = [106, 20]; // of the list of waves
 const MOST_COLUMNS = 6; // that can be told apart
 const FINE = 12; // points of a wave between two positions
 
@@ -13,8 +14,7 @@ const valueAt = (position, column, width) => {
 
 export const makeWaves = () => {
   const svg = draw("svg", { role: "img", class: "waves" });
-  const legend = make("p", { className: "wave-legend" });
-  const element = make("div", { className: "waves-box" }, svg, legend);
+  const element = make("div", { className: "waves-box" }, svg);
   let last = null;
 
   const paint = () => {
@@ -22,7 +22,9 @@ export const makeWaves = () => {
     const room = Math.max(260, Math.min(640, element.clientWidth || 560));
     const acrossAt = (position) => LEFT + 8 + (position / Math.max(1, count - 1)) * (room - LEFT - 24);
     const downAt = (value) => TOP + ((1 - value) / 2) * HEIGHT;
-    const [height, bottom] = [TOP + HEIGHT + LABEL, TOP + HEIGHT + 16];
+    const perLine = Math.max(1, Math.floor((room - LEFT) / NAME));
+    const [below, bottom] = [TOP + HEIGHT + LABEL, TOP + HEIGHT + 16];
+    const height = below + Math.ceil(columns.length / perLine) * LINE;
     for (const [name, value] of Object.entries({ width: room, height, viewBox: `0 0 ${room} ${height}` })) svg.setAttribute(name, value);
     const axes = [1, 0, -1].flatMap((value) => [
       draw("line", { x1: LEFT, x2: room - 8, y1: downAt(value), y2: downAt(value), class: "axis" }),
@@ -32,7 +34,7 @@ export const makeWaves = () => {
     for (let position = 0; position < count; position += every) {
       axes.push(draw("text", { x: acrossAt(position), y: bottom, "text-anchor": "middle", class: "soft" }, String(position)));
     }
-    const lines = columns.map((column) => {
+    const lines = columns.map((column, order) => {
       const group = draw("g", { class: `wave wave-${column}` });
       const steps = Math.max(1, count - 1) * FINE;
       const points = Array.from({ length: steps + 1 }, (_, at) => {
@@ -43,19 +45,13 @@ export const makeWaves = () => {
       for (let position = 0; position < count; position += 1) {
         group.append(draw("circle", { cx: acrossAt(position), cy: downAt(valueAt(position, column, width)), r: 3.5 }));
       }
+      const [x, y] = [LEFT + (order % perLine) * NAME, below + Math.floor(order / perLine) * LINE + 10];
+      group.append(draw("polyline", { points: `${x},${y} ${x + 28},${y}` }));
+      group.append(draw("text", { x: x + 34, y: y + 4 }, speak("columnName", { number: column + 1 })));
       return group;
     });
     svg.replaceChildren(...axes, ...lines);
     svg.setAttribute("aria-label", speak("wavesName", { columns: columns.map((column) => column + 1).join(", "), last: count - 1 }));
-    legend.replaceChildren(
-      ...columns.map((column) => {
-        const sample = draw("svg", { width: 30, height: 10, "aria-hidden": "true" });
-        const group = draw("g", { class: `wave wave-${column}` });
-        group.append(draw("polyline", { points: "1,5 29,5" }));
-        sample.append(group);
-        return make("span", {}, sample, ` ${speak("columnName", { number: column + 1 })} `);
-      }),
-    );
   };
   let known = 0;
   new ResizeObserver(() => {

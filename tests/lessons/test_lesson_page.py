@@ -1,0 +1,133 @@
+"""The page that a lesson of Python opens with, in Chromium: its numbers are those of the lesson's text."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import regard
+from chromium import needs_chromium, rest
+from lessons.page_functions import computed, page_functions, refusal
+from regard import masks
+from sweeps import sweep
+
+pytestmark = [pytest.mark.browser, needs_chromium]
+
+
+def drawn(*shape):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)), dtype=torch.float64)
+
+
+CROSSED = {"x": drawn(3, 4), "key_x": drawn(5, 4), "value_x": drawn(5, 6)}
+HEADS = {"w_query": drawn(3, 4, 2), "w_key": drawn(3, 4, 2)}
+LARGE = {f"w_{part}": [[1e-22], [1]] for part in ("query", "key", "value")}
+EIGHT = {f"w_{part}": drawn(8, 3, 2) for part in ("query", "key", "value")}
+LESSONS = {
+    "example": {},
+    "example in Chinese, causal": {"mask": masks.Causal(), "lang": "zh", "token": "你"},
+    "scale": {"scale": -0.25},
+    "whole numbers beyond 2 to the power of 53": {"x": [[1e22, 1], [3, 2**60]], **LARGE},
+    "three heads and W_O": {"x": drawn(6, 4), **HEADS, "w_value": drawn(3, 4, 5), "w_output": drawn(15, 2), "head": 2},
+    "cross-attention": {**CROSSED, **HEADS, "w_value": drawn(3, 6, 1), "tokens": "a b c d e"},
+    "keys of others alone": {"x": drawn(2, 4), "key_x": drawn(3, 4), **HEADS, "w_value": drawn(3, 4, 2)},
+    "values of others alone": {"x": drawn(5, 4), "value_x": drawn(5, 6), **HEADS, "w_value": drawn(3, 6, 2)},
+    "Q, K and V": CROSSED,
+    "window over the other side": {**CROSSED, "mask": masks.Window(left=1, right=1)},
+    "a window wider than the text": {"mask": masks.Window(2000)},
+    "padding": {"mask": masks.Padding(torch.tensor([[0, 1, 0]]))},
+    "prefix longer than the text": {"mask": masks.prefix_lm(9)},
+    "longformer with a token that is not there": {"mask": masks.longformer(2, [1, 7])},
+    "a row that sees nothing": {"mask": ~masks.Causal()},
+    "bigbird": {"x": drawn(9, 4), **HEADS, "w_value": drawn(3, 4, 5), "mask": masks.bigbird(1, 1, 1, block=1)},
+    "most tokens, most heads": {"x": drawn(32, 3), **EIGHT},
+}
+
+
+def expected(lesson):
+    """The matrices of a page by name, from what the text shows."""
+    heads = lesson.steps.joined.heads if lesson.steps.joined else [lesson.steps.worked]
+    names = ("queries", "keys", "values", "scores", "scaled", "logits", "visible", "weights", "output")
+    numbers = {f"{name}-{head}": getattr(worked, name) for head, worked in enumerate(heads) for name in names}
+    if lesson.steps.joined:
+        numbers["joined"] = lesson.steps.joined.joined
+    if lesson.steps.joined and lesson.steps.joined.result is not None:
+        numbers["result"] = lesson.steps.joined.result
+    return numbers
+
+
+@pytest.fixture(scope="module")
+def functions():
+    with page_functions() as tab:
+        yield tab
+
+
+def test_the_page_takes_every_start_and_computes_the_numbers_of_the_text(functions):
+    for case in sweep(LESSONS):
+        with case as name:
+            lesson = regard.lesson(**LESSONS[name])
+            state = dict(lesson.start)
+            assert refusal(functions, state) is None
+            shown = computed(functions, state)
+            for matrix, numbers in expected(lesson).items():
+                found = np.array(shown[matrix], dtype=np.float64)
+                np.testing.assert_allclose(found, numbers.astype(np.float64), rtol=1e-9, atol=1e-9, err_msg=matrix)
+
+
+@pytest.fixture(scope="module")
+def browser(functions):
+    return functions.context.browser  # two would not start in one thread
+
+
+def watched(context, address, trouble):
+    """A tab in which nothing may complain, ask the network or open a dialog."""
+    tab = context.new_page()
+    tab.on("console", lambda message: trouble.append(f"console: {message.text}"))
+    tab.on("pageerror", lambda error: trouble.append(f"error: {error}"))
+    tab.on("dialog", lambda dialog: (trouble.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+    tab.on("request", lambda request: request.url == address or trouble.append(f"request: {request.url}"))
+    return tab
+
+
+def test_pages_of_python_open_without_complaint_with_their_numbers_in_sight(browser, tmp_path: Path):
+    names = [
+        "example in Chinese, causal",
+        "three heads and W_O",
+        "cross-attention",
+        "Q, K and V",
+        "a row that sees nothing",
+    ]
+    for case in sweep(names):
+        with case as name, browser.new_context(viewport={"width": 1000, "height": 900}) as context:
+            lesson = regard.lesson(**LESSONS[name])
+            path = tmp_path / "lesson.html"
+            lesson.to_html(path)
+            trouble = []
+            tab = watched(context, path.as_uri(), trouble)
+            tab.goto(path.as_uri())
+            tab.wait_for_selector("html[data-ready]", timeout=20_000)
+            tab.locator("#step-softmax").scroll_into_view_if_needed()
+            rest(tab, 200)
+            shown = tab.evaluate(
+                "name => document.querySelector(`#step-softmax [data-name='${name}']`)?.values",
+                f"weights-{lesson.start['head']}",
+            )
+            np.testing.assert_allclose(np.array(shown), lesson.steps.worked.weights, rtol=1e-9, atol=1e-9)
+            assert trouble == []
+            assert tab.evaluate("document.documentElement.lang") == lesson.start["language"]
+
+
+def test_the_frame_of_a_notebook_runs_the_page_apart_from_the_notebook(browser, tmp_path: Path):
+    """The frame is sandboxed: its page has no address of its own, and reaches nothing of the page around it."""
+    path = tmp_path / "notebook.html"
+    path.write_text(f"<!doctype html><title>a notebook</title>{regard.lesson()._repr_html_()}", encoding="utf-8")
+    with browser.new_context(viewport={"width": 1000, "height": 900}) as context:
+        trouble = []
+        tab = watched(context, path.as_uri(), trouble)
+        tab.goto(path.as_uri())
+        frame = tab.frame_locator("iframe")
+        frame.locator("html[data-ready]").wait_for(state="attached", timeout=20_000)
+        assert frame.locator("#step-softmax [data-name='weights-0']").count() == 1
+        inside = tab.frames[1]
+        assert inside.evaluate("window.origin") == "null"
+        assert [message for message in trouble if "about:srcdoc" not in message] == []
