@@ -73,6 +73,19 @@ def test_a_library(name, monkeypatch):
 
 
 @pytest.mark.parametrize("name", PAGES)
+def test_two_heads(name, monkeypatch):
+    """The values are 3, 6 and 9. Head 0 averages them; head 1 scores itself with 10, over √3; W_O is 1 and 100."""
+    text = run(the_line(name, "heads"), monkeypatch)
+    own = math.exp(10 / math.sqrt(3))
+    first, last = (3 * own + 6 + 9) / (own + 2), (9 * own + 6 + 3) / (own + 2)
+    rows = zip(("x1", "x2", "x3"), (first, 6, last), strict=True)
+    end = text[text.index("Z = [Z_0 Z_1]") :]
+    for row, second in rows:
+        assert re.search(rf"{row} \[6  {shown(second)} *\]", end)
+        assert re.search(rf"{row} \[{6 + 100 * second:.0f}\]", end)
+
+
+@pytest.mark.parametrize("name", PAGES)
 def test_a_shop(name, monkeypatch):
     """红色连衣裙 is q = [1 1]; the titles' scores are 2, 0, 0, −2; the values are prices."""
     text = run(the_line(name, "shop"), monkeypatch)

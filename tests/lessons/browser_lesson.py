@@ -40,9 +40,13 @@ def random_state(tokens: int = 5, width: int = 4, dim: int = 3, heads: int = 2, 
 
 
 @contextmanager
-def open_lesson(browser, path: Path, state: Mapping[str, Any], step: str, **context: Any) -> Iterator:
-    """Open a page at a step; in the end, nothing may have complained, asked the network or opened a dialog."""
-    path.write_text(lesson_html(state, {}), encoding="utf-8")
+def open_lesson(
+    browser, path: Path, state: Mapping[str, Any], step: str, data: Mapping[str, Any] | None = None, **context: Any
+) -> Iterator:
+    """Open a page at a step, with `data` in place of the package's; in the end, nothing may have complained, asked the
+    network or opened a dialog.
+    """
+    path.write_text(lesson_html(state, data or {}), encoding="utf-8")
     trouble: list[str] = []
     with browser.new_context(**{"viewport": {"width": 1100, "height": 900}} | context) as fresh:
         tab = fresh.new_page()

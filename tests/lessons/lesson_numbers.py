@@ -181,6 +181,30 @@ class Editor:
         }
         return {"kind": kind, **fields[kind]}
 
+    def given(self, state: State) -> State:
+        """A state whose queries, keys and values are given themselves, with any mask, score and scale."""
+        queries, keys, width = self.size(), self.size(), self.size()
+        apart = self.random.random() < 0.7
+        count = keys if apart else queries
+        sides: State = {"keyTokens": None, "keyX": None, "valueX": None}
+        if apart:
+            sides = {"keyTokens": [f"k{key}" for key in range(keys)], "keyX": self.rows(keys, width)}
+            sides["valueX"] = self.rows(keys, self.size())
+        value_width = len(sides["valueX"][0]) if apart else width
+        return state | sides | {
+            "tokens": [f"q{query}" for query in range(queries)],
+            "x": self.rows(queries, width),
+            "heads": None,
+            "output": self.random.choice([None, self.rows(value_width, self.size())]),
+            "positions": self.random.choice(["none", "none", "sinusoidal"]),
+            "mask": self.mask(self.random.choice(MASK_KINDS), queries, count),
+            "score": self.score(self.random.choice(["dot", "dot", "additive", "bilinear", "cosine"]), width),
+            "scale": self.random.choice(["default", "none", self.random.uniform(-2, 2)]),
+            "temperature": self.random.choice([1, 2 ** self.random.uniform(-4, 4)]),
+            "row": self.random.randrange(queries),
+            "head": 0,
+        }  # fmt: skip
+
     def edit(self, state: State) -> State:
         """The state after one more edit, of which the address of the page can hold the difference."""
         edited = copy.deepcopy(state)

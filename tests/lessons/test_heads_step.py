@@ -40,6 +40,7 @@ def opened(browser, tmp_path: Path):
 
 
 def press(tab, name: str) -> None:
+    """Press a button. The name that it has for screen readers is without the underscore of an index."""
     act(tab, lambda: tab.locator("#step-heads").get_by_role("button", name=name, exact=True).click())
 
 
@@ -81,7 +82,7 @@ def test_heads_come_and_go_and_all_numbers_follow(opened) -> None:
     start = random_state(tokens=4, heads=2)
     with opened(start) as tab:
         assert check_against_regard(tab, start)["output"] is None
-        press(tab, "W_O = random numbers")
+        press(tab, "WO = random numbers")
         two = check_against_regard(tab, start)
         assert np.shape(two["output"]) == (4, 4)  # H·dv rows, and as wide as X
         press(tab, "Add a head")
@@ -97,14 +98,14 @@ def test_heads_come_and_go_and_all_numbers_follow(opened) -> None:
         act(tab, lambda: tab.locator("#undo").click())
         undone = check_against_regard(tab, start)
         assert (undone["heads"], undone["output"]) == (three["heads"], three["output"])
-        press(tab, "Without W_O")
+        press(tab, "Without WO")
         assert check_against_regard(tab, start)["output"] is None
 
 
 def test_numbers_of_any_head_and_of_w_o_are_changed_by_typing(opened) -> None:
     start = random_state(tokens=4, heads=3)
     with opened(start) as tab:
-        press(tab, "W_O = identity")
+        press(tab, "WO = identity")
         before = check_against_regard(tab, start)
         for part in ("query", "key", "value"):
             edit(tab, f"w-{part}-2", 1, 1, "-3.25")
@@ -118,7 +119,7 @@ def test_numbers_of_any_head_and_of_w_o_are_changed_by_typing(opened) -> None:
 def test_an_identity_stays_one_and_the_result_is_concat(opened) -> None:
     start = random_state(tokens=4, heads=1)
     with opened(start) as tab:
-        press(tab, "W_O = identity")
+        press(tab, "WO = identity")
         for name, size in [("Add a head", 4), ("Add a head", 6), ("Remove head 1", 4)]:
             press(tab, name)
             state = check_against_regard(tab, start)
@@ -166,7 +167,7 @@ def test_other_sides_and_given_queries_keys_and_values(opened) -> None:
     with opened(given) as tab:
         check_against_regard(tab, given)
         assert tab.locator("#step-heads [name=add-head]").is_disabled()
-        press(tab, "W_O = random numbers")
+        press(tab, "WO = random numbers")
         assert np.shape(check_against_regard(tab, given)["output"]) == (3, 4)
 
 

@@ -38,6 +38,14 @@ def test_numbers_are_those_of_regard_after_each_of_300_random_edits(functions):
     assert len(kinds) == 8 + 4 + 3
 
 
+def test_numbers_are_those_of_regard_where_queries_keys_and_values_are_given(functions):
+    editor = Editor(seed=53)
+    for number in range(100):
+        state = editor.given(dict(example_lesson().start))
+        assert refusal(functions, state) is None
+        assert wrong(computed(functions, state), expected(state)) == {}, (number, json.dumps(state))
+
+
 def test_the_example_has_its_weights_and_not_those_that_pages_print(functions):
     found = computed(functions, dict(example_lesson().start))
     assert found["scores-0"] == [[4, 0, 4], [0, 9, 6], [4, 6, 8]]

@@ -117,6 +117,18 @@ def test_every_matrix_on_the_page_is_regards_after_each_of_300_random_edits(brow
     assert {name for name in names if "score-" in name} >= {"score-query", "score-key", "score-vector", "score-weight"}
 
 
+def test_every_matrix_on_the_page_is_regards_where_queries_keys_and_values_are_given(browser, tmp_path: Path):
+    start = dict(example_lesson().start)
+    editor = Editor(seed=2053, most=5)
+    with open_lesson(browser, tmp_path / "lesson.html", start, "vectors") as tab:
+        for number in range(30):
+            state = editor.given(start)
+            fields = {name: value for name, value in state.items() if value != start[name]}
+            matrices = on_the_page(tab, fields)
+            assert errors(matrices, state) == {}, (number, json.dumps(fields))
+            assert {name for name, _ in matrices} >= {"scores-0", "scaled-0", "logits-0", "weights-0", "output-0"}
+
+
 # Matrices that a reader can type into, and what each is of the state.
 TYPED = {
     "x": lambda state: state["x"],

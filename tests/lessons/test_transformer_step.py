@@ -1,5 +1,6 @@
 """The step of a layer and a Transformer in Chromium: sizes, the residual and LayerNorm, and a recorded translation."""
 
+import dataclasses
 import json
 import math
 import re
@@ -32,7 +33,8 @@ def browser():
 def opened(browser, tmp_path):
     def open_page(lesson, width=1100, **context):
         viewport = {"width": width, "height": 900}
-        return open_lesson(browser, tmp_path / "page.html", lesson.start, "transformer", viewport=viewport, **context)
+        path = tmp_path / "page.html"
+        return open_lesson(browser, path, lesson.start, "transformer", lesson.data, viewport=viewport, **context)
 
     return open_page
 
@@ -225,13 +227,38 @@ def test_where_the_widths_differ_one_sentence_says_so(opened):
         assert "“Several heads”" in warning.inner_text()
         assert tab.locator("[data-name='residual']").is_hidden()
         assert tab.locator("[data-name='normalized']").is_hidden()
-        tab.locator("#step-heads").get_by_role(
-            "button", name="W_O = random numbers"
-        ).click()  # the way out that it names
+        tab.locator("#step-heads").scroll_into_view_if_needed()
+        tab.locator("#step-heads").get_by_role("button", name="random numbers").click()  # the way out that it names
         tab.locator("#step-transformer").scroll_into_view_if_needed()
         tab.locator("[data-name='residual']").wait_for()
         assert warning.is_hidden()
         assert values(tab, "normalized").mean(1) == pytest.approx([0] * 4, abs=1e-9)
+
+
+def test_a_translation_of_ones_own_is_shown_instead(opened):
+    """A model of one head that did not come to an end, whose tokens are no markup and whose sizes are not known."""
+    step = {
+        "input": "<s>",
+        "token": "<b>",
+        "special": False,
+        "probability": 0.5,
+        "likeliest": [["<b>", 0.5], ["", 0.25]],
+    }
+    steps = [step | {"weights": [[[0.25, 0.75]]]}, step | {"input": "<b>", "weights": [[[1.0, 0.0]]]}]
+    own = {"model": "my/run", "sentence": "a <i>b</i>", "translation": "<b><b>", "source": ["a", "<i>b</i>"]}
+    own |= {"special": [False, False], "steps": steps, "ended": False, "sizes": None}
+    with opened(dataclasses.replace(example_lesson(), data={"translation": own})) as tab:
+        assert shown_bars(tab, "translation-row") == [("a", 0.25, 0.25), ("<i>b</i>", 0.75, 0.75)]
+        assert tab.locator("#translation-source").inner_text() == "The encoder reads: a <i>b</i>"
+        assert tab.locator("#translation-head option").count() == 2
+        tab.locator("#translation-next").click()
+        assert tab.locator("#translation-written li:visible").all_inner_texts() == ["<b>", "<b>"]
+        text = tab.locator("#step-transformer").inner_text()
+        assert "my/run" in text
+        assert "stopped after 2 tokens" in text
+        assert "learning_machines" not in text
+        assert "深" not in text
+        assert "the translator below" not in text
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])

@@ -47,8 +47,9 @@ export const drawTable = ({ window, globals }, length, count, seed) => {
   return visible.map((row) => {
     const keys = row.map((_, key) => key);
     const open = keys.filter((key) => !row[key]);
-    const drawn = Array.from({ length: Math.min(size, open.length) }, () =>
-      open.splice(Math.floor(chance() * open.length), 1)[0],
+    const drawn = Array.from(
+      { length: Math.min(size, open.length) },
+      () => open.splice(Math.floor(chance() * open.length), 1)[0],
     );
     return [...drawn, ...keys.filter((key) => row[key])].slice(0, size);
   });

@@ -76,7 +76,9 @@ const [WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM] = [360, 210, 46, 14, 10, 34];
 const across = (length) => LEFT + (length / LONGEST) * (WIDTH - LEFT - RIGHT);
 const up = (pairs) => HEIGHT - BOTTOM - (pairs / LONGEST ** 2) * (HEIGHT - TOP - BOTTOM);
 const lineOf = (points) =>
-  points.map(({ length, pairs }, at) => `${at ? "L" : "M"}${across(length).toFixed(1)} ${up(pairs).toFixed(1)}`).join("");
+  points
+    .map(({ length, pairs }, at) => `${at ? "L" : "M"}${across(length).toFixed(1)} ${up(pairs).toFixed(1)}`)
+    .join("");
 
 const axes = (speak) => {
   const label = (x, y, text, anchor) => draw("text", { x, y, "text-anchor": anchor }, text);
@@ -91,7 +93,12 @@ const axes = (speak) => {
       y2: up(millions * 1e6),
       class: millions ? "rule" : "axis",
     }),
-    label(LEFT - 5, up(millions * 1e6) + 4, millions ? speak("millions", { millions, myriads: grouped(millions * 100) }) : "0", "end"),
+    label(
+      LEFT - 5,
+      up(millions * 1e6) + 4,
+      millions ? speak("millions", { millions, myriads: grouped(millions * 100) }) : "0",
+      "end",
+    ),
   ]);
   return [...heights, ...marks, label((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 4, speak("axisLength"), "middle")];
 };
@@ -133,7 +140,11 @@ export const makeGrowth = () => {
         ...axes(speak),
         draw("path", { d: lineOf(all), class: "line-all" }),
         draw("path", { d: hasRule ? lineOf(points) : "", class: "line-mask" }),
-        draw("text", { x: across(3000), y: up(3000 ** 2) - 8, class: "name-all", "text-anchor": "end" }, speak("allPairs")),
+        draw(
+          "text",
+          { x: across(3000), y: up(3000 ** 2) - 8, class: "name-all", "text-anchor": "end" },
+          speak("allPairs"),
+        ),
         ...(hasRule
           ? [
               draw(

@@ -6,6 +6,7 @@ import { make } from "./elements.js";
 import { indexed } from "./formula.js";
 import { makeMatrix } from "./matrix.js";
 import { change, state } from "./state.js";
+import { onTheme } from "./theme.js";
 
 const MOST_HEADS = 8;
 const MARKS = ["●", "▲", "■", "◆", "★", "▼", "✚", "⬟"]; // of the heads, beside their colours
@@ -13,9 +14,12 @@ const MARKS = ["●", "▲", "■", "◆", "★", "▼", "✚", "⬟"]; // of th
 const en = {
   title: "Several heads",
   text: "One set of weights a row can follow one relation. So the same X goes through several heads, each with its own W_Q, W_K and W_V; their outputs are written side by side, and W_O mixes them.",
-  question: "Add a head, then remove it again. Which columns come and go in Concat, which rows in W_O, and do the other heads’ numbers move?",
-  answer: "The head’s own columns in Concat, and the rows of W_O that multiply them. Nothing else moves: the heads do not see each other. Only in W_O do they meet.",
-  source: "MultiHead(Q, K, V) = Concat(head_1, …, head_H) W_O, with head_i = Attention(Q W_{Q,i}, K W_{K,i}, V W_{V,i}): Vaswani et al. 2017, section 3.2.2.",
+  question:
+    "Add a head, then remove it again. Which columns come and go in Concat, which rows in W_O, and do the other heads’ numbers move?",
+  answer:
+    "The head’s own columns in Concat, and the rows of W_O that multiply them. Nothing else moves: the heads do not see each other. Only in W_O do they meet.",
+  source:
+    "MultiHead(Q, K, V) = Concat(head_1, …, head_H) W_O, with head_i = Attention(Q W_{Q,i}, K W_{K,i}, V W_{V,i}): Vaswani et al. 2017, section 3.2.2.",
   add: "Add a head",
   addHelp: "A new head is a copy of head {head} with some random changes.",
   most: "{most} heads are the most that this page shows.",
@@ -26,7 +30,8 @@ const en = {
   head: "Head {head}",
   look: "Look at head {head} in the other steps",
   looked: "The other steps show this head",
-  shapes: "X is n × D = {x}: n tokens of D numbers. d is the width of queries and keys, dv that of values, m the number of keys, H the number of heads.",
+  shapes:
+    "X is n × D = {x}: n tokens of D numbers. d is the width of queries and keys, dv that of values, m the number of keys, H the number of heads.",
   weights: "weights",
   output: "output",
   joinTitle: "Side by side: Concat",
@@ -47,8 +52,10 @@ const zh = {
   title: "多个头",
   text: "每一行只有一组权重，就只能顾到一种关系。所以同一个 X 要经过好几个头，每个头有自己的 W_Q、W_K、W_V；它们的输出并排拼起来，再由 W_O 混合。",
   question: "加一个头，再把它去掉。Concat 里哪些列、W_O 里哪些行跟着增减？其他头的数变了吗？",
-  answer: "变的只有这个头自己在 Concat 里的几列，以及 W_O 中与这几列相乘的几行。其他都不动：各个头互相看不见，直到 W_O 才汇合。",
-  source: "MultiHead(Q, K, V) = Concat(head_1, …, head_H) W_O，其中 head_i = Attention(Q W_{Q,i}, K W_{K,i}, V W_{V,i})：Vaswani 等，2017，3.2.2 节。",
+  answer:
+    "变的只有这个头自己在 Concat 里的几列，以及 W_O 中与这几列相乘的几行。其他都不动：各个头互相看不见，直到 W_O 才汇合。",
+  source:
+    "MultiHead(Q, K, V) = Concat(head_1, …, head_H) W_O，其中 head_i = Attention(Q W_{Q,i}, K W_{K,i}, V W_{V,i})：Vaswani 等，2017，3.2.2 节。",
   add: "加一个头",
   addHelp: "新的头由第 {head} 个头复制而来，再随机改动一些数。",
   most: "这一页最多显示 {most} 个头。",
@@ -113,15 +120,40 @@ const withoutHead = ({ heads, output, head }, gone) => {
   return { ...fields, output: isIdentity(output) ? identity(next.length * width) : rows };
 };
 
+let themes = 0; // how often the colours have changed
+onTheme(() => {
+  themes += 1;
+});
+const isEqual = (a, b) =>
+  a === b ||
+  (a.length === b.length && a.every((value, at) => (Array.isArray(value) ? isEqual(value, b[at]) : value === b[at])));
+
+// A matrix that is drawn again only where it differs: an edit changes one of eight heads. `sources` are the matrices
+// that its options look into.
+const makeKeptMatrix = (name) => {
+  const { element, draw } = makeMatrix(name);
+  let drawn = [];
+  return {
+    element,
+    draw(values, options, ...sources) {
+      const { title, rows = [], columns = [], chosen = null } = options;
+      const next = [values, ...sources, [themes, state.language, title, chosen], rows, columns];
+      if (isEqual(next, drawn)) return;
+      drawn = next;
+      draw(values, options);
+    },
+  };
+};
+
 // A head on its own: what it has of its own, its weights and its output.
 const makeCard = (at, speak) => {
   const heading = make("h3", { className: "head-name" });
   const remove = make("button", { type: "button" });
   const look = make("button", { type: "button" });
   const parts = { query: "w-query", key: "w-key", value: "w-value" };
-  const projections = Object.entries(parts).map(([part, name]) => [part, makeMatrix(`${name}-${at}`)]);
-  const weights = makeMatrix(`weights-${at}`);
-  const output = makeMatrix(`output-${at}`);
+  const projections = Object.entries(parts).map(([part, name]) => [part, makeKeptMatrix(`${name}-${at}`)]);
+  const weights = makeKeptMatrix(`weights-${at}`);
+  const output = makeKeptMatrix(`output-${at}`);
   const own = make("div", { className: "matrices" }, ...projections.map(([, { element }]) => element));
   const element = make(
     "article",
@@ -151,21 +183,30 @@ const makeCard = (at, speak) => {
       drawOwn();
       const row = { rows: state.tokens, chosen: state.row, onChoose: (row) => change({ row }, { undoable: false }) };
       const hidden = (query, key) => !head.visible[query][key];
-      weights.draw(head.weights, {
-        ...row,
-        columns: keys,
-        title: `${speak("weights")} (n × m)`,
-        paint: "weight",
-        symbol: "weight",
-        hidden,
-      });
-      output.draw(head.output, {
-        ...row,
-        title: `${speak("output")} (n × dv)`,
-        paint: "signed",
-        symbol: "output",
-        parts: productParts([`weights-${at}`, head.weights], [`values-${at}`, head.values]),
-      });
+      weights.draw(
+        head.weights,
+        {
+          ...row,
+          columns: keys,
+          title: `${speak("weights")} (n × m)`,
+          paint: "weight",
+          symbol: "weight",
+          hidden,
+        },
+        head.visible,
+      );
+      output.draw(
+        head.output,
+        {
+          ...row,
+          title: `${speak("output")} (n × dv)`,
+          paint: "signed",
+          symbol: "output",
+          parts: productParts([`weights-${at}`, head.weights], [`values-${at}`, head.values]),
+        },
+        head.weights,
+        head.values,
+      );
       remove.textContent = speak("remove", { head: at + 1 });
       remove.hidden = count === 1;
       look.textContent = speak(at === state.head ? "looked" : "look", { head: at + 1 });
@@ -264,8 +305,7 @@ export const headsStep = {
       useRandom: () => randomMatrix(rowsOfOutput() ?? width, state.x[0].length, 40 + (state.heads?.length ?? 1), 0.5),
       useNone: () => null,
     };
-    for (const { name, button } of choices)
-      button.addEventListener("click", () => change({ output: outputs[name]() }));
+    for (const { name, button } of choices) button.addEventListener("click", () => change({ output: outputs[name]() }));
 
     const cards = [];
     const cardOf = (at) => {
@@ -284,7 +324,12 @@ export const headsStep = {
         return `${MARKS[head]}${head + 1}.${own + 1}`;
       });
       joinTitle.textContent = speak("joinTitle");
-      joinShape.textContent = speak("join", { rows: values.length, heads: heads.length, value: dv, shape: shapeOf(values) });
+      joinShape.textContent = speak("join", {
+        rows: values.length,
+        heads: heads.length,
+        value: dv,
+        shape: shapeOf(values),
+      });
       joined.draw(values, {
         rows: state.tokens,
         columns: names,
@@ -297,7 +342,10 @@ export const headsStep = {
           const [head, own] = placeOf(column);
           return {
             text: speak("copied", { head: head + 1, column: own + 1 }),
-            from: [[`output-${head}`, "row", row], [`output-${head}`, "column", own]],
+            from: [
+              [`output-${head}`, "row", row],
+              [`output-${head}`, "column", own],
+            ],
           };
         },
       });
@@ -338,7 +386,11 @@ export const headsStep = {
         add.textContent = speak("add");
         add.disabled = state.heads === null || count === MOST_HEADS;
         if (state.heads === null) addHelp.textContent = speak("given");
-        else addHelp.textContent = speak(count === MOST_HEADS ? "most" : "addHelp", { most: MOST_HEADS, head: state.head + 1 });
+        else
+          addHelp.textContent = speak(count === MOST_HEADS ? "most" : "addHelp", {
+            most: MOST_HEADS,
+            head: state.head + 1,
+          });
         if (last && last.filled.count !== count) last = null; // undone since
         news.textContent = last ? speak(last.name, last.filled) : "";
         for (let at = 0; at < count; at += 1) cardOf(at).draw(numbers);

@@ -12,7 +12,8 @@ const en = {
   title: "Mask: who may see whom",
   text: "A mask hides keys from a query. The logit of a hidden pair becomes −∞ before the softmax, so its weight is exactly 0 after it. Choose a rule, or click on the cells.",
   question: "Choose “causal”. Why is the first weight of the first row exactly 1, whatever numbers you type anywhere?",
-  answer: "The first token sees only itself. A softmax over a single key is e^s / e^s = 1 for every score s, so its output is its own value, unmixed.",
+  answer:
+    "The first token sees only itself. A softmax over a single key is e^s / e^s = 1 for every score s, so its output is its own value, unmixed.",
   kinds: "Mask",
   "kind-none": "none",
   "kind-causal": "causal",
@@ -23,13 +24,20 @@ const en = {
   "kind-prefix": "prefix",
   "kind-drawn": "drawn by hand",
   "rule-none": "Every query sees every key, as in the encoder of a Transformer.",
-  "rule-causal": "Key j is visible to query i if j ≤ i: a token sees itself and what came before it. A model that writes one word after another needs this, because the next words do not exist yet (Vaswani et al. 2017).",
-  "rule-window": "Key j is visible to query i if i − {left} ≤ j ≤ i + {right}: only the neighbours. Farther words are reached through several layers.",
-  "rule-padding": "Sentences of a batch are filled up to one length. The keys that only fill up are hidden from all queries. Choose which keys are padding.",
-  "rule-longformer": "A window for all, and a few global tokens, which see all and are seen by all (Beltagy et al. 2020).",
-  "rule-bigbird": "A window, global tokens at both ends, and for each row a few keys drawn by chance (Zaheer et al. 2020; here in blocks of 1 token).",
-  "rule-prefix": "The first {length} tokens are seen by all, for instance a question; what follows is causal, as an answer is written (Raffel et al. 2020).",
-  "rule-drawn": "You decide. Click or touch a cell, or press Space on it; drag to paint. All that you have not touched stays as it was.",
+  "rule-causal":
+    "Key j is visible to query i if j ≤ i: a token sees itself and what came before it. A model that writes one word after another needs this, because the next words do not exist yet (Vaswani et al. 2017).",
+  "rule-window":
+    "Key j is visible to query i if i − {left} ≤ j ≤ i + {right}: only the neighbours. Farther words are reached through several layers.",
+  "rule-padding":
+    "Sentences of a batch are filled up to one length. The keys that only fill up are hidden from all queries. Choose which keys are padding.",
+  "rule-longformer":
+    "A window for all, and a few global tokens, which see all and are seen by all (Beltagy et al. 2020).",
+  "rule-bigbird":
+    "A window, global tokens at both ends, and for each row a few keys drawn by chance (Zaheer et al. 2020; here in blocks of 1 token).",
+  "rule-prefix":
+    "The first {length} tokens are seen by all, for instance a question; what follows is causal, as an answer is written (Raffel et al. 2020).",
+  "rule-drawn":
+    "You decide. Click or touch a cell, or press Space on it; drag to paint. All that you have not touched stays as it was.",
   left: "keys before",
   right: "keys after",
   window: "keys in the window, both sides together",
@@ -56,10 +64,12 @@ const en = {
   after: "After the softmax: hidden pairs are 0",
   weights: "weights",
   why: "Why −∞, and not a 0 afterwards? Because e^−∞ = 0, the hidden key is missing from the sum too, and the other weights of the row still add up to 1. A 0 put in after the softmax would leave a row that adds up to less.",
-  empty: "These rows see nothing: {names}. All their logits are −∞, so there is nothing to share out. Their weights and outputs are 0 here; the bare formula would give 0/0.",
+  empty:
+    "These rows see nothing: {names}. All their logits are −∞, so there is nothing to share out. Their weights and outputs are 0 here; the bare formula would give 0/0.",
   patternTitle: "The pattern for more tokens",
   patternLength: "The pattern for {length} tokens",
-  patternHelp: "With few tokens many masks look alike. This picture has its own number of tokens and shows the rule that you have chosen; your example above keeps its own.",
+  patternHelp:
+    "With few tokens many masks look alike. This picture has its own number of tokens and shows the rule that you have chosen; your example above keeps its own.",
   patternName: "The pattern among {length} tokens: {pairs} pairs are visible.",
   patternNone: "Padding and cells chosen by hand belong to the tokens above; they are no rule for other lengths.",
   patternPairs: "{pairs} of {all} pairs ({share} %)",
@@ -84,7 +94,8 @@ const zh = {
   title: "掩码：谁能看见谁",
   text: "掩码让查询看不见某些键。被遮住的位置，softmax 之前的分数变成 −∞，之后的权重就恰好是 0。选一种规则，或者直接点格子。",
   question: "选“因果”。为什么无论你在哪里改什么数，第一行的第一个权重总是恰好等于 1？",
-  answer: "第一个词元只看得见自己。只有一个键时，softmax 就是 e^s / e^s = 1，与分数 s 是多少无关；它的输出就是它自己的值，没有混入别的。",
+  answer:
+    "第一个词元只看得见自己。只有一个键时，softmax 就是 e^s / e^s = 1，与分数 s 是多少无关；它的输出就是它自己的值，没有混入别的。",
   kinds: "掩码",
   "kind-none": "无",
   "kind-causal": "因果",
@@ -95,10 +106,12 @@ const zh = {
   "kind-prefix": "前缀",
   "kind-drawn": "手绘",
   "rule-none": "每个查询都能看见每个键，Transformer 的编码器就是这样。",
-  "rule-causal": "j ≤ i 时，查询 i 看得见键 j：只看自己和前面的词元。逐词生成的模型必须如此，因为后面的词还没有写出来（Vaswani 等，2017）。",
+  "rule-causal":
+    "j ≤ i 时，查询 i 看得见键 j：只看自己和前面的词元。逐词生成的模型必须如此，因为后面的词还没有写出来（Vaswani 等，2017）。",
   "rule-window": "i − {left} ≤ j ≤ i + {right} 时，查询 i 看得见键 j：只看邻近的词元。更远的词要经过几层才能传到。",
   "rule-padding": "一批句子要补齐到同样的长度，补上的键对所有查询都遮住。请选出哪些键是填充。",
-  "rule-longformer": "所有词元都有一个窗口；另有少数全局词元，它们看得见所有词元，也被所有词元看见（Beltagy 等，2020）。",
+  "rule-longformer":
+    "所有词元都有一个窗口；另有少数全局词元，它们看得见所有词元，也被所有词元看见（Beltagy 等，2020）。",
   "rule-bigbird": "窗口、两端的全局词元，再加上每一行随机抽取的几个键（Zaheer 等，2020；这里每块只含 1 个词元）。",
   "rule-prefix": "前 {length} 个词元（例如问题）人人看得见；其后（例如逐词写出的回答）是因果的（Raffel 等，2020）。",
   "rule-drawn": "由你来定。点一下或触摸格子，或在格子上按空格键；拖动可以连续涂。没碰过的格子保持原样。",
@@ -128,7 +141,8 @@ const zh = {
   after: "softmax 之后：被遮住的是 0",
   weights: "权重",
   why: "为什么用 −∞，而不是事后把权重改成 0？因为 e^−∞ = 0，被遮住的键连分母里的那一份也没有了，这一行其余的权重加起来仍然是 1。如果 softmax 之后才改成 0，这一行的和就不到 1 了。",
-  empty: "这些行什么也看不见：{names}。它们的分数全是 −∞，没有可以分配的对象。这里规定权重和输出都是 0；直接套公式会得到 0/0。",
+  empty:
+    "这些行什么也看不见：{names}。它们的分数全是 −∞，没有可以分配的对象。这里规定权重和输出都是 0；直接套公式会得到 0/0。",
   patternTitle: "词元更多时的图样",
   patternLength: "{length} 个词元时的图样",
   patternHelp: "词元少的时候，许多掩码看上去一样。这幅图有自己的词元数，画的是你选的规则；上面的例子不受影响。",
@@ -242,7 +256,13 @@ const makeParameters = (speak) => {
       field("right", { least: 0, accept: (right) => set({ right }) }),
     ],
     longformer: [
-      field("window", { least: 0, ...isEven, most: () => 2 * keys(), accept: (window) => set({ window }), refusal: "refuseEven" }),
+      field("window", {
+        least: 0,
+        ...isEven,
+        most: () => 2 * keys(),
+        accept: (window) => set({ window }),
+        refusal: "refuseEven",
+      }),
     ],
     bigbird: [
       field("windowOdd", {
@@ -290,7 +310,10 @@ const makeParameters = (speak) => {
       for (const { kind, element } of groups) element.hidden = kind !== mask.kind;
       const most = { window: 2 * keys(), windowOdd: 2 * keys() + 1 };
       for (const { name, show } of fields[mask.kind] ?? []) {
-        const refusal = speak(refusals[name] ?? "refuseWhole", { least: name === "windowOdd" ? 1 : 0, most: most[name] ?? keys() });
+        const refusal = speak(refusals[name] ?? "refuseWhole", {
+          least: name === "windowOdd" ? 1 : 0,
+          most: most[name] ?? keys(),
+        });
         show(valueOf[name]?.() ?? mask[name], { label: speak(name), refusal });
       }
       if (mask.kind === "padding") hidden.draw(speak("hiddenKeys"));
@@ -328,7 +351,16 @@ const makeLengthPattern = (speak) => {
 
 export const maskStep = {
   id: "mask",
-  formula: [["A", "weight"], " = softmax(", ["S", "score"], " / √d + ", ["M", "mask"], "),  ", ["M", "mask"], " ∈ {0, −∞}"],
+  formula: [
+    ["A", "weight"],
+    " = softmax(",
+    ["S", "score"],
+    " / √d + ",
+    ["M", "mask"],
+    "),  ",
+    ["M", "mask"],
+    " ∈ {0, −∞}",
+  ],
   words: { en, zh },
   build(body, speak) {
     const kinds = makeKinds(speak, (kind) => {
@@ -341,9 +373,7 @@ export const maskStep = {
       paint(row, column, isVisible) {
         const { mask } = state;
         const rows =
-          mask.kind === "drawn"
-            ? [...mask.rows]
-            : rowsOf(visibleOf(mask, state.tokens.length, keyNames().length));
+          mask.kind === "drawn" ? [...mask.rows] : rowsOf(visibleOf(mask, state.tokens.length, keyNames().length));
         rows[row] = `${rows[row].slice(0, column)}${Number(isVisible)}${rows[row].slice(column + 1)}`;
         change({ mask: { kind: "drawn", rows } });
       },
@@ -403,13 +433,20 @@ export const maskStep = {
         };
         const shown = logits.map((row, query) => row.map((value, key) => (visible[query][key] ? value : -Infinity)));
         logitMatrix.draw(state.head, shown, { ...options, title: speak("logits"), paint: "signed", symbol: "score" });
-        weightMatrix.draw(state.head, weights, { ...options, title: speak("weights"), paint: "weight", symbol: "weight" });
+        weightMatrix.draw(state.head, weights, {
+          ...options,
+          title: speak("weights"),
+          paint: "weight",
+          symbol: "weight",
+        });
         beforeText.textContent = speak("before");
         afterText.textContent = speak("after");
         why.textContent = speak("why");
         const blind = rows.filter((_, row) => !visible[row].some(Boolean));
         empty.hidden = !blind.length;
-        empty.textContent = blind.length ? speak("empty", { names: blind.join(state.language === "zh" ? "、" : ", ") }) : "";
+        empty.textContent = blind.length
+          ? speak("empty", { names: blind.join(state.language === "zh" ? "、" : ", ") })
+          : "";
         pattern.draw();
         growthHeading.textContent = speak("growthTitle");
         growth.draw(state.mask, speak, state.language);

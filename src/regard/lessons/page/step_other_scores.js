@@ -16,17 +16,23 @@ const HIDDEN = 4; // widest hidden layer of an additive score that the page begi
 const en = {
   title: "Other scores",
   text: "A score says how well a key fits a query, and it need not be a dot product. Choose another: the whole lesson is computed with it, and only the step from Q and K to the scores is different.",
-  question: "Make the query longer with the slider below the table. Which of the four rows of weights does not change at all, and why?",
-  answer: "The cosine’s: it depends on the angle between query and key, not on their lengths. Dot and bilinear scores grow in proportion, so the softmax closes on the largest. Additive scores change but stay bounded, since tanh lies between −1 and 1.",
+  question:
+    "Make the query longer with the slider below the table. Which of the four rows of weights does not change at all, and why?",
+  answer:
+    "The cosine’s: it depends on the angle between query and key, not on their lengths. Dot and bilinear scores grow in proportion, so the softmax closes on the largest. Additive scores change but stay bounded, since tanh lies between −1 and 1.",
   kinds: "Score",
   dot: "dot product",
   additive: "additive",
   bilinear: "bilinear",
   cosine: "cosine",
-  "used-dot": "The Transformer’s score (Vaswani et al. 2017): no parameters of its own, and one matrix product for all pairs. Divided by √d, because the variance grows with d.",
-  "used-additive": "The first score of attention in translation (Bahdanau, Cho and Bengio 2015): a small network with one hidden layer compares the decoder’s state, the query, with each word of the source, a key.",
-  "used-bilinear": "“General” in Luong, Pham and Manning 2015, for translation by recurrent networks: W learns which parts of the query belong to which parts of the key. With W = identity it is the dot product without √d.",
-  "used-cosine": "Swin Transformer V2 (Liu et al. 2022), for images: in large models dot products let a few pixels dominate; a cosine lies between −1 and 1. τ is learned there, from 0.1 and at least 0.01.",
+  "used-dot":
+    "The Transformer’s score (Vaswani et al. 2017): no parameters of its own, and one matrix product for all pairs. Divided by √d, because the variance grows with d.",
+  "used-additive":
+    "The first score of attention in translation (Bahdanau, Cho and Bengio 2015): a small network with one hidden layer compares the decoder’s state, the query, with each word of the source, a key.",
+  "used-bilinear":
+    "“General” in Luong, Pham and Manning 2015, for translation by recurrent networks: W learns which parts of the query belong to which parts of the key. With W = identity it is the dot product without √d.",
+  "used-cosine":
+    "Swin Transformer V2 (Liu et al. 2022), for images: in large models dot products let a few pixels dominate; a cosine lies between −1 and 1. τ is learned there, from 0.1 and at least 0.01.",
   isOther: "The whole lesson is now computed with the {name} score.",
   back: "Back to the dot product",
   parameters: "Its parameters, which you can change",
@@ -44,7 +50,8 @@ const en = {
   "keys-cosine": "K, each row of length 1",
   scores: "scores",
   compare: "The row {row} by all four scores",
-  compareHelp: "Each with its own parameters and its usual scale (the chosen one with the scale of the lesson), the same mask and the same temperature. “Logit” is the score as the softmax gets it.",
+  compareHelp:
+    "Each with its own parameters and its usual scale (the chosen one with the scale of the lesson), the same mask and the same temperature. “Logit” is the score as the softmax gets it.",
   score: "score",
   logit: "logit",
   weight: "weight",
@@ -58,16 +65,21 @@ const zh = {
   title: "其他打分方式",
   text: "分数衡量一个键与一个查询有多合适，不一定非得是点积。换一种试试：整堂课都会用它重新计算，不同的只有从 Q、K 到分数的那一步。",
   question: "用表格下面的滑块把查询拉长。四组权重中，哪一组完全不变？为什么？",
-  answer: "余弦的那组：它只看查询和键之间的夹角，与长度无关。点积和双线性的分数按比例增大，softmax 便集中到最大的分数上。加性的分数会变，但有界，因为 tanh 在 −1 和 1 之间。",
+  answer:
+    "余弦的那组：它只看查询和键之间的夹角，与长度无关。点积和双线性的分数按比例增大，softmax 便集中到最大的分数上。加性的分数会变，但有界，因为 tanh 在 −1 和 1 之间。",
   kinds: "打分方式",
   dot: "点积",
   additive: "加性",
   bilinear: "双线性",
   cosine: "余弦",
-  "used-dot": "Transformer 用的打分方式（Vaswani 等，2017）：自己没有参数，所有的对只要一次矩阵乘法。要除以 √d，因为方差随 d 增大。",
-  "used-additive": "翻译中最早的注意力打分方式（Bahdanau、Cho 和 Bengio，2015）：一个只有一层隐藏层的小网络，把解码器的状态（查询）与源句的每个词（键）作比较。",
-  "used-bilinear": "Luong、Pham 和 Manning（2015）称之为 general，用于循环网络的翻译：W 学习查询的哪些分量与键的哪些分量对应。W 取单位矩阵时，就是不除以 √d 的点积。",
-  "used-cosine": "用于图像的 Swin Transformer V2（Liu 等，2022）：模型很大时，点积会让少数像素占尽权重；余弦总在 −1 和 1 之间。那里的 τ 是学出来的，从 0.1 开始，不小于 0.01。",
+  "used-dot":
+    "Transformer 用的打分方式（Vaswani 等，2017）：自己没有参数，所有的对只要一次矩阵乘法。要除以 √d，因为方差随 d 增大。",
+  "used-additive":
+    "翻译中最早的注意力打分方式（Bahdanau、Cho 和 Bengio，2015）：一个只有一层隐藏层的小网络，把解码器的状态（查询）与源句的每个词（键）作比较。",
+  "used-bilinear":
+    "Luong、Pham 和 Manning（2015）称之为 general，用于循环网络的翻译：W 学习查询的哪些分量与键的哪些分量对应。W 取单位矩阵时，就是不除以 √d 的点积。",
+  "used-cosine":
+    "用于图像的 Swin Transformer V2（Liu 等，2022）：模型很大时，点积会让少数像素占尽权重；余弦总在 −1 和 1 之间。那里的 τ 是学出来的，从 0.1 开始，不小于 0.01。",
   isOther: "现在整堂课都用{name}打分计算。",
   back: "回到点积",
   parameters: "它的参数，可以改动",
@@ -135,7 +147,8 @@ const beginning = (kind, width) => {
   return { kind, query, key, vector: randomMatrix(1, hidden, 13)[0] };
 };
 const fits = (score, width) =>
-  score !== undefined && (score.kind !== "additive" || score.query[0].length === width) &&
+  score !== undefined &&
+  (score.kind !== "additive" || score.query[0].length === width) &&
   (score.kind !== "bilinear" || score.weight.length === width);
 
 const remembered = {}; // the parameters of scores that were chosen before, while the page is open
@@ -165,7 +178,8 @@ const makeParameters = (speak) => {
   const tauLine = make("div", { className: "controls" }, tau.element, tauText);
   const edit = (part) => (row, column, value) => {
     const { score } = state;
-    const next = part === "vector" ? withCell([score.vector], 0, column, value)[0] : withCell(score[part], row, column, value);
+    const next =
+      part === "vector" ? withCell([score.vector], 0, column, value)[0] : withCell(score[part], row, column, value);
     change({ score: { ...score, [part]: next } });
   };
   return {
@@ -209,7 +223,9 @@ const makeBetween = (speak) => {
   box.append(...sides.map(([, { element }]) => element), scores.element);
   const products = (a, b) => a.map((value, at) => [String(at + 1), value, b[at]]);
   const termsOf = ({ kind, vector }, a, b) =>
-    kind === "additive" ? vector.map((factor, at) => [String(at + 1), factor, Math.tanh(a[at] + b[at])]) : products(a, b);
+    kind === "additive"
+      ? vector.map((factor, at) => [String(at + 1), factor, Math.tanh(a[at] + b[at])])
+      : products(a, b);
   return {
     element: make("div", {}, title, box),
     draw(numbers) {
@@ -245,7 +261,10 @@ const makeBetween = (speak) => {
         symbol: "score",
         parts: (query, key) => ({
           terms: termsOf(score, left[query], right[key]),
-          from: [[`${leftName}-${at}`, "row", query], [`${rightName}-${at}`, "row", key]],
+          from: [
+            [`${leftName}-${at}`, "row", query],
+            [`${rightName}-${at}`, "row", key],
+          ],
         }),
       });
     },
@@ -307,9 +326,9 @@ const makeComparison = (speak) => {
             "tr",
             {},
             make("th", { scope: "row", textContent: token }),
-            ...rows.flatMap((row) => cellsOf(row, key)).map((textContent, at) =>
-              make("td", { textContent, className: at % 3 === 2 ? "last" : "" }),
-            ),
+            ...rows
+              .flatMap((row) => cellsOf(row, key))
+              .map((textContent, at) => make("td", { textContent, className: at % 3 === 2 ? "last" : "" })),
           ),
         ),
       );

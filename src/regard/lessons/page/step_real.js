@@ -100,7 +100,8 @@ const makeTable = (name) => {
     box.setAttribute("aria-label", title);
     const focused = document.activeElement?.dataset?.key;
     const inside = box.contains(document.activeElement);
-    head.replaceChildren(make("tr", {}, ...columns.map((column) => cell("th", column, { scope: "col" }))));
+    const name = (column) => (column ? cell("th", column, { scope: "col" }) : make("td", {}));
+    head.replaceChildren(make("tr", {}, ...columns.map(name)));
     body.replaceChildren(...rows);
     if (inside && focused !== undefined) body.querySelector(`[data-key="${focused}"]`)?.focus({ preventScroll: true });
   };

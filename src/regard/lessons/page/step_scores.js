@@ -6,19 +6,28 @@ import { makeMatrix } from "./matrix.js";
 import { format, formatExactly } from "./number_text.js";
 import { softmaxParts } from "./numbers.js";
 import { complements, experiment, gradientSize, jacobian, KEYS, PAIRS, WIDTHS } from "./score_experiment.js";
+import { makeSlider } from "./slider.js";
 import { change, state } from "./state.js";
 
 const en = {
   title: "Scores: how well a query fits a key",
-  text: "The score of a query and a key is their dot product: the products of their numbers, added up. All scores together are Q times K transposed. They are divided by √d, the root of the number of columns of Q and K.",
+  text:
+    "The score of a query and a key is their dot product: the products of their numbers, added up. All scores " +
+    "together are Q times K transposed. They are divided by √d, the root of the number of columns of Q and K.",
   question: "Move the slider for d from 1 to 1,024. What happens to the gradient without the division, and with it?",
-  answer: "Without it, the variance of q·k grows like d, the softmax closes on one key, and its gradient falls to a small part: hardly any learning gets through. Divided by √d, the variance stays near 1, and weights and gradient stay as they were.",
+  answer:
+    "Without it, the variance of q·k grows like d, the softmax closes on one key, and its gradient falls to a " +
+    "small part: hardly any learning gets through. Divided by √d, the variance stays near 1, and weights and " +
+    "gradient stay as they were.",
   queries: "queries Q",
   keys: "keys K",
   scores: "scores Q·Kᵀ",
   scaled: "scores · {scale}",
   pair: "q of {query} · k of {key}",
   other: "The scores here are those chosen in the last step ({kind}), not dot products.",
+  additive: "additive",
+  bilinear: "bilinear",
+  cosine: "cosine",
   scale: "Factor on the scores",
   divide: "1/√d = {scale}",
   usual: "as usual for these scores: {scale}",
@@ -28,7 +37,9 @@ const en = {
   exact: "exactly",
   refused: "A number from −1,000,000 to 1,000,000, please.",
   why: "Why divided by √d?",
-  experiment: "{pairs} pairs of random vectors q and k with d numbers each (mean 0, variance 1; the same each time), 8 keys to a query. Measured on this page:",
+  experiment:
+    "{pairs} pairs of random vectors q and k with d numbers each (mean 0, variance 1; the same each time), 8 " +
+    "keys to a query. Measured on this page:",
   width: "d = {width}",
   again: "Draw other numbers",
   measured: "q·k of random vectors, d = {width}",
@@ -40,7 +51,7 @@ const en = {
   largest: "largest of 8 weights, on average",
   entropy: "entropy of the weights (8 equal ones: 2.08)",
   gradient: "size of the softmax's gradient",
-  oneQuery: "The 8 weights of the first query:",
+  oneQuery: "The weights of the first query for its 8 keys:",
   barsPlain: "from q·k",
   barsDivided: "from q·k / √d",
   varianceChart: "Variance of q·k",
@@ -54,18 +65,20 @@ const en = {
   trialScores: "scores",
   trialWeights: "their softmax",
   trialJacobian: "its gradient: ∂ weight of a row / ∂ score of a column",
-  trialDivided: "divided by 10",
-  add: "One more score",
-  remove: "One less",
+  trialDivided: "Divide by 10",
+  add: "One score more",
+  remove: "One score less",
   preset: "Take {scores}",
   sizeOf: "Size of the gradient: {size} (root of the sum of its squares).",
+  exactly: "In nine digits: {weights}.",
   left: "The largest weight is 1 − {left}.",
-  leftHidden: "The largest weight is 1 − {left}; a 64-bit number has no room for that beside the 1, so it shows {shown}.",
+  leftHidden:
+    "The largest weight is 1 − {left}; a 64-bit number has no room for that beside the 1, so it shows {shown}.",
   leftNothing: "The others are smaller than the smallest 64-bit number: the largest weight is 1, the gradient 0.",
 };
 
 const zh = {
-  title: "分数：查询和键有多合得来",
+  title: "分数：查询与键有多匹配",
   text: "查询和键的分数是它们的点积：对应的数相乘，再加起来。所有分数合在一起就是 Q 乘 K 的转置，再除以 √d，d 是 Q 和 K 的列数。",
   question: "把 d 的滑块从 1 拉到 1,024。不除以 √d 时梯度怎么变？除了以后呢？",
   answer: "不除的话，q·k 的方差随 d 增长，softmax 集中到一个键上，梯度只剩一小部分，几乎学不动。除以 √d 以后，方差保持在 1 左右，权重和梯度也保持原样。",
@@ -75,6 +88,9 @@ const zh = {
   scaled: "分数 · {scale}",
   pair: "“{query}”的 q ·“{key}”的 k",
   other: "这里的分数是最后一步里选的那一种（{kind}），不是点积。",
+  additive: "加性",
+  bilinear: "双线性",
+  cosine: "余弦",
   scale: "分数乘以",
   divide: "1/√d = {scale}",
   usual: "这种分数通常的系数：{scale}",
@@ -96,7 +112,7 @@ const zh = {
   largest: "8 个权重中最大的（平均）",
   entropy: "权重的熵（8 个相等时为 2.08）",
   gradient: "softmax 梯度的大小",
-  oneQuery: "第一个查询的 8 个权重：",
+  oneQuery: "第一个查询对它的 8 个键的权重：",
   barsPlain: "由 q·k 得到",
   barsDivided: "由 q·k / √d 得到",
   varianceChart: "q·k 的方差",
@@ -115,6 +131,7 @@ const zh = {
   remove: "减一个",
   preset: "改为 {scores}",
   sizeOf: "梯度的大小：{size}（各项平方和的平方根）。",
+  exactly: "写到九位：{weights}。",
   left: "最大的权重是 1 − {left}。",
   leftHidden: "最大的权重是 1 − {left}；64 位浮点数在 1 旁边放不下这么小的差，所以显示为 {shown}。",
   leftNothing: "其余的权重比最小的 64 位浮点数还小：最大的权重就是 1，梯度是 0。",
@@ -138,9 +155,8 @@ const makeScale = (speak) => {
     input.addEventListener("change", () => change({ scale: kind === "own" ? shown : kind }));
   }
   const name = document.createTextNode("");
-  const range = { min: String(-MOST_FACTOR), max: String(MOST_FACTOR), step: "0.01" };
-  const slider = make("input", { type: "range", name: "scale-slider", ...range });
-  slider.addEventListener("input", () => change({ scale: Number(slider.value) }));
+  const range = { min: -MOST_FACTOR, max: MOST_FACTOR, step: 0.01 };
+  const slider = makeSlider("scale-slider", range, (scale) => change({ scale }));
   const exact = numberField({
     name: "scale-exact",
     least: -MOST_TYPED,
@@ -222,10 +238,11 @@ const makePlot = () => {
 // The 8 weights of one query as bars, each with its number.
 const makeBars = (className) => {
   const title = make("p", { className: "hint" });
-  const bars = Array.from({ length: KEYS }, () => {
+  const bars = Array.from({ length: KEYS }, (_, at) => {
     const fill = make("span");
     const value = make("span", { className: "number" });
-    return { fill, value, element: make("li", {}, make("span", { className: "bar" }, fill), value) };
+    const name = make("span", { className: "hint", textContent: String(at + 1) });
+    return { fill, value, element: make("li", {}, name, make("span", { className: "bar" }, fill), value) };
   });
   const list = make("ol", { className: `weight-bars ${className}` }, ...bars.map(({ element }) => element));
   return {
@@ -245,12 +262,15 @@ const makeExperimentView = (speak) => {
   const heading = make("h3");
   const text = make("p");
   const name = document.createTextNode("");
-  const slider = make("input", { type: "range", name: "width", min: "0", max: String(WIDTHS.length - 1), step: "1" });
+  const most = String(WIDTHS.length - 1);
+  const slider = make("input", { type: "range", name: "width", min: "0", max: most, step: "1" });
   slider.addEventListener("input", () =>
     change({ scoresStep: { ...own(), dim: WIDTHS[Number(slider.value)] } }, { undoable: false }),
   );
   const again = make("button", { type: "button" });
-  again.addEventListener("click", () => change({ scoresStep: { ...own(), seed: own().seed + 1 } }, { undoable: false }));
+  again.addEventListener("click", () =>
+    change({ scoresStep: { ...own(), seed: own().seed + 1 } }, { undoable: false }),
+  );
   const table = make("table", { className: "measured" });
   const caption = table.createCaption();
   const head = table.createTHead().insertRow();
@@ -259,8 +279,10 @@ const makeExperimentView = (speak) => {
   const oneQuery = make("p");
   const [plain, divided] = [makeBars("plain"), makeBars("divided")];
   const columnHead = (textContent) => make("th", { scope: "col", textContent });
-  const line = (title, ...cells) =>
-    make("tr", {}, make("th", { scope: "row", textContent: title }), ...cells.map((textContent) => make("td", { textContent })));
+  const line = (title, ...cells) => {
+    const head = make("th", { scope: "row", textContent: title });
+    return make("tr", {}, head, ...cells.map((textContent) => make("td", { textContent })));
+  };
   const fillTable = (result) => {
     const { width } = result;
     caption.textContent = speak("measured", { width });
@@ -361,7 +383,7 @@ const makeTrial = (speak) => {
   return {
     element: make(
       "div",
-      {},
+      { className: "trial" },
       heading,
       text,
       make("div", { className: "controls" }, ...presets.map(({ button }) => button), tenth, add, remove),
@@ -402,8 +424,10 @@ const makeTrial = (speak) => {
       const left = complements(parts.weights)[at];
       const shown = parts.weights[at];
       const key = left === 0 && row.length > 1 ? "leftNothing" : shown === 1 && left > 0 ? "leftHidden" : "left";
-      const sentences = [speak(key, { left: format(left), shown }), speak("sizeOf", { size: formatExactly(size) })];
-      result.textContent = sentences.join(state.language === "zh" ? "" : " ");
+      const sentence = speak(key, { left: format(left), shown });
+      const sizeText = speak("sizeOf", { size: formatExactly(size) });
+      const digits = speak("exactly", { weights: parts.weights.map(formatExactly).join(", ") });
+      result.textContent = [digits, sentence, sizeText].join(state.language === "zh" ? "" : " ");
       result.values = { left, size };
     },
   };
@@ -414,11 +438,13 @@ export const scoresStep = {
   formula: [["S", "score"], " = ", ["Q", "query"], " ", ["K^⊤", "key"], " / √d"],
   words: { en, zh },
   build(body, speak) {
-    const [queryMatrix, keyMatrix, scoreMatrix, scaledMatrix] = ["queries", "keys", "scores", "scaled"].map(makeHeadMatrix);
+    const names = ["queries", "keys", "scores", "scaled"];
+    const [queryMatrix, keyMatrix, scoreMatrix, scaledMatrix] = names.map(makeHeadMatrix);
     const other = make("p", { className: "hint" });
     const scale = makeScale(speak);
     const view = makeExperimentView(speak);
     const trial = makeTrial(speak);
+    let drawn = "";
     body.append(
       make("div", { className: "matrices" }, queryMatrix.element, keyMatrix.element, scoreMatrix.element),
       other,
@@ -434,8 +460,11 @@ export const scoresStep = {
         const keyNames = state.keyTokens ?? tokens;
         const choice = { chosen: row, onChoose: (query) => change({ row: query }, { undoable: false }) };
         const isDot = state.score.kind === "dot";
-        queryMatrix.draw(head, queries, { title: speak("queries"), rows: tokens, symbol: "query", paint: "signed", ...choice });
-        keyMatrix.draw(head, keys, { title: speak("keys"), rows: keyNames, symbol: "key", paint: "signed" });
+        const signed = { paint: "signed" };
+        queryMatrix.draw(head, queries, {
+          title: speak("queries"), rows: tokens, symbol: "query", ...signed, ...choice,
+        });
+        keyMatrix.draw(head, keys, { title: speak("keys"), rows: keyNames, symbol: "key", ...signed });
         const pairs = { rows: tokens, columns: keyNames, symbol: "score", paint: "signed", ...choice };
         scoreMatrix.draw(head, scores, {
           ...pairs,
@@ -451,7 +480,7 @@ export const scoresStep = {
               : null,
         });
         other.hidden = isDot;
-        other.textContent = isDot ? "" : speak("other", { kind: state.score.kind });
+        other.textContent = isDot ? "" : speak("other", { kind: speak(state.score.kind) });
         scale.draw(numbers.scale, queries[0].length);
         scaledMatrix.draw(head, scaled, {
           ...pairs,
@@ -462,6 +491,9 @@ export const scoresStep = {
             from: [],
           }),
         });
+        const now = JSON.stringify([own(), state.language]);
+        if (drawn === now) return; // what follows depends on nothing else
+        drawn = now;
         view.draw();
         trial.draw();
       },

@@ -5,13 +5,18 @@ import { makeHeadMatrix } from "./head_matrix.js";
 import { visibleOf } from "./masks.js";
 import { format } from "./number_text.js";
 import { softmaxParts } from "./numbers.js";
+import { makeSlider } from "./slider.js";
 import { change, state } from "./state.js";
 
 const en = {
   title: "Softmax: scores become weights",
-  text: "Each score becomes a power of e, and each row is divided by its sum: every weight is above 0, and a row adds up to 1. The temperature T divides the scores before that.",
+  text:
+    "Each score becomes a power of e, which is always positive; then each row is divided by its sum, so that it " +
+    "adds up to 1. The temperature T divides the scores before that.",
   question: "Lower the temperature to 0.1, then raise it to 10. What happens to the weights?",
-  answer: "At a low temperature the row closes on its largest score; at a high one all weights come near to each other. The order of the weights never changes, and each row adds up to 1 all the way.",
+  answer:
+    "At a low temperature the row closes on its largest score; at a high one all weights come near to each " +
+    "other. The order of the weights never changes, and each row adds up to 1 all the way.",
   temperature: "Temperature T",
   exact: "T, exactly",
   refused: "A number from 0.000001 to 1,000,000, please.",
@@ -27,10 +32,15 @@ const en = {
   weight: "divided by the sum",
   sum: "sum",
   hidden: "hidden",
-  shift: "The largest score of the row is taken off first. That changes no weight, because numerator and sum are divided by the same number; but without it e to the power of 1,000 would be too large for any computer.",
+  shift:
+    "The largest score of the row is taken off first. That changes no weight, because numerator and sum are " +
+    "divided by the same number; but without it e to the power of 1,000 would be too large for any computer.",
   hide: "Hide all keys from “{row}”",
   show: "Show “{row}” all keys",
-  why: "A row that sees nothing: all scores of “{row}” are −∞. The largest of them is −∞ too, and −∞ − (−∞) is {bare}: from the formula alone, the whole row and all that follows from it would be {bare}. So such a row is given weights 0 and the output ({output}): nothing is mixed in.",
+  why:
+    "A row that sees nothing: all scores of “{row}” are −∞. The largest of them is −∞ too, and −∞ − (−∞) is " +
+    "{bare}: from the formula alone, the whole row and all that follows from it would be {bare}. So such a row " +
+    "is given weights 0 and the output ({output}): nothing is mixed in.",
   divided: "= {score} / {temperature}",
   made: "= e^({shifted}) / {total} = {power} / {total}",
   masked: "= 0: hidden, so it has no part in the sum",
@@ -39,7 +49,7 @@ const en = {
 
 const zh = {
   title: "Softmax：分数变成权重",
-  text: "每个分数变成 e 的幂，每一行再除以这一行的和：每个权重都大于 0，一行加起来等于 1。在这之前，先用温度 T 去除分数。",
+  text: "每个分数变成 e 的幂，总是正数；每一行再除以这一行的和，加起来就等于 1。在这之前，先用温度 T 去除分数。",
   question: "把温度降到 0.1，再升到 10，权重会怎样变化？",
   answer: "温度低，这一行的权重集中到最大的分数上；温度高，各个权重越来越接近。权重的大小次序始终不变，每一行的和也始终是 1。",
   temperature: "温度 T",
@@ -60,7 +70,9 @@ const zh = {
   shift: "先减去这一行里最大的分数。分子和分母同除以一个数，所以权重不变；如果不减，e 的 1000 次方任何计算机都存不下。",
   hide: "对“{row}”遮住所有的键",
   show: "让“{row}”看见所有的键",
-  why: "什么也看不见的一行：“{row}”的分数全是 −∞，其中最大的也是 −∞，而 −∞ − (−∞) 得到 {bare}。只按公式算，这一行以及由它算出的一切都会变成 {bare}。因此规定这样的一行权重为 0，输出为（{output}）：什么也没有混进来。",
+  why:
+    "什么也看不见的一行：“{row}”的分数全是 −∞，其中最大的也是 −∞，而 −∞ − (−∞) 得到 {bare}。只按公式算，这一行以及由它算出的一切都会变成 {bare}。因此规定这样的一行权重为 0，" +
+    "输出为（{output}）：什么也没有混进来。",
   divided: "= {score} / {temperature}",
   made: "= e^({shifted}) / {total} = {power} / {total}",
   masked: "= 0：被遮住，不计入和",
@@ -74,9 +86,8 @@ const DECADES = 2; // on either side of T = 1 on the slider
 const makeTemperature = (speak) => {
   const set = (temperature) => change({ temperature });
   const name = document.createTextNode("");
-  const range = { min: String(-DECADES), max: String(DECADES), step: "0.05" };
-  const slider = make("input", { type: "range", name: "temperature", ...range });
-  slider.addEventListener("input", () => set(Number((10 ** Number(slider.value)).toPrecision(3))));
+  const range = { min: -DECADES, max: DECADES, step: 0.05 };
+  const slider = makeSlider("temperature", range, (decades) => set(Number((10 ** decades).toPrecision(3))));
   const exact = numberField({
     name: "temperature-exact",
     least: LEAST,

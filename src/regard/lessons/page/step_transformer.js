@@ -1,6 +1,7 @@
 // Step 10: what is around attention in a layer, encoder and decoder, and a translation written a token at a time.
 
 import { draw, make } from "./elements.js";
+import { withIndices } from "./formula.js";
 import { arrowHead, drawLayer, placesOf } from "./layer_diagram.js";
 import { addResidual, layerNorm } from "./layer_numbers.js";
 import { makeMatrix } from "./matrix.js";
@@ -13,6 +14,8 @@ const en = {
   text: "Attention is half of a layer. What it gives is added to what came in (the residual), each row is normalized, and a small network, the feed-forward, works on each row by itself. A Transformer is a stack of such layers.",
   question: "Write the translation up to “深”, then choose single heads. Does every head look at “deep”?",
   answer: "No. The mean of the eight heads has its largest weight on “deep”, and nearly as much on “learning”: 深度学习 is both words. Single heads differ: some look at “deep”, some at “learning”. And for “度” the row is spread over the sentence, because after 深 the decoder hardly needs it: what it has written itself says enough. A row shows what was mixed in, no more.",
+  questionOwn: "Write the translation token by token, then choose single heads. Do they all look at the same tokens of the source?",
+  answerOwn: "Mostly not. Each head has its own queries and keys, so its row is its own; the mean of all heads hides that. A row shows in which proportions values were mixed, no more.",
   layerTitle: "Around attention: the sizes at each place",
   norm: "Normalization",
   post: "after each part (post-norm)",
@@ -96,6 +99,8 @@ const zh = {
   text: "注意力只是一层的一半。它的结果要加到输入上（残差），每一行做归一化，再由一个小网络（前馈网络）对每一行单独计算。这样的层叠起来，就是 Transformer。",
   question: "把译文写到“深”，再逐个选择单独的头。每个头都看着“deep”吗？",
   answer: "不是。八个头的平均在“deep”上权重最大，在“learning”上也差不多：“深度学习”对应的是两个词。单看各个头，有的看“deep”，有的看“learning”。到了“度”，这一行就散开了：写出“深”以后，解码器靠自己写过的内容就基本知道下一个字。一行权重只说明混入了什么，不说明别的。",
+  questionOwn: "把译文一个词元一个词元地写出来，再逐个选择单独的头。它们看的是源句里同样的词元吗？",
+  answerOwn: "大多不是。每个头有自己的查询和键，所以各有各的一行；全部头的平均把这些差别盖住了。一行权重只说明值按什么比例混合，不说明别的。",
   layerTitle: "注意力的周围：每一处向量的大小",
   norm: "归一化",
   post: "在每一部分之后（post-norm）",
@@ -297,7 +302,7 @@ const makeLayerNumbers = (speak) => {
     const labels = { rows: state.tokens, symbol: "output", chosen: state.row };
     title.textContent = speak("layerNumbers");
     misfit.hidden = fits;
-    misfit.textContent = speak("misfit", { result: result[0].length, width: numbers.x[0].length });
+    misfit.replaceChildren(...withIndices(speak("misfit", { result: result[0].length, width: numbers.x[0].length })));
     const isPost = norm === "post";
     residual.element.hidden = !isPost || !fits;
     normalized.element.hidden = isPost && !fits;
@@ -322,6 +327,10 @@ const makeLayerNumbers = (speak) => {
   };
   return { element, draw };
 };
+
+// A translation of the reader's own has no words of its own: its question is a general one.
+const wordsOf = (words) =>
+  recorded.translation.made ? words : { ...words, question: words.questionOwn, answer: words.answerOwn };
 
 const x = ["x", "x"];
 const attention = ["Attention", "output"];
@@ -350,7 +359,7 @@ export const transformerStep = {
     ["W₂", "w"],
     " + b₂",
   ],
-  words: { en, zh },
+  words: { en: wordsOf(en), zh: wordsOf(zh) },
   build(body, speak) {
     const { translation } = recorded;
     const own = translatorSizes(translation);
