@@ -22,6 +22,10 @@ export const placesOf = (blocks, norm, { input, output, normName, addName, final
   return places;
 };
 
+// An arrow's point of its own: a marker, which other pictures share, would not be saved with this one.
+const POINTS = { down: "l-4 -6h8z", right: "l-6 -4v8z" };
+const point = (x, y, way) => draw("path", { d: `M${x} ${y}${POINTS[way]}`, class: "arrow" });
+
 // Places from top to bottom, as a list that is read in this order. A residual runs from before the place that is
 // marked by `from` to the next "add".
 export const drawLayer = (svg, places, title) => {
@@ -32,40 +36,22 @@ export const drawLayer = (svg, places, title) => {
   let start = 0;
   places.forEach(({ kind, name, size, from, side }, at) => {
     const height = kind === "add" ? 24 : HEIGHT;
-    if (at) lines.push(draw("path", { d: `M${middle} ${y - GAP}V${y}`, class: "flow", "marker-end": "url(#arrow)" }));
+    if (at) lines.push(draw("path", { d: `M${middle} ${y - GAP}V${y}`, class: "flow" }), point(middle, y, "down"));
     if (from) start = y - GAP / 2;
     const item = draw("g", { role: "listitem", class: `place place-${kind}` });
     const text = (line, words, className) =>
       draw("text", { x: middle, y: y + line, "text-anchor": "middle", class: className }, words);
     if (kind === "add") {
-      lines.push(
-        draw("path", { d: `M${middle} ${start}H20V${y + 12}H${LEFT}`, class: "residual", "marker-end": "url(#arrow)" }),
-      );
+      lines.push(draw("path", { d: `M${middle} ${start}H20V${y + 12}H${LEFT}`, class: "residual" }));
+      lines.push(point(LEFT, y + 12, "right"));
     }
     item.append(draw("rect", { x: LEFT, y, width: BOX, height, rx: 7 }));
     if (kind === "add") item.append(text(16, `+ ${name}`, "size"));
     else item.append(text(17, name, "name"), text(34, size, "size"));
-    if (side) lines.push(draw("path", { d: `M0 ${y + 21}H${LEFT}`, class: "cross", "marker-end": "url(#arrow)" }));
+    if (side) lines.push(draw("path", { d: `M0 ${y + 21}H${LEFT}`, class: "cross" }), point(LEFT, y + 21, "right"));
     list.append(item);
     y += height + GAP;
   });
   svg.setAttribute("viewBox", `0 0 ${WIDTH} ${y - GAP + 6}`);
   svg.replaceChildren(...lines, list);
-};
-
-// The point of an arrow, once on the page.
-export const arrowHead = () => {
-  const marker = draw("marker", {
-    id: "arrow",
-    viewBox: "0 0 8 8",
-    refX: 7,
-    refY: 4,
-    markerWidth: 6,
-    markerHeight: 6,
-    orient: "auto",
-  });
-  marker.append(draw("path", { d: "M0 0L8 4L0 8z", class: "arrow" }));
-  const svg = draw("svg", { width: 0, height: 0, "aria-hidden": "true", class: "defs" });
-  svg.append(draw("defs", {}, marker));
-  return svg;
 };

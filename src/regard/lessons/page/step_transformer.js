@@ -2,7 +2,7 @@
 
 import { draw, make } from "./elements.js";
 import { withIndices } from "./formula.js";
-import { arrowHead, drawLayer, placesOf } from "./layer_diagram.js";
+import { drawLayer, placesOf } from "./layer_diagram.js";
 import { addResidual, layerNorm } from "./layer_numbers.js";
 import { makeMatrix } from "./matrix.js";
 import { recorded } from "./recorded.js";
@@ -387,7 +387,7 @@ export const transformerStep = {
       element.dataset.side = side;
       return { side, heading, svg, element };
     });
-    const pictures = make("div", { className: "layer-sides" }, arrowHead(), ...sides.map(({ element }) => element));
+    const pictures = make("div", { className: "layer-sides" }, ...sides.map(({ element }) => element));
     const diagramHint = make("p", { className: "hint" });
     const layerNumbers = makeLayerNumbers(speak);
     const table = make("table", { className: "numbers" });

@@ -18,7 +18,8 @@ const en = {
   attentionPicture: "Each of the {length} words that are said looks back at a word of the sentence: a line leads to the one with the largest weight. {right} of {length} are right.",
   vector: "one vector, {vector} numbers",
   read: "sentence",
-  said: "said again",
+  fixedSaid: "said again, through one vector",
+  attentionSaid: "said again, with attention",
   right: "{right} of {length} words are right.",
   readout: "At {length} words, {fixed} of all words come back right through one vector, {attention} with attention.",
   words: "What was said, word by word: {name}",
@@ -51,7 +52,8 @@ const zh = {
   attentionPicture: "每说一个词，都回头看原句：连线指向权重最大的那个词。{length} 个词说对了 {right} 个。",
   vector: "一个向量，{vector} 个数",
   read: "原句",
-  said: "复述",
+  fixedSaid: "复述：只经过一个向量",
+  attentionSaid: "复述：有注意力",
   right: "{length} 个词说对了 {right} 个。",
   readout: "{length} 个词时，只经过一个向量，说对的词占 {fixed}；有注意力时占 {attention}。",
   words: "逐词对照：{name}",
@@ -114,7 +116,7 @@ const drawPicture = (svg, example, model, speak, vector) => {
     parts.push(square(x, bottom, size, right ? "why-right" : size < 8 ? "why-wrong bare" : "why-wrong"));
     if (!right) parts.push(cross(x, bottom, size));
   });
-  parts.push(text(WIDTH / 2, 16, speak("read")), text(WIDTH / 2, HEIGHT - 8, speak("said")));
+  parts.push(text(WIDTH / 2, 16, speak("read")), text(WIDTH / 2, HEIGHT - 8, speak(`${model}Said`)));
   svg.replaceChildren(...parts);
   const filled = { length: example.length, vector, right: countRight(example, model) };
   svg.setAttribute("aria-label", speak(`${model}Picture`, filled));
