@@ -56,6 +56,7 @@ const STEPS = [
 
 const LARGEST_FILE = 50e6; // bytes
 const REST = 250; // milliseconds after the last change, until what is off the screen is drawn too
+const SETTLED = 3000; // milliseconds, until nothing above a section grows by itself
 const MARGIN = "600px"; // a section is drawn before it comes onto the screen
 const KEYS = [
   ["kArrows", "← ↑ → ↓"],
@@ -313,6 +314,16 @@ const listen = () => {
   });
 };
 
+// A section that the page opens with stays in sight while sections above it, whose numbers are unpacked, grow.
+const keepInSight = (element) => {
+  element.scrollIntoView();
+  const observer = new ResizeObserver(() => element.scrollIntoView());
+  const end = () => observer.disconnect();
+  observer.observe(byId("road"));
+  for (const act of ["wheel", "touchstart", "pointerdown", "keydown"]) addEventListener(act, end, { once: true });
+  setTimeout(end, SETTLED);
+};
+
 listen();
 onTheme(draw);
 followAddress({ undoable: false });
@@ -321,5 +332,6 @@ draw();
 for (const { element } of sections) watcher.observe(element);
 if (state.step !== STEPS[0].id) {
   drawAll();
-  sectionOf(state.step)?.element.scrollIntoView();
+  const opened = sectionOf(state.step);
+  if (opened) keepInSight(opened.element);
 }
