@@ -3,17 +3,21 @@
 import { css } from "../../render/page/colours.js";
 import { onTheme } from "./theme.js";
 
+// Colours of the theme by the names of their variables: looking them up makes the browser lay out its styles.
+let inks = {};
 let known = null;
 onTheme(() => {
+  inks = {};
   known = null;
 });
+export const ink = (variable) => (inks[variable] ??= css(variable));
 
 const channels = (colour) => [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
 const colours = () => {
   known ??= Object.fromEntries(
     [["paper", "--page"], ["plus", "--a"], ["minus", "--b"], ["weight", "--weight"]].map(([name, variable]) => [
       name,
-      channels(css(variable)),
+      channels(ink(variable)),
     ]),
   );
   return known;

@@ -315,7 +315,10 @@ const listen = () => {
 };
 
 listen();
-onTheme(draw);
+onTheme(() => {
+  for (const section of sections) section.forget(true);
+  draw();
+});
 followAddress({ undoable: false });
 onChange(draw);
 draw();

@@ -1,7 +1,6 @@
 // A wide matrix as strips of colour: a line a row, a small rectangle a number. Each is read in the readout.
 
-import { css } from "../../render/page/colours.js";
-import { drawCells } from "./cell_colours.js";
+import { drawCells, ink } from "./cell_colours.js";
 import { indexed } from "./formula.js";
 
 const LOWEST = 12; // pixels of a row
@@ -20,6 +19,7 @@ export const makeStrip = (matrix) => {
   box.append(title, labels, canvas);
   let marks = [];
   let known = null; // the title that is shown
+  let measured = 0; // pixels that the canvas is wide
   let drawn = { rows: 0, columns: 0, width: 0, height: 0 };
 
   const rowHeight = (rows) => Math.max(LOWEST, Math.min(HIGHEST, Math.floor(420 / rows)));
@@ -33,16 +33,18 @@ export const makeStrip = (matrix) => {
     const { values, options } = matrix;
     const [rows, columns] = [values.length, values[0].length];
     const ratio = Math.min(2, window.devicePixelRatio || 1);
-    const width = box.clientWidth ? canvas.clientWidth : drawn.width || 480;
+    measured ||= canvas.clientWidth; // asked once, as it makes the browser lay out the page; then the observer knows
+    const width = measured || 480;
     const height = rowHeight(rows) * rows;
+    if (drawn.height !== height) canvas.style.height = `${height}px`;
     drawn = { rows, columns, width, height };
-    canvas.style.height = `${height}px`;
-    Object.assign(canvas, { width: Math.round(width * ratio), height: Math.round(height * ratio) });
+    const size = { width: Math.round(width * ratio), height: Math.round(height * ratio) };
+    if (canvas.width !== size.width || canvas.height !== size.height) Object.assign(canvas, size);
     const pen = canvas.getContext("2d");
     pen.setTransform(ratio, 0, 0, ratio, 0, 0);
     const [across, down] = [width / columns, height / rows];
     drawCells(pen, values, options, [0, 0, width, height]);
-    pen.fillStyle = css("--page");
+    pen.fillStyle = ink("--page");
     for (let row = 1; row < rows; row++) pen.fillRect(0, row * down - 1, width, 1);
     // a stroke through each negative number, which colour alone would show
     for (let row = 0; row < rows; row++) {
@@ -52,10 +54,10 @@ export const makeStrip = (matrix) => {
     }
     pen.lineWidth = 2;
     if (options.chosen !== null) {
-      pen.strokeStyle = css("--chosen-edge");
+      pen.strokeStyle = ink("--chosen-edge");
       outline(pen, options.chosen, 0, 1, columns);
     }
-    pen.strokeStyle = css("--ink");
+    pen.strokeStyle = ink("--ink");
     for (const [kind, index, column] of marks) {
       if (kind === "cell") outline(pen, index, column, 1, 1);
       else if (kind === "row") outline(pen, index, 0, 1, columns);
@@ -89,7 +91,11 @@ export const makeStrip = (matrix) => {
     }
     paint();
   };
-  new ResizeObserver(() => drawn.width && canvas.clientWidth !== drawn.width && matrix.values.length && paint()).observe(box);
+  new ResizeObserver(([{ contentRect }]) => {
+    if (!contentRect.width || contentRect.width === measured) return;
+    measured = contentRect.width;
+    if (matrix.values.length) paint();
+  }).observe(canvas);
 
   return {
     element: box,
