@@ -389,12 +389,13 @@ def test_numbers_that_overflow_are_taken_back_with_a_sentence(opened) -> None:
 
 def test_both_languages_say_everything(opened) -> None:
     with opened() as tab:
-        english = tab.locator("body").inner_text()
+        english, titles = tab.locator("body").inner_text(), tab.locator("main h2").all_inner_texts()
         settled(tab, lambda: tab.locator("#language").select_option("zh"))
         tab.wait_for_function(
             "() => document.documentElement.dataset.settled === document.documentElement.dataset.ready"
         )
         chinese = tab.locator("body").inner_text()
+        assert set(titles).isdisjoint(tab.locator("main h2").all_inner_texts())
         assert tab.evaluate("document.documentElement.lang") == "zh"
         assert tab.title() == "注意力：每个数都可以动手改"
         for text in (english, chinese):
