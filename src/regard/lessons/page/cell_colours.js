@@ -3,35 +3,23 @@
 import { css } from "../../render/page/colours.js";
 import { onTheme } from "./theme.js";
 
-<<<<<<< HEAD
-// Colours of the theme by the names of their variables: looking them up makes the browser lay out its styles.
-let inks = {};
-=======
 // The colours of the theme are asked for once: each question makes the browser work out the styles of the page.
->>>>>>> e8c0ff818c13806c19d16a7fd4ad28d08d03d5fa
 let known = null;
 let lines = null;
 onTheme(() => {
-<<<<<<< HEAD
-  inks = {};
-  known = null;
-});
-export const ink = (variable) => (inks[variable] ??= css(variable));
-=======
   known = lines = null;
 });
 export const lineColours = () => {
   lines ??= { page: css("--page"), edge: css("--chosen-edge"), ink: css("--ink") };
   return lines;
 };
->>>>>>> e8c0ff818c13806c19d16a7fd4ad28d08d03d5fa
 
 const channels = (colour) => [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
 const colours = () => {
   known ??= Object.fromEntries(
     [["paper", "--page"], ["plus", "--a"], ["minus", "--b"], ["weight", "--weight"]].map(([name, variable]) => [
       name,
-      channels(ink(variable)),
+      channels(css(variable)),
     ]),
   );
   return known;

@@ -1,10 +1,6 @@
 // The road on a small scale: a picture of each stage, which follows every edit and leads to its step.
 
-<<<<<<< HEAD
-import { drawCells, ink } from "./cell_colours.js";
-=======
 import { drawCells, lineColours } from "./cell_colours.js";
->>>>>>> e8c0ff818c13806c19d16a7fd4ad28d08d03d5fa
 import { state } from "./state.js";
 
 const SIDE = 30; // pixels of a picture
@@ -28,11 +24,7 @@ const paintStage = (canvas, values, paint) => {
   drawCells(pen, values, { paint }, [0, 0, side, side]);
   // the row that is looked at
   const height = side / values.length;
-<<<<<<< HEAD
-  pen.strokeStyle = ink("--chosen-edge");
-=======
   pen.strokeStyle = lineColours().edge;
->>>>>>> e8c0ff818c13806c19d16a7fd4ad28d08d03d5fa
   pen.lineWidth = ratio * 1.5;
   if (state.row < values.length) pen.strokeRect(1, state.row * height + 1, side - 2, Math.max(1, height - 2));
 };

@@ -1,10 +1,6 @@
 // A wide matrix as strips of colour: a line a row, a small rectangle a number. Each is read in the readout.
 
-<<<<<<< HEAD
-import { drawCells, ink } from "./cell_colours.js";
-=======
 import { drawCells, lineColours } from "./cell_colours.js";
->>>>>>> e8c0ff818c13806c19d16a7fd4ad28d08d03d5fa
 import { indexed } from "./formula.js";
 
 const LOWEST = 12; // pixels of a row
@@ -23,11 +19,7 @@ export const makeStrip = (matrix) => {
   box.append(title, labels, canvas);
   let marks = [];
   let known = null; // the title that is shown
-<<<<<<< HEAD
-  let measured = 0; // pixels that the canvas is wide
-=======
   let wide = 0; // pixels of the canvas, as last laid out: asking for it after each change would lay out the page again
->>>>>>> e8c0ff818c13806c19d16a7fd4ad28d08d03d5fa
   let drawn = { rows: 0, columns: 0, width: 0, height: 0 };
 
   const rowHeight = (rows) => Math.max(LOWEST, Math.min(HIGHEST, Math.floor(420 / rows)));
@@ -41,34 +33,19 @@ export const makeStrip = (matrix) => {
     const { values, options } = matrix;
     const [rows, columns] = [values.length, values[0].length];
     const ratio = Math.min(2, window.devicePixelRatio || 1);
-<<<<<<< HEAD
-    measured ||= canvas.clientWidth; // asked once, as it makes the browser lay out the page; then the observer knows
-    const width = measured || 480;
-=======
     wide ||= canvas.clientWidth;
     const width = wide || 480;
->>>>>>> e8c0ff818c13806c19d16a7fd4ad28d08d03d5fa
     const height = rowHeight(rows) * rows;
-    if (drawn.height !== height) canvas.style.height = `${height}px`;
     drawn = { rows, columns, width, height };
-<<<<<<< HEAD
-    const size = { width: Math.round(width * ratio), height: Math.round(height * ratio) };
-    if (canvas.width !== size.width || canvas.height !== size.height) Object.assign(canvas, size);
-=======
     const pixels = { width: Math.round(width * ratio), height: Math.round(height * ratio) };
     if (canvas.width !== pixels.width || canvas.height !== pixels.height) Object.assign(canvas, pixels);
     if (canvas.style.height !== `${height}px`) canvas.style.height = `${height}px`;
->>>>>>> e8c0ff818c13806c19d16a7fd4ad28d08d03d5fa
     const pen = canvas.getContext("2d");
     pen.setTransform(ratio, 0, 0, ratio, 0, 0);
     const [across, down] = [width / columns, height / rows];
     drawCells(pen, values, options, [0, 0, width, height]);
-<<<<<<< HEAD
-    pen.fillStyle = ink("--page");
-=======
     const { page, edge, ink } = lineColours();
     pen.fillStyle = page;
->>>>>>> e8c0ff818c13806c19d16a7fd4ad28d08d03d5fa
     for (let row = 1; row < rows; row++) pen.fillRect(0, row * down - 1, width, 1);
     // a stroke through each negative number, which colour alone would show
     for (let row = 0; row < rows; row++) {
@@ -78,17 +55,10 @@ export const makeStrip = (matrix) => {
     }
     pen.lineWidth = 2;
     if (options.chosen !== null) {
-<<<<<<< HEAD
-      pen.strokeStyle = ink("--chosen-edge");
-      outline(pen, options.chosen, 0, 1, columns);
-    }
-    pen.strokeStyle = ink("--ink");
-=======
       pen.strokeStyle = edge;
       outline(pen, options.chosen, 0, 1, columns);
     }
     pen.strokeStyle = ink;
->>>>>>> e8c0ff818c13806c19d16a7fd4ad28d08d03d5fa
     for (const [kind, index, column] of marks) {
       if (kind === "cell") outline(pen, index, column, 1, 1);
       else if (kind === "row") outline(pen, index, 0, 1, columns);
@@ -125,16 +95,10 @@ export const makeStrip = (matrix) => {
     }
     paint();
   };
-<<<<<<< HEAD
-  new ResizeObserver(([{ contentRect }]) => {
-    if (!contentRect.width || contentRect.width === measured) return;
-    measured = contentRect.width;
-=======
   new ResizeObserver(() => {
     const { clientWidth } = canvas;
     if (!clientWidth || clientWidth === wide) return;
     wide = clientWidth;
->>>>>>> e8c0ff818c13806c19d16a7fd4ad28d08d03d5fa
     if (matrix.values.length) paint();
   }).observe(canvas);
 
