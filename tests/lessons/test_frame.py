@@ -66,10 +66,16 @@ def cell(tab, name: str, row: int, column: int, step: str = "projections"):
 
 
 def settled(tab, act) -> None:
-    """Do something that redraws the page, and wait until it has."""
+    """Do something that redraws the page, and wait until all of it is drawn, what is off the screen too."""
     before = tab.evaluate("document.documentElement.dataset.ready")
     act()
-    tab.wait_for_function("before => document.documentElement.dataset.ready !== before", arg=before)
+    tab.wait_for_function(
+        """before => {
+          const { ready, settled } = document.documentElement.dataset;
+          return ready !== before && settled === ready;
+        }""",
+        arg=before,
+    )
 
 
 def type_in(tab, target, text: str, key: str = "Enter") -> None:
@@ -383,12 +389,13 @@ def test_numbers_that_overflow_are_taken_back_with_a_sentence(opened) -> None:
 
 def test_both_languages_say_everything(opened) -> None:
     with opened() as tab:
-        english = tab.locator("body").inner_text()
+        english, titles = tab.locator("body").inner_text(), tab.locator("main h2").all_inner_texts()
         settled(tab, lambda: tab.locator("#language").select_option("zh"))
         tab.wait_for_function(
             "() => document.documentElement.dataset.settled === document.documentElement.dataset.ready"
         )
         chinese = tab.locator("body").inner_text()
+        assert set(titles).isdisjoint(tab.locator("main h2").all_inner_texts())
         assert tab.evaluate("document.documentElement.lang") == "zh"
         assert tab.title() == "注意力：每个数都可以动手改"
         for text in (english, chinese):
@@ -402,6 +409,8 @@ def test_only_what_is_near_the_screen_is_drawn_at_once(opened) -> None:
     with opened(viewport={"width": 600, "height": 400}) as tab:
         last = "document.querySelector(\"#step-mixing [data-name='output-0']\").values"
         before = tab.evaluate(last)
+        tab.evaluate("document.getElementById('step-vectors').scrollIntoView()")
+        rest(tab, 100)
         # the edit, and what was drawn when it was done
         changed = tab.evaluate(
             f"""() => {{

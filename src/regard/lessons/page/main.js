@@ -325,7 +325,10 @@ const keepInSight = (element) => {
 };
 
 listen();
-onTheme(draw);
+onTheme(() => {
+  for (const section of sections) section.forget(true);
+  draw();
+});
 followAddress({ undoable: false });
 onChange(draw);
 draw();

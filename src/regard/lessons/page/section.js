@@ -38,8 +38,14 @@ export const makeSection = (step, number, road) => {
   road.append(element);
   let view = null;
   let stale = true;
+  let drawnOf = null; // what it showed depends on, where the step names that
 
   const draw = (numbers) => {
+    const parts = step.depends?.() ?? null;
+    const isSame = parts !== null && drawnOf !== null && parts.every((part, at) => part === drawnOf[at]);
+    drawnOf = parts;
+    stale = false;
+    if (isSame) return;
     view ??= step.build(body, speak);
     element.classList.add("drawn");
     setText(heading, `${number}. ${speak("title")}`);
@@ -52,7 +58,6 @@ export const makeSection = (step, number, road) => {
       button.setAttribute("aria-label", say("pictureOf", { title: speak("title"), kind: KINDS[at].toUpperCase() })),
     );
     view.draw(numbers);
-    stale = false;
   };
   return {
     id: step.id,
@@ -62,9 +67,10 @@ export const makeSection = (step, number, road) => {
     title: () => speak("title"),
     draw,
     isStale: () => stale,
-    // What it shows is of the past.
-    forget: () => {
+    // What it shows is of the past; `wholly` where its colours are too.
+    forget: (wholly = false) => {
       stale = true;
+      if (wholly) drawnOf = null;
     },
   };
 };

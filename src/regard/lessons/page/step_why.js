@@ -181,6 +181,7 @@ export const whyStep = {
     "ᵢ",
   ],
   words: { en, zh },
+  depends: () => [state.why, state.language],
   build(body, speak) {
     const data = recorded.bottleneck;
     const { lengths } = data.settings;
