@@ -263,3 +263,19 @@ def test_what_was_done_before_is_told_in_both_languages(opened):
         text = tab.locator("#step-real").inner_text()
         for part in ("x 经过归一化（Qwen3RMSNorm）", "旋转（RoPE）", "值 v，每行一个词元"):
             assert part in text
+
+
+def test_the_largest_products_are_those_of_either_sign(opened):
+    seen, q, k, _ = stack({})
+    signs = set()
+    with opened(seen.lesson(layer=0, head=3, token="w1")) as tab:
+        for key in range(7):
+            choose(tab, key=key)
+            products = (q[0, 3, 1] * k[0, 1, key]).numpy()
+            largest = products[np.argsort(-abs(products))[:5]]
+            path = """document.querySelector('[data-name="real-products"]').values"""
+            np.testing.assert_allclose(tab.evaluate(f"{path}.largest.map(term => term.product)"), largest, atol=1e-12)
+            assert tab.evaluate(f"{path}.total") == pytest.approx(products.sum(), abs=1e-12)
+            assert tab.evaluate(f"{path}.rest") == pytest.approx(products.sum() - largest.sum(), abs=1e-12)
+            signs |= set(np.sign(largest))
+    assert signs == {-1.0, 1.0}

@@ -279,3 +279,15 @@ def test_values_that_do_not_fit_their_keys_are_damage(tmp_path):
         save_atlas((record,), tmp_path / "it.atlas")
         with pytest.raises(AtlasError, match="values"):
             read_atlas(tmp_path / "it.atlas")
+
+
+def test_keys_after_the_place_of_the_query_have_their_values_too(tmp_path):
+    """A chunk that looks ahead: queries 4 and 5 of 12 positions, bound to their place, see three keys after them."""
+    q, k, v = randn(1, 4, 2, DIM, seed=1), randn(1, 2, 12, DIM, seed=2), randn(1, 2, 12, WIDE, seed=3)
+    with regard.watch(model := Call(mask=Window(left=2, right=3).bind(2, 12, q_offset=4)), keep="qkv") as seen:
+        model(q, k, v)
+    i, j = np.arange(4, 6)[:, None], np.arange(12)
+    expected = dense(q, k, k, visible=(i - j <= 2) & (j - i <= 3)).weights @ np.repeat(f64(v), 2, 1)
+    for pair in both(seen, tmp_path):
+        for layer in pair:
+            np.testing.assert_allclose(outputs(layer), expected, atol=1e-12)
