@@ -102,3 +102,14 @@ def test_numbers_of_any_size_are_pythons_too(functions):
     names: dict = {}
     exec(call(functions, "asPython", state_of(x=rows)), names)
     assert names["queries"].tolist() == rows
+
+
+@pytest.mark.parametrize("kind", ["dot", "additive", "bilinear", "cosine"])
+def test_a_temperature_divides_the_usual_scale_of_each_score(functions, kind):
+    """1/√3 for dot products of 3 numbers, of 2 queries and 4 keys; 10 for cosines; else 1."""
+    editor = Editor(seed=21)
+    state = state_of(x=editor.rows(2, 3), tokens=["a", "b"], keyX=editor.rows(4, 3), keyTokens=list("stuv"))
+    state |= {"valueX": editor.rows(4, 1), "score": editor.score(kind, 3), "scale": "default", "temperature": 0.5}
+    names: dict = {}
+    exec(call(functions, "asPython", state), names)
+    assert difference(names["weights"].tolist(), expected(state)["weights-0"]) <= TOLERANCE

@@ -22,7 +22,9 @@ FOLLOW = """async fields => {
         if (location.hash !== hash) { location.hash = hash; await followed; }
     }
     dispatchEvent(new Event("beforeprint"));
-    const figures = [...document.querySelectorAll("[data-name]")].filter(element => element.checkVisibility());
+    // what the other steps show is recorded, and no number of the state changes it
+    const figures = [...document.querySelectorAll("section:not(#step-why, #step-real, #step-transformer) [data-name]")]
+        .filter(element => element.checkVisibility());
     const trouble = document.getElementById("trouble");
     return {
         matrices: figures.map(({ dataset, values }) => [dataset.name, values]),
