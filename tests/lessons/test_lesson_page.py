@@ -1,5 +1,6 @@
 """The page that a lesson of Python opens with, in Chromium: its numbers are those of the lesson's text."""
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +39,7 @@ LESSONS = {
     "padding": {"mask": masks.Padding(torch.tensor([[0, 1, 0]]))},
     "prefix longer than the text": {"mask": masks.prefix_lm(9)},
     "longformer with a token that is not there": {"mask": masks.longformer(2, [1, 7])},
+    "longformer over the other side": {**CROSSED, "mask": masks.longformer(0, [4])},
     "a row that sees nothing": {"mask": ~masks.Causal()},
     "bigbird": {"x": drawn(9, 4), **HEADS, "w_value": drawn(3, 4, 5), "mask": masks.bigbird(1, 1, 1, block=1)},
     "most tokens, most heads": {"x": drawn(32, 3), **EIGHT},
@@ -115,6 +117,23 @@ def test_pages_of_python_open_without_complaint_with_their_numbers_in_sight(brow
             np.testing.assert_allclose(np.array(shown), lesson.steps.worked.weights, rtol=1e-9, atol=1e-9)
             assert trouble == []
             assert tab.evaluate("document.documentElement.lang") == lesson.start["language"]
+
+
+def test_a_lesson_of_a_step_opens_with_it_in_sight(browser, tmp_path: Path):
+    lesson = regard.lesson()
+    path = tmp_path / "lesson.html"
+    for case in sweep(["why", "softmax", "transformer"]):
+        with case as step, browser.new_context(viewport={"width": 1000, "height": 900}) as context:
+            dataclasses.replace(lesson, start={**lesson.start, "step": step}).to_html(path)
+            trouble = []
+            tab = watched(context, path.as_uri(), trouble)
+            tab.goto(path.as_uri())
+            tab.wait_for_selector("html[data-ready]", timeout=20_000)
+            rest(tab, 300)
+            heading = tab.locator(f"#step-{step} h2").bounding_box()
+            assert 0 <= heading["y"] < 450
+            assert tab.evaluate("document.getElementById('steps').value") == step
+            assert trouble == []
 
 
 def test_the_frame_of_a_notebook_runs_the_page_apart_from_the_notebook(browser, tmp_path: Path):

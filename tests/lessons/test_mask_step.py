@@ -163,6 +163,31 @@ def test_a_drag_paints_and_is_undone_as_one_change(opened) -> None:
         assert check_against_regard(tab, start)["rows"] == ["011111", *["111111"] * 5]
 
 
+def test_a_finger_scrolls_over_a_large_matrix_and_a_tap_changes_a_cell(opened) -> None:
+    start = random_state(tokens=13)
+    with opened(start, has_touch=True, viewport={"width": 360, "height": 700}) as tab:
+        act(tab, lambda: cell(tab, 3, 12).tap())
+        expected = ["1" * 13] * 13
+        expected[3] = "1" * 12 + "0"
+        assert check_against_regard(tab, start)["rows"] == expected
+        cell(tab, 6, 4).scroll_into_view_if_needed()
+        box = cell(tab, 6, 4).bounding_box()
+        finger = tab.context.new_cdp_session(tab)
+        before = tab.evaluate("scrollY")
+        point = {"x": box["x"] + 8, "y": box["y"] + 8}
+        finger.send("Input.dispatchTouchEvent", {"type": "touchStart", "touchPoints": [point]})
+        for distance in (20, 60, 100):
+            moved = point | {"y": point["y"] - distance}
+            finger.send("Input.dispatchTouchEvent", {"type": "touchMove", "touchPoints": [moved]})
+        finger.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
+        tab.wait_for_function("before => scrollY > before", arg=before)
+        assert check_against_regard(tab, start)["rows"] == expected
+        grid = tab.locator("#step-mask .mask-grid")
+        assert grid.evaluate("table => getComputedStyle(table).touchAction") == "manipulation"
+    with opened(start_state(), has_touch=True) as tab:
+        assert tab.locator("#step-mask .mask-grid").evaluate("table => getComputedStyle(table).touchAction") == "none"
+
+
 def test_a_row_that_sees_nothing_has_weights_of_0_and_is_named(opened) -> None:
     start = start_state()
     with opened(start) as tab:

@@ -79,10 +79,13 @@ def test_each_step_shows_the_recorded_row_and_the_likeliest_tokens(opened, langu
         for number in range(2, len(STEPS) + 1):
             tab.locator("#translation-next").click()
             check_step(tab, number, -1)
-        assert tab.locator("#translation-next").is_disabled()
+        assert tab.locator("#translation-next").get_attribute("aria-disabled") == "true"
+        tab.locator("#translation-next").press("Enter")  # where nothing follows
+        check_step(tab, len(STEPS), -1)
+        assert tab.evaluate("document.activeElement.id") == "translation-next"
         tab.locator("#translation-first").click()
         check_step(tab, 1, -1)
-        assert tab.locator("#translation-back").is_disabled()
+        assert tab.locator("#translation-back").get_attribute("aria-disabled") == "true"
 
 
 def test_deep_is_looked_at_before_its_first_character_is_written(opened):
@@ -118,7 +121,8 @@ def test_it_works_by_keyboard(opened):
 
 def test_playing_writes_to_the_end_and_is_paused_by_the_same_button(opened):
     with opened(example_lesson()) as tab:
-        tab.clock.install()
+        tab.clock.install(time=0)
+        tab.clock.pause_at(1000)  # else the page's clock goes on by itself, and farther on a busy machine
         play = tab.locator("#translation-play")
         assert play.inner_text() == "Play"
         tab.clock.run_for(20_000)
@@ -171,6 +175,15 @@ def test_the_diagrams_are_lists_whose_sizes_follow_the_state(opened):
         assert [place.split(" ")[0] for place in places(tab, "encoder")] == (
             ["source:", "LayerNorm", "attention", "+", "LayerNorm", "feed-forward", "+", "LayerNorm,", "to"]
         )
+
+
+def test_of_given_queries_and_keys_the_other_side_is_the_source(opened):
+    rng = np.random.default_rng(3)
+    lesson = regard.lesson(x=rng.normal(size=(2, 3)), key_x=rng.normal(size=(5, 3)), value_x=rng.normal(size=(5, 3)))
+    with opened(lesson) as tab:
+        assert places(tab, "encoder")[0].endswith("5 × 3")
+        assert places(tab, "decoder")[4] == "cross-attention queries 2 × 3, keys from the encoder 5 × 3"
+        assert values(tab, "residual").shape == (2, 3)
 
 
 def test_known_models_have_the_sizes_of_their_papers(opened):

@@ -3,10 +3,16 @@
 import { css } from "../../render/page/colours.js";
 import { onTheme } from "./theme.js";
 
+// The colours of the theme are asked for once: each question makes the browser work out the styles of the page.
 let known = null;
+let lines = null;
 onTheme(() => {
-  known = null;
+  known = lines = null;
 });
+export const lineColours = () => {
+  lines ??= { page: css("--page"), edge: css("--chosen-edge"), ink: css("--ink") };
+  return lines;
+};
 
 const channels = (colour) => [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
 const colours = () => {

@@ -21,7 +21,6 @@ import {
   redo,
   reset,
   setStep,
-  start,
   state,
   takeBack,
   undo,
@@ -320,7 +319,7 @@ followAddress({ undoable: false });
 onChange(draw);
 draw();
 for (const { element } of sections) watcher.observe(element);
-if (state.step !== start.step) {
+if (state.step !== STEPS[0].id) {
   drawAll();
   sectionOf(state.step)?.element.scrollIntoView();
 }

@@ -3,6 +3,7 @@
 import { make } from "./elements.js";
 import { beginGesture, endGesture } from "./state.js";
 
+const WIDEST = 12; // columns that fit on a phone: a finger scrolls over larger matrices, and paints smaller ones
 const ARROWS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
 
 // paint(row, column, visible): a cell was clicked, or the pointer was dragged over it.
@@ -35,6 +36,7 @@ export const makeMaskGrid = ({ paint }) => {
   table.addEventListener("pointerdown", (event) => {
     const place = placeOf(event.target);
     if (!place || event.button !== 0) return;
+    if (event.pointerType === "touch" && table.classList.contains("scrolled")) return; // a tap is a click
     isPointer = true;
     beginGesture(); // all that a drag paints is one change
     brush = !flags[place[0]][place[1]];
@@ -77,6 +79,7 @@ export const makeMaskGrid = ({ paint }) => {
   });
 
   const build = (rows, columns) => {
+    table.classList.toggle("scrolled", Math.max(rows.length, columns.length) > WIDEST);
     const header = (name, scope) => make("th", { scope, textContent: name });
     head.replaceChildren(make("tr", {}, make("td"), ...columns.map((name) => header(name, "col"))));
     cells.length = 0;

@@ -121,6 +121,7 @@ export const makeMatrix = (name) => {
     const cell = kind === "strip" ? event.target.closest("canvas") && matrix.cursor : view.at(event);
     if (!cell) return;
     matrix.cursor = cell;
+    view.setCursor(cell);
     showOrigin(matrix, ...cell);
   });
   element.addEventListener("focusout", (event) => {

@@ -83,6 +83,7 @@ export const makeTable = (matrix) => {
 
   const draw = (values, options) => {
     const [rows, columns] = [values.length, values[0].length];
+    const hasFocus = cursor && cells[cursor[0]][cursor[1]] === document.activeElement;
     if (cells.length !== rows || cells[0]?.length !== columns) layOut(rows, columns);
     if (known.title !== options.title) title.replaceChildren(...indexed((known.title = options.title)));
     setText(size, `${rows} × ${columns}`);
@@ -98,7 +99,8 @@ export const makeTable = (matrix) => {
       if (options.chosen !== null) line.setAttribute("aria-selected", String(chosen));
     }
     fill(values, options);
-    if (!cursor) setCursor([Math.min(matrix.cursor[0], rows - 1), Math.min(matrix.cursor[1], columns - 1)]);
+    if (!cursor) setCursor(matrix.cursor);
+    if (hasFocus && document.activeElement === document.body) cells[cursor[0]][cursor[1]].focus({ preventScroll: true });
   };
 
   const marked = ([kind, index, column]) => {
@@ -124,6 +126,7 @@ export const makeTable = (matrix) => {
       return cell?.row === undefined ? null : [cell.row, cell.column];
     },
     rowAt: ({ target }) => target.closest?.("th")?.row ?? null,
+    setCursor,
     rectOf: (row, column) => cells[row][column].getBoundingClientRect(),
     focusCell: (row, column) => {
       setCursor([row, column]);

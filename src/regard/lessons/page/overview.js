@@ -1,7 +1,6 @@
 // The road on a small scale: a picture of each stage, which follows every edit and leads to its step.
 
-import { css } from "../../render/page/colours.js";
-import { drawCells } from "./cell_colours.js";
+import { drawCells, lineColours } from "./cell_colours.js";
 import { state } from "./state.js";
 
 const SIDE = 30; // pixels of a picture
@@ -25,7 +24,7 @@ const paintStage = (canvas, values, paint) => {
   drawCells(pen, values, { paint }, [0, 0, side, side]);
   // the row that is looked at
   const height = side / values.length;
-  pen.strokeStyle = css("--chosen-edge");
+  pen.strokeStyle = lineColours().edge;
   pen.lineWidth = ratio * 1.5;
   if (state.row < values.length) pen.strokeRect(1, state.row * height + 1, side - 2, Math.max(1, height - 2));
 };

@@ -211,8 +211,12 @@ export const whyStep = {
     slider.addEventListener("input", () => choose({ length: lengths[slider.valueAsNumber] }));
     select.addEventListener("change", () => choose({ example: Number(select.value) }));
 
+    let drawn = "";
     return {
       draw() {
+        const key = JSON.stringify([state.language, state.why]); // nothing else is shown here
+        if (key === drawn) return;
+        drawn = key;
         const length = lengths.includes(state.why.length) ? state.why.length : lengths[lengths.length - 1];
         const examples = data.examples.filter((example) => example.length === length);
         const number = Math.max(0, Math.min(state.why.example, examples.length - 1));

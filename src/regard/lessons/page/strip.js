@@ -1,7 +1,6 @@
 // A wide matrix as strips of colour: a line a row, a small rectangle a number. Each is read in the readout.
 
-import { css } from "../../render/page/colours.js";
-import { drawCells } from "./cell_colours.js";
+import { drawCells, lineColours } from "./cell_colours.js";
 import { indexed } from "./formula.js";
 
 const LOWEST = 12; // pixels of a row
@@ -20,6 +19,7 @@ export const makeStrip = (matrix) => {
   box.append(title, labels, canvas);
   let marks = [];
   let known = null; // the title that is shown
+  let wide = 0; // pixels of the canvas, as last laid out: asking for it after each change would lay out the page again
   let drawn = { rows: 0, columns: 0, width: 0, height: 0 };
 
   const rowHeight = (rows) => Math.max(LOWEST, Math.min(HIGHEST, Math.floor(420 / rows)));
@@ -33,16 +33,19 @@ export const makeStrip = (matrix) => {
     const { values, options } = matrix;
     const [rows, columns] = [values.length, values[0].length];
     const ratio = Math.min(2, window.devicePixelRatio || 1);
-    const width = box.clientWidth ? canvas.clientWidth : drawn.width || 480;
+    wide ||= canvas.clientWidth;
+    const width = wide || 480;
     const height = rowHeight(rows) * rows;
     drawn = { rows, columns, width, height };
-    canvas.style.height = `${height}px`;
-    Object.assign(canvas, { width: Math.round(width * ratio), height: Math.round(height * ratio) });
+    const pixels = { width: Math.round(width * ratio), height: Math.round(height * ratio) };
+    if (canvas.width !== pixels.width || canvas.height !== pixels.height) Object.assign(canvas, pixels);
+    if (canvas.style.height !== `${height}px`) canvas.style.height = `${height}px`;
     const pen = canvas.getContext("2d");
     pen.setTransform(ratio, 0, 0, ratio, 0, 0);
     const [across, down] = [width / columns, height / rows];
     drawCells(pen, values, options, [0, 0, width, height]);
-    pen.fillStyle = css("--page");
+    const { page, edge, ink } = lineColours();
+    pen.fillStyle = page;
     for (let row = 1; row < rows; row++) pen.fillRect(0, row * down - 1, width, 1);
     // a stroke through each negative number, which colour alone would show
     for (let row = 0; row < rows; row++) {
@@ -52,10 +55,10 @@ export const makeStrip = (matrix) => {
     }
     pen.lineWidth = 2;
     if (options.chosen !== null) {
-      pen.strokeStyle = css("--chosen-edge");
+      pen.strokeStyle = edge;
       outline(pen, options.chosen, 0, 1, columns);
     }
-    pen.strokeStyle = css("--ink");
+    pen.strokeStyle = ink;
     for (const [kind, index, column] of marks) {
       if (kind === "cell") outline(pen, index, column, 1, 1);
       else if (kind === "row") outline(pen, index, 0, 1, columns);
@@ -75,8 +78,10 @@ export const makeStrip = (matrix) => {
   const draw = (values, options) => {
     const [rows, columns] = [values.length, values[0].length];
     if (known !== options.title) name.replaceChildren(...indexed((known = options.title)));
-    size.textContent = `${rows} × ${columns}`;
-    canvas.setAttribute("aria-label", `${options.title}, ${rows} × ${columns}`);
+    const shape = `${rows} × ${columns}`;
+    if (size.textContent !== shape) size.textContent = shape;
+    const label = `${options.title}, ${shape}`;
+    if (canvas.getAttribute("aria-label") !== label) canvas.setAttribute("aria-label", label);
     while (labels.children.length > rows) labels.lastChild.remove();
     while (labels.children.length < rows) labels.append(document.createElement("span"));
     for (let row = 0; row < rows; row++) {
@@ -84,12 +89,18 @@ export const makeStrip = (matrix) => {
       const text = matrix.rowLabel(row);
       if (label.textContent !== text) label.textContent = text;
       label.row = row;
-      label.style.height = label.style.lineHeight = `${rowHeight(rows)}px`;
+      const tall = `${rowHeight(rows)}px`;
+      if (label.style.height !== tall) label.style.height = label.style.lineHeight = tall;
       label.classList.toggle("chosen", row === options.chosen);
     }
     paint();
   };
-  new ResizeObserver(() => drawn.width && canvas.clientWidth !== drawn.width && matrix.values.length && paint()).observe(box);
+  new ResizeObserver(() => {
+    const { clientWidth } = canvas;
+    if (!clientWidth || clientWidth === wide) return;
+    wide = clientWidth;
+    if (matrix.values.length) paint();
+  }).observe(canvas);
 
   return {
     element: box,
@@ -99,6 +110,7 @@ export const makeStrip = (matrix) => {
       if (matrix.values.length) paint();
     },
     at,
+    setCursor: () => {}, // one canvas has the focus, whichever number is read
     rowAt: ({ target }) => target.closest?.(".strip-labels span")?.row ?? null,
     rectOf: (row, column) => {
       const rect = canvas.getBoundingClientRect();

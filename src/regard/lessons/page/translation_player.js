@@ -104,8 +104,9 @@ export const makePlayer = (translation, speak) => {
     for (const [name, control] of Object.entries({ first, back, next })) control.textContent = speak(name);
     play.textContent = speak(timer ? "pause" : "play");
     play.hidden = still.matches;
-    first.disabled = back.disabled = written === 1;
-    next.disabled = written === steps.length;
+    // not disabled: a button that has the focus would lose it
+    for (const control of [first, back]) control.setAttribute("aria-disabled", String(written === 1));
+    next.setAttribute("aria-disabled", String(written === steps.length));
     selectLabel.textContent = speak("headChoice");
     const choices = Array.from({ length: layers * heads + 1 }, (_, at) =>
       make("option", { value: String(at - 1), textContent: headName(at - 1) }),
