@@ -227,6 +227,26 @@ def test_what_was_measured_before_attention_comes_with_each_layer_and_nothing_wi
     assert older["layers"][0]["before"] is None
 
 
+def test_notes_that_are_not_as_regard_writes_them_are_not_known():
+    """A file may have anything in its notes; what is none of the words of the page is not shown."""
+    seen, *_ = watched()
+    good = {"bias": True, "then": ["rotated", ["norm", "RMSNorm"]]}
+    layers = {"layers.0": {"query": good, "key": {"bias": True, "then": ["<b>"]}, "value": {"bias": 3}, "input": ["x"]}}
+    for before, positions, layer in (
+        (7, None, None),
+        ({"positions": [1], "layers": 5}, None, None),
+        ({"positions": {"a": "b"}, "layers": {"layers.0": "x"}}, None, None),
+        (
+            {"positions": {"wpe": "learned"}, "layers": layers},
+            {"wpe": "learned"},
+            {"query": good, "key": {"bias": True, "then": None}},
+        ),
+    ):
+        record = dataclasses.replace(seen.record, notes={"before": before})
+        data = recorded_heads(record).data
+        assert (data["positions"], data["layers"][0]["before"]) == (positions, layer)
+
+
 def test_a_saved_record_gives_the_same_lesson(tmp_path):
     seen, *_ = watched({"mask": Causal()}, {"bias": ALiBi(4)})
     seen.save(tmp_path / "it.atlas")

@@ -37,6 +37,8 @@ LARGEST_LAYER = 8_000_000  # characters of one layer
 
 Array = npt.NDArray[Any]
 
+_TABLES = ("learned", "sinusoidal")
+
 
 @dataclass(frozen=True, eq=False)
 class RecordedHeads:
@@ -114,7 +116,7 @@ def recorded_heads(
         "model": visible(record.model) if record.model else "",
         "layers": layers,
         "streams": streams,
-        "positions": _before(record).get("positions"),
+        "positions": _positions(record),
         "left_out": [[layer_name(record, number), why] for number, why in refusals.items() if why is not None],
         "too_large": sum(why is None for why in refusals.values()),
         "start": {"layer": list(packed).index(index), "head": head, "query": query, "key": key},
@@ -253,7 +255,7 @@ def _pack(record: Record, index: int, batch_index: int) -> tuple[dict[str, Any],
         "arrays": [[name, array.dtype.str[1:], array.size] for name, array in arrays.items()],
         "stored": "bfloat16" if kept.brain else str(kept.arrays["q"].dtype),
         **_numbers_of(formula),
-        "before": _before(record).get("layers", {}).get(layer.name),
+        "before": _before_layer(record, layer),
     }
     raw = b"".join(_planes(array) for array in arrays.values())
     return about, base64.b64encode(zlib.compress(raw, 9)).decode()
@@ -304,10 +306,49 @@ def _tokens(record: Record, layer: Layer, batch_index: int, streams: dict[str, A
     return names
 
 
-def _before(record: Record) -> Mapping[str, Any]:
-    """Return what is noted of the steps before attention; nothing in records that do not say."""
+def _noted(record: Record, name: str) -> Mapping[Any, Any] | None:
+    """Return what is noted of the steps before attention; None in records that do not say, or not as regard does."""
     before = record.notes.get("before")
-    return before if isinstance(before, Mapping) else {}
+    noted = before.get(name) if isinstance(before, Mapping) else None
+    return noted if isinstance(noted, Mapping) else None
+
+
+def _positions(record: Record) -> dict[str, str] | None:
+    """Return the tables of positions that the model looked up, by the names of their modules."""
+    noted = _noted(record, "positions")
+    if noted is None or not all(isinstance(name, str) and kind in _TABLES for name, kind in noted.items()):
+        return None
+    return {visible(name): kind for name, kind in noted.items()}
+
+
+def _before_layer(record: Record, layer: Layer) -> dict[str, Any] | None:
+    """Return what was measured of a layer."""
+    noted = (_noted(record, "layers") or {}).get(layer.name)
+    if not isinstance(noted, Mapping):
+        return None
+    known: dict[str, Any] = {}
+    if isinstance(noted.get("input"), str):
+        known["input"] = visible(noted["input"])
+    for side in ("query", "key", "value"):
+        if isinstance(made := noted.get(side), Mapping) and isinstance(made.get("bias"), bool):
+            known[side] = {"bias": made["bias"]}
+            if side != "value":
+                known[side]["then"] = _changes(made.get("then"))
+    return known or None
+
+
+def _changes(then: Any) -> list[Any] | None:
+    """Return what followed a projection; None where that is not known."""
+    changes: list[Any] = []
+    for change in then if isinstance(then, list) else [None]:
+        match change:
+            case "rotated" | "scaled":
+                changes.append(change)
+            case ["norm", str(name)]:
+                changes.append(["norm", visible(name)])
+            case _:
+                return None
+    return changes
 
 
 def _steps(record: Record, layer: Layer, batch_index: int, head: int, query: int, lang: Language) -> Steps:

@@ -1,5 +1,6 @@
 // Step 9: the same steps on the queries, keys and values of a head of a real model.
 
+import { css } from "../../render/page/colours.js";
 import { make } from "./elements.js";
 import { makeMatrix } from "./matrix.js";
 import { format } from "./number_text.js";
@@ -391,11 +392,20 @@ export const realStep = {
       });
     };
 
+    // Nothing here depends on the numbers of the other steps, so their changes draw nothing again.
+    let drawn = "";
     const draw = () => {
+      const at = place();
+      const key = JSON.stringify([at, state.language, css("--page"), layers.get(at.layer) !== undefined]);
+      if (drawn === key) return;
+      drawn = key;
+      drawAt(at);
+    };
+
+    const drawAt = (at) => {
       own.show(speak);
       sample.hidden = !data.sample;
       setText(sample, speak("sample"));
-      const at = place();
       const layer = data.layers[at.layer];
       const [queries, keys] = layer.tokens.map((name) => namesOf(data.streams[name].texts));
       drawControls(at, layer, queries, keys);
