@@ -34,7 +34,7 @@ const en = {
   hidden: "hidden",
   shift:
     "The largest score of the row is taken off first. That changes no weight, because numerator and sum are " +
-    "divided by the same number; but without it e to the power of 1,000 would be too large for any computer.",
+    "divided by the same number; but without it e to the power of 1,000 would be too large for a 64-bit number.",
   hide: "Hide all keys from “{row}”",
   show: "Show “{row}” all keys",
   why:
@@ -67,7 +67,7 @@ const zh = {
   weight: "除以这一行的和",
   sum: "和",
   hidden: "被遮住",
-  shift: "先减去这一行里最大的分数。分子和分母同除以一个数，所以权重不变；如果不减，e 的 1000 次方任何计算机都存不下。",
+  shift: "先减去这一行里最大的分数。分子和分母同除以一个数，所以权重不变；如果不减，e 的 1000 次方 64 位浮点数存不下。",
   hide: "对“{row}”遮住所有的键",
   show: "让“{row}”看见所有的键",
   why:
