@@ -21,6 +21,7 @@ const DEFAULTS = {
   parts: null,
   hidden: null,
   paint: "none",
+  ownScales: false,
   symbol: null,
   chosen: null,
   onChoose: null,
@@ -41,7 +42,8 @@ const MOVES = {
 //   edit(row, column, value): a number was typed or dragged;
 //   parts(row, column): { label, terms: [[label, a, b], …], result, from: [[name, "row" or "column", index], …] },
 //     what made a cell: label = a·b + … = result, and the rows and columns that are lit up with it; or { label, text };
-//   hidden(row, column): masked; paint: "none", "signed" or "weight"; symbol: whose colour it has;
+//   hidden(row, column): masked; paint: "none", "signed" or "weight"; ownScales: the largest
+//     number of each row has the full colour; symbol: whose colour it has;
 //   chosen: the row that is looked at; onChoose(row, column): a cell, or a row (column null), was chosen.
 export const makeMatrix = (name) => {
   const element = document.createElement("figure");

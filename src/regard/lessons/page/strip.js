@@ -7,6 +7,7 @@ import { say } from "./words.js";
 
 const LOWEST = 12; // pixels of a row
 const HIGHEST = 22;
+const TICKS = 10; // about as many numbers of columns
 
 export const makeStrip = (matrix) => {
   const box = Object.assign(document.createElement("div"), { className: "strip" });
@@ -24,7 +25,9 @@ export const makeStrip = (matrix) => {
   canvas.tabIndex = 0;
   canvas.setAttribute("role", "application");
   const hint = Object.assign(document.createElement("p"), { className: "hint strip-hint" });
-  box.append(title, labels, canvas, hint);
+  const ticks = Object.assign(document.createElement("div"), { className: "strip-ticks" });
+  ticks.setAttribute("aria-hidden", "true");
+  box.append(title, labels, canvas, ticks, hint);
   let marks = [];
   let known = null; // the title that is shown
   let wide = 0; // pixels of the canvas, as last laid out: asking for it after each change would lay out the page again
@@ -98,6 +101,22 @@ export const makeStrip = (matrix) => {
     return row >= 0 && row < drawn.rows && column >= 0 && column < drawn.columns ? [row, column] : null;
   };
 
+  // The numbers of some columns below them: 1, 5, 10, … Columns with names have none: these are read in the readout.
+  const drawTicks = (columns, { columns: names }) => {
+    const key = names.length ? 0 : columns;
+    if (ticks.columns === key) return;
+    ticks.columns = key;
+    const step = key > TICKS * 5 ? Math.ceil(key / TICKS / 10) * 10 : 5;
+    const numbers = key ? [1, ...Array.from({ length: Math.floor(key / step) }, (_, at) => (at + 1) * step)] : [];
+    ticks.replaceChildren(
+      ...numbers.map((number) => {
+        const tick = Object.assign(document.createElement("span"), { textContent: String(number) });
+        tick.style.left = `${((number - 0.5) / key) * 100}%`;
+        return tick;
+      }),
+    );
+  };
+
   const draw = (values, options) => {
     const [rows, columns] = [values.length, values[0].length];
     if (known !== options.title) name.replaceChildren(...indexed((known = options.title)));
@@ -116,6 +135,7 @@ export const makeStrip = (matrix) => {
       if (label.style.height !== tall) label.style.height = label.style.lineHeight = tall;
       label.classList.toggle("chosen", row === options.chosen);
     }
+    drawTicks(columns, options);
     paint();
     drawLegend(options);
   };
