@@ -31,6 +31,7 @@ export const sentencesBefore = (positions, { before, kind }, speak) => {
   const other = kind === "cross" ? "y" : "x";
   const formulas = [["q", "x", query], ["k", other, key], ["v", other, value]].filter(([, , side]) => side);
   sentences.push(speak("projected", { formulas: formulas.map((formula) => projection(...formula)).join(", ") }));
+  if (formulas.some(([, , side]) => side.bias)) sentences.push(speak("biases"));
   if (kind === "cross") sentences.push(speak("twoTexts"));
   if (query && key && same(query.then, key.then)) return [...sentences, ...followed(query, speak("sides2"), speak)];
   return [

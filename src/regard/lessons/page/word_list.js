@@ -22,6 +22,7 @@ export const makeWordList = (actions) => {
   let rows = [];
   let names = [];
   let chosen = [0, 1];
+  let words = null; // those of the step
 
   const makeRow = (row) => {
     const input = make("input", { type: "text", maxLength: LONGEST, spellcheck: false });
@@ -46,7 +47,7 @@ export const makeWordList = (actions) => {
   };
 
   add.addEventListener("click", () => {
-    actions.add(String(names.length + 1));
+    actions.add(words("newWord", { number: names.length + 1 }));
     rows.at(-1).input.focus();
     rows.at(-1).input.select();
   });
@@ -62,6 +63,7 @@ export const makeWordList = (actions) => {
     element,
     draw(texts, { title: heading, most: limit, speak }) {
       names = texts;
+      words = speak;
       if (rows.length !== texts.length) {
         rows = texts.map((_, row) => makeRow(row));
         list.replaceChildren(...rows.map(({ item }) => item));
