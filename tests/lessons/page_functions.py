@@ -8,7 +8,7 @@ from chromium import chromium
 from regard.lessons.lesson import example_lesson
 from regard.render.browser_script import modules, one_script
 
-MODULES = ("check_state", "python", "score_experiment")
+MODULES = ("check_state", "python", "score_experiment", "real_numbers")
 
 
 @contextmanager
@@ -47,5 +47,5 @@ def computed(tab, state):
     named |= {name: numbers[name] for name in ("positions", "result") if numbers[name] is not None}
     named |= {name: numbers[name] for name in ("keyX", "valueX") if state[name] is not None}
     for at, head in enumerate(numbers["heads"]):
-        named |= {f"{name}-{at}": rows for name, rows in head.items() if not name.startswith("projected")}
+        named |= {f"{name}-{at}": rows for name, rows in head.items() if rows is not None and not name.startswith("projected")}
     return named

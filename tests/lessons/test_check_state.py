@@ -63,7 +63,7 @@ BAD = [
     ('{"head": 1}', "integer", "head"),
     ('{"language": "de"}', "choice", "language"),
     ('{"step": "constructor"}', "choice", "step"),
-    ('{"scoresStep": {"dim": "x", "seed": 1, "scores": [1]}}', "type", "scoresStep.dim"),
+    ('{"scoresStep": {"dim": "x", "seed": 1, "scores": [1]}}', "choice", "scoresStep.dim"),
     ('{"scoresStep": {"dim": 1, "seed": 1, "scores": []}}', "most", "scoresStep.scores"),
     ('{"scoresStep": {"dim": 1, "seed": 1}}', "missing", "scoresStep.scores"),
     ('{"temperature": 1e-320}', "overflow", "logits-0"),

@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from regard.errors import InputError
+from regard.lessons.limits import LARGEST_NUMBER
 from regard.strict_json import DuplicateKeyError, parse_json
 
 __all__ = ["Inputs", "Matrix", "Projections", "read_inputs", "read_projections"]
 
 LARGEST = 64 * 2**20  # bytes; a file of another kind given by mistake is not read into memory
-LARGEST_ENTRY = 1e70  # so that (x·W_Q)·(x·W_K) stays a number of float64
 PARTS = ("query", "key", "value")
 OUTPUT = "output"
 NAMES = ("tokens", "query_tokens")
@@ -184,12 +184,12 @@ def _matrix(loaded: Any, path: Path, option: str) -> Matrix:
         raise InputError(f"`{option}` must be a matrix of numbers such as [[1, 0], [0, 1]], got {found} in {path}")
     with np.errstate(over="ignore"):  # of a wider type
         matrix = raw.astype(np.float64)
-    if not (fits := np.abs(matrix) <= LARGEST_ENTRY).all():  # nor is a NaN
+    if not (fits := np.abs(matrix) <= LARGEST_NUMBER).all():  # nor is a NaN
         row, column = np.argwhere(~fits)[0].tolist()
         entry = matrix[row, column]
         way = "scale it down" if np.isfinite(entry) else "replace it"
         raise InputError(
-            f"`{option}` must hold finite numbers up to {LARGEST_ENTRY:.0e}, got {entry} in row {row + 1}, column "
+            f"`{option}` must hold finite numbers up to {LARGEST_NUMBER:.0e}, got {entry} in row {row + 1}, column "
             f"{column + 1} of {path}: {way}"
         )
     return matrix

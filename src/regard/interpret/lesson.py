@@ -1,6 +1,5 @@
 """lesson(): a page on which every number of attention can be touched, of one's own numbers or of a real head."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, get_args
@@ -11,6 +10,7 @@ import numpy.typing as npt
 from regard.errors import InputError
 from regard.lessons.example import EXAMPLE
 from regard.lessons.lesson import NO_MASK, Lesson, lesson_of_heads, lesson_of_translation
+from regard.lessons.limits import LARGEST_COUNT, LARGEST_NUMBER
 from regard.lessons.own_numbers import OwnNumbers, as_array, shown
 from regard.lessons.text_words import Language
 from regard.record.places import Name, find_place
@@ -145,9 +145,9 @@ def _lesson_of_translation(text: str, translator: "str | Loaded", lang: Language
 def _lesson_of_numbers(
     numbers: OwnNumbers, mask: Any, scale: Any, head: Any, token: Name | None, lang: Language
 ) -> Lesson:
-    is_number = isinstance(scale, int | float) and not isinstance(scale, bool) and math.isfinite(scale)
-    if scale is not None and not is_number:
-        raise InputError(f"`scale` must be a finite number, got {shown(scale)}")
+    is_number = isinstance(scale, int | float) and not isinstance(scale, bool)
+    if scale is not None and not (is_number and abs(scale) <= LARGEST_NUMBER):  # nor is a NaN
+        raise InputError(f"`scale` must be a finite number up to {LARGEST_NUMBER:.0e}, got {shown(scale)}")
     state, visible = (NO_MASK, None) if mask is None else _read_mask(mask, numbers.pairs)
     heads = numbers.work(scale=scale, visible=visible)
     count = len(heads.heads)
@@ -189,17 +189,21 @@ def _named_mask(mask: "Mask", keys: int) -> Mapping[str, Any] | None:
     from regard.masks import Causal, Global, Padding, Prefix, Window
     from regard.masks.base import Or
 
+    def most(count: int) -> int:  # a page holds no more tokens than this
+        return min(count, LARGEST_COUNT)
+
     match mask:
-        case Causal(align="end"):
+        case Causal(align="end", shift=0):
             return {"kind": "causal"}
         case Window(left=left, right=right):
-            return {"kind": "window", "left": left, "right": right}
+            return {"kind": "window", "left": most(left), "right": most(right)}
         case Padding(attention_mask=tokens):
             return {"kind": "padding", "hidden": np.flatnonzero(~np.asarray(tokens[0])).tolist()}
-        case Or(left=Causal(align="end"), right=Prefix(length=int(length))):
-            return {"kind": "prefix", "length": length}
+        case Or(left=Causal(align="end", shift=0), right=Prefix(length=int(length))):
+            return {"kind": "prefix", "length": most(length)}
         case Or(left=Window(left=left, right=right), right=Global(tokens=tuple(tokens))) if left == right:
-            return {"kind": "longformer", "window": 2 * left, "globals": [token for token in tokens if token < keys]}
+            marked = sorted({token for token in tokens if token < keys})
+            return {"kind": "longformer", "window": most(2 * left), "globals": marked}
     return None
 
 

@@ -15,6 +15,7 @@ from regard.errors import InputError
 from regard.files import write_atomically
 from regard.lessons.example import example
 from regard.lessons.heads import WorkedHeads, join_heads
+from regard.lessons.limits import MOST_BYTES, MOST_HEADS, MOST_TOKENS
 from regard.lessons.page import TITLES, lesson_html
 from regard.lessons.steps import Worked
 from regard.lessons.text import Steps
@@ -22,8 +23,6 @@ from regard.lessons.text_words import Language
 from regard.render.labels import visible
 
 __all__ = [
-    "MOST_HEADS",
-    "MOST_TOKENS",
     "Lesson",
     "example_lesson",
     "lesson_of_head",
@@ -32,11 +31,8 @@ __all__ = [
     "steps_of_heads",
 ]
 
-MOST_TOKENS = 32  # rows of X and of the other side: a page in which each number can be touched
-MOST_HEADS = 8
-LARGEST = 2_000_000  # bytes of the numbers of a page
-
-# What single steps of the page remember, beside the fields that all of them share: a field by the step's own name.
+# What single steps of the page remember, beside the fields that all of them share: a field by the step's own name
+# (page/step_fields.js has their ranges).
 STEP_FIELDS: Mapping[str, Any] = {
     "why": {"length": 50, "example": 0},
     "transformer": {"model": "lesson", "norm": "post", "written": 1, "head": -1},  # head −1: the mean of all
@@ -220,7 +216,7 @@ def _check_size(heads: WorkedHeads, start: Mapping[str, Any]) -> None:
     if len(heads.heads) > MOST_HEADS:
         raise InputError(f"a lesson page shows at most {MOST_HEADS} heads, got {len(heads.heads)}: {way}")
     size = len(json.dumps(start))
-    if size > LARGEST:
+    if size > MOST_BYTES:
         raise InputError(
-            f"the numbers of a lesson page have at most {LARGEST:,} bytes, got {size:,}: {way}, or fewer columns"
+            f"the numbers of a lesson page have at most {MOST_BYTES:,} bytes, got {size:,}: {way}, or fewer columns"
         )

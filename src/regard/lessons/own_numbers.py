@@ -9,11 +9,11 @@ import numpy.typing as npt
 
 from regard.errors import InputError
 from regard.lessons.heads import WorkedHeads, join_heads
+from regard.lessons.limits import LARGEST_NUMBER
 from regard.lessons.steps import Floats, Worked, work, work_from
 
 __all__ = ["OwnNumbers", "as_array", "shown"]
 
-_LARGEST = 1e70  # so that (x·W_Q)·(x·W_K) is finite in float64
 _SHOWN = 60  # characters of a value in an error
 
 
@@ -160,10 +160,10 @@ def _numbers(name: str, value: Any, dims: Sequence[int], what: str) -> Floats:
         raise InputError(f"`{name}` must be {what} with rows and columns, got shape {raw.shape}")
     with np.errstate(over="ignore"):  # of a wider type
         numbers = raw.astype(np.float64)
-    if not (fits := np.abs(numbers) <= _LARGEST).all():  # nor is a NaN
+    if not (fits := np.abs(numbers) <= LARGEST_NUMBER).all():  # nor is a NaN
         place = tuple(np.argwhere(~fits)[0].tolist())
         raise InputError(
-            f"`{name}` must hold finite numbers up to {_LARGEST:.0e}, got {numbers[place]} in row {place[-2] + 1}, "
+            f"`{name}` must hold finite numbers up to {LARGEST_NUMBER:.0e}, got {numbers[place]} in row {place[-2] + 1}, "
             f"column {place[-1] + 1}: replace it"
         )
     return numbers

@@ -172,7 +172,7 @@ def work_from(
     ([[0.75, 0.25]], [[7.0]])
 
     Raises:
-        InputError: shapes that do not fit, or numbers that are not finite.
+        InputError: shapes that do not fit, or numbers or scaled scores that are not finite.
     """
     q, k, v = as_matrix("queries", queries), as_matrix("keys", keys), as_matrix("values", values)
     _check_shapes(q, k, v)
@@ -180,7 +180,7 @@ def work_from(
     seen, added = _mask_and_bias(visible, bias, (len(q), len(k)))
     factor = float(1 / np.sqrt(q.shape[1])) if scale is None else scale
     scores = _products(q, k)
-    scaled = factor * scores
+    scaled = _scaled(scores, factor)
     capped = scaled if softcap is None else softcap * np.tanh(scaled / softcap)
     logits = capped if added is None else capped + added
     weights = _softmax(logits, seen, sink)
@@ -245,6 +245,17 @@ def _products(q: Floats, k: Floats) -> Floats:
     if not np.isfinite(scores).all():
         raise InputError("the scores q·k must be finite, got products too large for float64: scale `x` down")
     return scores
+
+
+def _scaled(scores: Floats, factor: float) -> Floats:
+    with np.errstate(over="ignore"):
+        scaled = factor * scores
+    if not np.isfinite(scaled).all():
+        raise InputError(
+            f"the scores times `scale` ({factor:.3g}) must be finite, got products too large for float64: make `scale` "
+            "smaller, or scale `x` down"
+        )
+    return scaled
 
 
 def _softmax(logits: Floats, visible: npt.NDArray[np.bool_], sink: float | None) -> Floats:

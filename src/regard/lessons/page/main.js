@@ -203,7 +203,8 @@ const draw = () => {
   drawControls();
   if (next.overflow) {
     overflow = next.overflow;
-    takeBack(); // draws what was before
+    if (numbers) takeBack(); // draws what was before
+    else drawNotes(); // the page opened with them
     return;
   }
   numbers = next;
@@ -347,7 +348,7 @@ followAddress({ undoable: false });
 onChange(draw);
 draw();
 for (const { element } of sections) watcher.observe(element);
-if (state.step !== STEPS[0].id) {
+if (numbers && state.step !== STEPS[0].id) {
   drawAll();
   const opened = sectionOf(state.step);
   if (opened) keepInSight(opened.element);

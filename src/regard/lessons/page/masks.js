@@ -48,23 +48,28 @@ export const visibleOf = (mask, queries, keys) => {
 // Pairs of a query and a key that the mask leaves.
 export const countVisible = (visible) => visible.flat().reduce((total, flag) => total + flag, 0);
 
-// The mask, as it was meant, over other numbers of queries and keys: indices that are gone are left out, rows drawn by
-// hand are cut, and new cells of them are visible; new rows of BigBird's table see key 0 as often as the others draw.
+// The mask after rows have been taken out or added, so that it still hides the same words: `queries` and `keys` have for
+// each row that there is now its index before, or null for a new one. Windows and diagonals go by places. New cells of
+// a mask drawn by hand are visible; where BigBird's drawing for a row is gone, the row sees itself, as it does anyway.
 export const fitMask = (mask, queries, keys) => {
-  const within = (indices) => indices.filter((index) => index < keys);
-  if (mask.kind === "padding") return { ...mask, hidden: within(mask.hidden) };
-  if (mask.kind === "longformer") return { ...mask, globals: within(mask.globals) };
+  const moved = (indices) => indices.map((index) => keys.indexOf(index)).filter((index) => index >= 0);
+  const sorted = (indices) => moved(indices).sort((a, b) => a - b);
+  if (mask.kind === "padding") return { ...mask, hidden: sorted(mask.hidden) };
+  if (mask.kind === "longformer") return { ...mask, globals: sorted(mask.globals) };
+  if (mask.kind === "prefix") {
+    return { ...mask, length: keys.filter((index) => index !== null && index < mask.length).length };
+  }
   if (mask.kind === "bigbird") {
-    const count = Math.min(mask.table[0].length, keys);
-    const row = (_, position) => {
-      const drawn = (mask.table[position] ?? []).filter((key) => key < keys);
-      return [...drawn, ...Array(count).fill(drawn[0] ?? 0)].slice(0, count);
+    const count = Math.min(mask.table[0].length, keys.length);
+    const row = (before, position) => {
+      const drawn = before === null ? [] : moved(mask.table[before]);
+      return [...drawn, ...Array(count).fill(position)].slice(0, count);
     };
-    return { ...mask, table: Array.from({ length: keys }, row) };
+    return { ...mask, table: keys.map(row) };
   }
   if (mask.kind === "drawn") {
-    const row = (_, query) => (mask.rows[query] ?? "").slice(0, keys).padEnd(keys, "1");
-    return { ...mask, rows: Array.from({ length: queries }, row) };
+    const flag = (query, key) => (query === null || key === null ? "1" : mask.rows[query][key]);
+    return { ...mask, rows: queries.map((query) => keys.map((key) => flag(query, key)).join("")) };
   }
   return mask;
 };

@@ -1,7 +1,8 @@
 // Numbers as they are shown and as they are typed.
 
-export const LARGEST = 1e70; // of a number, as in matrices that `regard steps` reads
+import { LIMITS } from "./limits.js";
 
+const LARGEST = LIMITS.number;
 const MOST_DIGITS = 9; // as in the readout; beyond them, a number is what it was rounded to
 
 // At least 3 significant digits; more would hide the pattern, and the exact value is in the readout. Only what is

@@ -78,16 +78,20 @@ export const scaleOf = (scale, score, width) => {
   return { dot: 1 / Math.sqrt(width), cosine: 1 / 0.1, additive: 1, bilinear: 1 }[score.kind];
 };
 
-// Attention from queries (n × d), keys (m × d) and values (m × dv) on. `scale` is a number here, `visible` n × m. A
-// head of a real model may have a soft cap on its scaled scores, a bias (n × m) and a sink.
+// Attention from queries (n × d), keys (m × d) and values (m × dv, or null: then there is no output) on. `scale` is a
+// number here, or one for each query; `visible` is n × m. A head of a real model may have a soft cap on its scaled
+// scores (`capped`, else null), a bias (n × m) and a sink.
 export const attend = (queries, keys, values, options) => {
   const { score, scale, temperature, visible, softcap = null, bias = null, sink = -Infinity } = options;
   const scored = SCORES[score.kind](score, queries, keys);
-  const scaled = map(scored.scores, (value) => value * scale);
-  const capped = softcap === null ? scaled : map(scaled, (value) => softcap * Math.tanh(value / softcap));
-  const logits = map(bias === null ? capped : add(capped, bias), (value) => value / temperature);
+  const scaleAt = (query) => (Array.isArray(scale) ? scale[query] : scale);
+  const scaled = map(scored.scores, (value, query) => value * scaleAt(query));
+  const capped = softcap === null ? null : map(scaled, (value) => softcap * Math.tanh(value / softcap));
+  const biased = bias === null ? (capped ?? scaled) : add(capped ?? scaled, bias);
+  const logits = map(biased, (value) => value / temperature);
   const weights = softmax(logits, visible, sink / temperature);
-  return { queries, keys, values, ...scored, scaled, logits, visible, weights, output: multiply(weights, values) };
+  const output = values && multiply(weights, values);
+  return { queries, keys, values, ...scored, scaled, capped, logits, visible, weights, output };
 };
 
 // The first matrix with a number that float64 does not have, as the page names it, or null.

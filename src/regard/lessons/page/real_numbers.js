@@ -1,6 +1,6 @@
 // The numbers of a recorded head, from what the page holds of its layer (lessons/recorded_heads.py), in float64: no DOM.
 
-import { multiply, softmaxParts, transpose } from "./numbers.js";
+import { attend } from "./numbers.js";
 
 const TYPES = { f4: Float32Array, f8: Float64Array, u1: Uint8Array };
 
@@ -30,29 +30,20 @@ export const matrixOf = (unpacked, sizes, heads, name, head) => {
   );
 };
 
-const scaleOf = ({ scale }, row) => (Array.isArray(scale) ? scale[row] : scale);
-
-// All steps of one head: scores q·k, scaled, capped, with the bias (logits), weights, and the output, null where the
-// record keeps no values; `recorded` are the record's own weights, `difference` the largest between both.
+// All steps of one head, as `attend` has them; `bias` and `sink` are null and −Infinity where it has none, `recorded` are
+// the record's own weights, `difference` the largest between both.
 export const workHead = (layer, unpacked, head) => {
   const heads = layer.sizes.q[0];
   const of = (name) => matrixOf(unpacked, layer.sizes, heads, name, head);
   const [queries, keys, values, bias, recorded] = ["q", "k", "v", "bias", "weights"].map(of);
   const visible = of("visible") ?? queries.map(() => keys.map(() => 1));
-  const scores = multiply(queries, transpose(keys));
-  const scaled = scores.map((row, at) => row.map((score) => score * scaleOf(layer, at)));
-  const { softcap } = layer;
-  const capped = softcap === null ? null : scaled.map((row) => row.map((value) => softcap * Math.tanh(value / softcap)));
-  const logits = (capped ?? scaled).map((row, at) => row.map((value, key) => value + (bias ? bias[at][key] : 0)));
   const sink = layer.sinks === null ? -Infinity : layer.sinks[head];
-  const parts = logits.map((row, at) => softmaxParts(row, visible[at], sink));
-  const weights = parts.map((part) => part.weights);
-  const difference = weights.reduce(
-    (most, row, at) => row.reduce((largest, weight, key) => Math.max(largest, Math.abs(weight - recorded[at][key])), most),
-    0,
-  );
-  const output = values && multiply(weights, values);
-  return { queries, keys, values, bias, visible, scores, scaled, capped, logits, sink, weights, output, recorded, difference };
+  const { scale, softcap } = layer;
+  const options = { score: { kind: "dot" }, scale, temperature: 1, visible, softcap, bias, sink };
+  const steps = attend(queries, keys, values, options);
+  const differences = steps.weights.flatMap((row, at) => row.map((weight, key) => Math.abs(weight - recorded[at][key])));
+  const difference = differences.reduce((most, value) => Math.max(most, value), 0);
+  return { ...steps, bias, sink, recorded, difference };
 };
 
 // The products of a pair's numbers that make its score: the largest few, by size, and the sum of the others.

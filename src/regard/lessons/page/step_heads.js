@@ -4,12 +4,12 @@ import { identity, randomMatrix } from "./chance.js";
 import { editField, editHead, productParts } from "./edits.js";
 import { make } from "./elements.js";
 import { indexed } from "./formula.js";
+import { LIMITS } from "./limits.js";
 import { makeMatrix } from "./matrix.js";
 import { change, state } from "./state.js";
 import { onTheme } from "./theme.js";
 import { wholeFormula } from "./whole_formula.js";
 
-const MOST_HEADS = 8;
 const MARKS = ["●", "▲", "■", "◆", "★", "▼", "✚", "⬟"]; // of the heads, beside their colours
 
 const en = {
@@ -392,11 +392,11 @@ export const headsStep = {
         source.hidden = state.heads === null;
         shapes.replaceChildren(...indexed(speak("shapes", { x: shapeOf(numbers.x) })));
         add.textContent = speak("add");
-        add.disabled = state.heads === null || count === MOST_HEADS;
+        add.disabled = state.heads === null || count === LIMITS.heads;
         if (state.heads === null) addHelp.textContent = speak("given");
         else
-          addHelp.textContent = speak(count === MOST_HEADS ? "most" : "addHelp", {
-            most: MOST_HEADS,
+          addHelp.textContent = speak(count === LIMITS.heads ? "most" : "addHelp", {
+            most: LIMITS.heads,
             head: state.head + 1,
           });
         if (last && last.filled.count !== count) last = null; // undone since

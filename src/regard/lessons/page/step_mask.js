@@ -3,6 +3,7 @@
 import { make, numberField } from "./elements.js";
 import { withIndices } from "./formula.js";
 import { makeHeadMatrix } from "./head_matrix.js";
+import { LIMITS } from "./limits.js";
 import { makeMaskGrid } from "./mask_grid.js";
 import { drawnCount, drawTable } from "./mask_patterns.js";
 import { counts, makeGrowth, makePattern } from "./mask_pictures.js";
@@ -209,7 +210,7 @@ const zh = {
 };
 
 const isEven = { step: 2 };
-const own = () => ({ length: 12, random: 1, seed: 1, ...state.maskStep });
+const own = () => state.maskStep;
 const keyNames = () => state.keyTokens ?? state.tokens;
 
 // What a mask starts from when it is chosen, for this many keys.
@@ -373,7 +374,8 @@ const makeLengthPattern = (speak) => {
   const heading = make("h3");
   const help = make("p", { className: "hint" });
   const text = document.createTextNode("");
-  const slider = make("input", { type: "range", name: "mask-pattern-length", min: "3", max: "24" });
+  const [min, max] = LIMITS.patternLength.map(String);
+  const slider = make("input", { type: "range", name: "mask-pattern-length", min, max });
   const pattern = makePattern();
   slider.addEventListener("input", () =>
     change({ maskStep: { ...own(), length: Number(slider.value) } }, { undoable: false }),

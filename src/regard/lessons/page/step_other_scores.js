@@ -5,6 +5,7 @@ import { withCell } from "./edits.js";
 import { make, numberField } from "./elements.js";
 import { makeFormula } from "./formula.js";
 import { makeHeadMatrix } from "./head_matrix.js";
+import { LIMITS } from "./limits.js";
 import { makeMatrix } from "./matrix.js";
 import { format } from "./number_text.js";
 import { attend, scaleOf } from "./numbers.js";
@@ -273,7 +274,8 @@ const makeComparison = (speak) => {
   const table = make("table", { className: "numbers scores" }, caption, head);
   const box = make("div", { className: "scroll comparison", tabIndex: 0, role: "region" }, table);
   const text = document.createTextNode("");
-  const slider = make("input", { type: "range", name: "query-factor", min: "1", max: "10", step: "0.5" });
+  const [min, max] = LIMITS.factor.map(String);
+  const slider = make("input", { type: "range", name: "query-factor", min, max, step: "0.5" });
   slider.addEventListener("input", () =>
     change({ otherScores: { factor: Number(slider.value) } }, { undoable: false }),
   );

@@ -2,6 +2,7 @@
 
 import { draw, make, numberField } from "./elements.js";
 import { makeHeadMatrix } from "./head_matrix.js";
+import { LIMITS } from "./limits.js";
 import { makeMatrix } from "./matrix.js";
 import { format, formatExactly } from "./number_text.js";
 import { softmaxParts } from "./numbers.js";
@@ -152,7 +153,6 @@ const zh = {
   leftNothing: "其余的权重比最小的 64 位浮点数还小：最大的权重就是 1，梯度是 0。",
 };
 
-const MOST_SCORES = 12;
 const MOST_FACTOR = 2; // of the slider
 const MOST_TYPED = 1e6;
 const own = () => state.scoresStep;
@@ -443,7 +443,7 @@ const makeTrial = (speak) => {
       for (const { values, button } of presets) button.textContent = speak("preset", { scores: values.join(", ") });
       tenth.textContent = speak("trialDivided");
       add.textContent = speak("add");
-      add.disabled = row.length >= MOST_SCORES;
+      add.disabled = row.length >= LIMITS.scores;
       remove.textContent = speak("remove");
       remove.disabled = row.length <= 1;
       const at = parts.weights.indexOf(Math.max(...parts.weights));

@@ -400,7 +400,7 @@ export const transformerStep = {
 
     return {
       draw(numbers) {
-        const model = models[state.transformer.model] ? state.transformer.model : "lesson";
+        const model = Object.hasOwn(models, state.transformer.model) ? state.transformer.model : "lesson";
         const norm = state.transformer.norm === "pre" ? "pre" : "post";
         const sizes = model === "lesson" ? lessonSizes(numbers) : modelSizes(models[model]);
         layerTitle.textContent = speak("layerTitle");

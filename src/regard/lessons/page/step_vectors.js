@@ -2,6 +2,7 @@
 
 import { editField } from "./edits.js";
 import { make } from "./elements.js";
+import { LIMITS } from "./limits.js";
 import { makeMatrix } from "./matrix.js";
 import { fitMask } from "./masks.js";
 import { sinusoidal } from "./numbers.js";
@@ -87,7 +88,6 @@ const GIVEN = {
   keyX: { title: "K", symbol: "key" },
   valueX: { title: "V", symbol: "value" },
 };
-const MOST_ROWS = 32;
 const MOST_WRITTEN = 8; // numbers of a new row
 // Names and matrices that have the same rows.
 const OTHER_SIDE = { names: "keyTokens", matrices: ["keyX", "valueX"] };
@@ -96,29 +96,39 @@ const OWN_SIDE = { names: "tokens", matrices: ["x"] };
 // Whole numbers from 0 to 2 for a new word, others for each row.
 const newRow = (row, width) => Array.from({ length: width }, (_, column) => (row + 2 * column + 1) % 3);
 
-// Change the rows of a side by a function of lists; the mask follows.
-const changeRows = ({ names, matrices }, edit) => {
-  const fields = { [names]: edit(state[names], "name") };
-  for (const name of matrices) if (state[name]) fields[name] = edit(state[name], name);
-  const next = { ...state, ...fields };
-  change({ ...fields, mask: fitMask(state.mask, next.x.length, (next.keyX ?? next.x).length) });
+const placesOf = (rows) => rows.map((_, at) => at);
+
+// Give a side other rows: `order` has the index of each among those that there are, or null for a new one, which is
+// called `text`. Words that stay keep what the mask says of them.
+const changeRows = (side, order, text) => {
+  const fields = { [side.names]: order.map((at) => (at === null ? text : state[side.names][at])) };
+  for (const name of side.matrices) {
+    const rows = state[name];
+    if (rows) fields[name] = order.map((at) => (at === null ? newRow(rows.length, rows[0].length) : rows[at]));
+  }
+  const isExchange = order.length === state[side.names].length;
+  const queries = side === OWN_SIDE ? order : placesOf(state.x);
+  const keys = side === OWN_SIDE && state.keyX !== null ? placesOf(state.keyX) : order;
+  // Words that change places take only padding with them: all other masks are of places.
+  const mask = isExchange && state.mask.kind !== "padding" ? state.mask : fitMask(state.mask, queries, keys);
+  change({ ...fields, mask });
 };
 
 const listOf = (side, said) => ({
   rename: (row, text) =>
     change({ [side.names]: state[side.names].map((old, at) => (at === row ? text : old)) }),
-  remove: (row) => changeRows(side, (list) => list.filter((_, at) => at !== row)),
+  remove: (row) => changeRows(side, placesOf(state[side.names]).filter((at) => at !== row)),
   add(text) {
     const row = newRow(state[side.names].length, state[side.matrices[0]][0].length);
-    changeRows(side, (list, name) => [...list, name === "name" ? text : newRow(list.length, list[0].length)]);
+    changeRows(side, [...placesOf(state[side.names]), null], text);
     said("added", text, row.length > MOST_WRITTEN ? `${row.slice(0, MOST_WRITTEN).join(" ")} …` : row.join(" "));
   },
   exchange(one, other) {
     const [first, second] = [state[side.names][one], state[side.names][other]];
     const order = state[side.names].map((_, at) => (at === one ? other : at === other ? one : at));
-    changeRows(side, (list) => order.map((at) => list[at]));
+    changeRows(side, order);
     if (state.positions !== "none") said("exchangedPositions", first, second);
-    else said(state.mask.kind === "none" ? "exchangedSame" : "exchangedMask", first, second);
+    else said(["none", "padding"].includes(state.mask.kind) ? "exchangedSame" : "exchangedMask", first, second);
   },
 });
 
@@ -198,9 +208,9 @@ export const vectorsStep = {
         const note = state.heads === null ? speak("given") : state.language === "en" && isExample() ? speak("gloss") : "";
         given.textContent = note;
         given.hidden = !note;
-        lists[0].draw(state.tokens, { title: speak("words"), most: MOST_ROWS, speak });
+        lists[0].draw(state.tokens, { title: speak("words"), most: LIMITS.tokens, speak });
         lists[1].element.hidden = state.keyTokens === null;
-        if (state.keyTokens) lists[1].draw(state.keyTokens, { title: speak("others"), most: MOST_ROWS, speak });
+        if (state.keyTokens) lists[1].draw(state.keyTokens, { title: speak("others"), most: LIMITS.tokens, speak });
         if (said?.of.some((value, at) => value !== shown()[at])) said = null;
         sentence.textContent = said ? speak(said.name, said) : "";
         outputs[state.head] ??= makeMatrix(`output-${state.head}`);

@@ -1,8 +1,8 @@
 // The names of rows: renamed, added, removed, exchanged.
 
 import { make } from "./elements.js";
+import { LIMITS } from "./limits.js";
 
-const LONGEST = 64; // characters of a name
 
 const setText = (element, text) => element.textContent !== text && (element.textContent = text);
 
@@ -25,7 +25,7 @@ export const makeWordList = (actions) => {
   let words = null; // those of the step
 
   const makeRow = (row) => {
-    const input = make("input", { type: "text", maxLength: LONGEST, spellcheck: false });
+    const input = make("input", { type: "text", maxLength: LIMITS.characters, spellcheck: false });
     const remove = make("button", { type: "button", className: "remove", textContent: "×" });
     input.addEventListener("change", () => actions.rename(row, input.value));
     input.addEventListener("keydown", (event) => {
