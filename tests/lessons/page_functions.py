@@ -47,5 +47,7 @@ def computed(tab, state):
     named |= {name: numbers[name] for name in ("positions", "result") if numbers[name] is not None}
     named |= {name: numbers[name] for name in ("keyX", "valueX") if state[name] is not None}
     for at, head in enumerate(numbers["heads"]):
-        named |= {f"{name}-{at}": rows for name, rows in head.items() if rows is not None and not name.startswith("projected")}
+        named |= {
+            f"{name}-{at}": rows for name, rows in head.items() if rows is not None and not name.startswith("projected")
+        }
     return named

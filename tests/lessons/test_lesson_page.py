@@ -11,6 +11,7 @@ import regard
 from chromium import needs_chromium, rest
 from lessons.page_functions import computed, page_functions, refusal
 from regard import masks
+from regard.lessons.page import lesson_html
 from sweeps import sweep
 
 pytestmark = [pytest.mark.browser, needs_chromium]
@@ -23,6 +24,7 @@ def drawn(*shape):
 CROSSED = {"x": drawn(3, 4), "key_x": drawn(5, 4), "value_x": drawn(5, 6)}
 HEADS = {"w_query": drawn(3, 4, 2), "w_key": drawn(3, 4, 2)}
 LARGE = {f"w_{part}": [[1e-22], [1]] for part in ("query", "key", "value")}
+WHOLE = {"x": [[1, 0], [0, 1]]} | {f"w_{part}": [[1, 0], [0, 1]] for part in ("query", "key", "value")}
 EIGHT = {f"w_{part}": drawn(8, 3, 2) for part in ("query", "key", "value")}
 LESSONS = {
     "example": {},
@@ -117,6 +119,47 @@ def test_pages_of_python_open_without_complaint_with_their_numbers_in_sight(brow
             np.testing.assert_allclose(np.array(shown), lesson.steps.worked.weights, rtol=1e-9, atol=1e-9)
             assert trouble == []
             assert tab.evaluate("document.documentElement.lang") == lesson.start["language"]
+
+
+LARGE_LESSONS = {
+    "long names": {**WHOLE, "tokens": ["a" * 70, "b"]},
+    "W_V of 600 columns": {**WHOLE, "w_value": [[1] * 600] * 2},
+    "a window wider than any text": {**WHOLE, "mask": masks.Window(2**31)},
+}
+
+
+def test_a_lesson_of_ones_own_opens_again_from_its_address(browser, tmp_path: Path):
+    for case in sweep(LARGE_LESSONS):
+        with case as name, browser.new_context(viewport={"width": 1000, "height": 900}) as context:
+            path = tmp_path / "lesson.html"
+            regard.lesson(**LARGE_LESSONS[name]).to_html(path)
+            tab = context.new_page()
+            tab.goto(path.as_uri())
+            tab.wait_for_selector("html[data-settled]", timeout=20_000)
+            cell = tab.locator("#step-projections [data-name='w-query-0'] tbody td").first
+            cell.focus()
+            tab.keyboard.type("7\n")
+            tab.wait_for_function("() => decodeURIComponent(location.hash).includes('7')")
+            tab.reload()
+            tab.wait_for_selector("html[data-settled]", timeout=20_000)
+            assert tab.locator("#trouble").inner_text() == ""
+            first = "document.querySelector(\"#step-projections [data-name='w-query-0']\").values[0][0]"
+            assert tab.evaluate(first) == 7
+
+
+def test_a_start_that_overflows_says_so(browser, tmp_path: Path):
+    """Python refuses it; a page that is made by hand must not hang."""
+    start = dict(regard.lesson(**WHOLE).start) | {"x": [[1e70, 0], [0, 1]], "scale": 1e70, "step": "mask"}
+    start["heads"] = [{part: [[1e70, 0], [0, 1]] for part in ("query", "key", "value")}]
+    path = tmp_path / "lesson.html"
+    path.write_text(lesson_html(start, {}), encoding="utf-8")
+    with browser.new_context() as context:
+        trouble = []
+        tab = watched(context, path.as_uri(), trouble)
+        tab.goto(path.as_uri())
+        tab.wait_for_selector("#trouble:visible", timeout=20_000)
+        assert "scaled-0" in tab.locator("#trouble").inner_text()
+        assert trouble == []
 
 
 def test_a_lesson_of_a_step_opens_with_it_in_sight(browser, tmp_path: Path):

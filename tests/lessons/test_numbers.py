@@ -142,21 +142,82 @@ def test_cells_drawn_by_hand_are_no_rule_for_other_lengths(functions):
     assert call(functions, "pairsAt", {"kind": "padding", "hidden": [0]}, 3) is None
 
 
-def test_a_mask_over_other_lengths_is_one_that_fits(functions):
+def without(mask, query, key):
+    """The visible pairs (n − 1, m) or (n − 1, m − 1) or (n, m − 1) of a mask after a row, a column or both are gone."""
+    rows = [row for row in range(mask.shape[0]) if row != query]
+    columns = [column for column in range(mask.shape[1]) if column != key]
+    return mask[rows][:, columns]
+
+
+def dense(mask, queries, keys):
+    meaning = mask_of(mask, keys)
+    everything = torch.ones(queries, keys, dtype=torch.bool)
+    return everything if meaning is None else meaning.bind(queries, keys).dense()[0, 0].expand(queries, keys)
+
+
+def parts_of(mask):
+    """What of a mask is a rule of distances, which goes by places, and what is of certain words."""
+    if mask["kind"] == "window":
+        return mask, None
+    if mask["kind"] == "longformer":
+        return mask | {"globals": []}, mask | {"window": 0}
+    if mask["kind"] == "bigbird":  # global are the ends, whichever words stand there
+        return mask | {"table": [[] for _ in mask["table"]]}, mask | {"globals": 0, "window": 1}
+    return None, mask
+
+
+def after_removal(mask, queries, keys, query, key):
+    """As regard has it: words keep what the mask says of them, distances are those that there are then."""
+    rule, marks = parts_of(mask)
+    size = (queries - (query is not None), keys - (key is not None))
+    visible = torch.zeros(size, dtype=torch.bool)
+    if marks is not None:
+        visible |= without(dense(marks, queries, keys), query, key)
+    if rule is not None:
+        fitting = rule | {"table": rule["table"][: size[1]]} if "table" in rule else rule
+        visible |= dense(fitting, *size)
+    return visible
+
+
+def test_a_word_that_is_removed_takes_its_row_and_column_of_the_mask_with_it(functions):
     editor = Editor(seed=12)
-    for kind, _ in itertools.product(MASK_KINDS, range(20)):
-        before, after = (editor.size(), editor.size()), (editor.size(), editor.size())
-        mask = editor.mask(kind, *before)
-        fitted = call(functions, "fitMask", mask, *after)
-        queries, keys = after
-        state = state_of(tokens=["q"] * queries, x=[[1]] * queries, mask=fitted)
-        state |= {"keyTokens": ["k"] * keys, "keyX": [[1]] * keys}
+    for kind, _ in itertools.product(MASK_KINDS, range(30)):
+        count = editor.random.randint(2, 6)
+        mask, gone = editor.mask(kind, count, count), editor.random.randrange(count)
+        kept = [at for at in range(count) if at != gone]
+        fitted = call(functions, "fitMask", mask, kept, kept)
+        visible = call(functions, "visibleOf", fitted, len(kept), len(kept))
+        wanted = after_removal(mask, count, count, gone, gone)
+        assert torch.tensor(visible).equal(wanted.long()), (mask, gone)
+        state = state_of(tokens=["q"] * len(kept), x=[[1]] * len(kept), mask=fitted)
         assert refusal(functions, state) is None
+
+
+def test_a_key_of_the_other_side_takes_its_column_with_it(functions):
+    editor = Editor(seed=13)
+    for kind, _ in itertools.product(["none", "padding", "drawn"], range(30)):
+        queries, keys = editor.size(), editor.random.randint(2, 6)
+        mask, gone = editor.mask(kind, queries, keys), editor.random.randrange(keys)
+        kept = [at for at in range(keys) if at != gone]
+        fitted = call(functions, "fitMask", mask, list(range(queries)), kept)
+        visible = call(functions, "visibleOf", fitted, queries, len(kept))
+        assert torch.tensor(visible).equal(without(dense(mask, queries, keys), None, gone).long()), (mask, gone)
+
+
+def test_a_new_word_leaves_what_the_others_see(functions):
+    editor = Editor(seed=14)
+    for kind, _ in itertools.product(MASK_KINDS, range(20)):
+        count = editor.size()
+        mask, rows = editor.mask(kind, count, count), [*range(count), None]
+        fitted = call(functions, "fitMask", mask, rows, rows)
+        visible = torch.tensor(call(functions, "visibleOf", fitted, count + 1, count + 1))
+        if kind != "bigbird":  # whose last words are global, and others are the last ones now
+            assert visible[:-1, :-1].equal(dense(mask, count, count).long()), mask
         if kind == "drawn":
-            rows, columns = min(before[0], after[0]), min(before[1], after[1])
-            assert [row[:columns] for row in fitted["rows"][:rows]] == [row[:columns] for row in mask["rows"][:rows]]
-        if kind == "padding":
-            assert fitted["hidden"] == [key for key in mask["hidden"] if key < keys]
+            assert visible[-1].all()
+            assert visible[:, -1].all()
+        state = state_of(tokens=["q"] * (count + 1), x=[[1]] * (count + 1), mask=fitted)
+        assert refusal(functions, state) is None
 
 
 def test_large_scores_zero_vectors_and_rows_that_see_nothing_have_numbers(functions):
@@ -184,6 +245,16 @@ def test_a_real_head_has_its_bias_cap_and_sink(functions):
         found = call(functions, "attend", q, k, v, options | extras)
         assert difference(found["weights"], weights) <= TOLERANCE
         assert difference(found["output"], output) <= TOLERANCE
+
+
+def test_a_real_head_may_have_a_scale_for_each_query_and_no_values(functions):
+    editor = Editor(seed=4)
+    q, k, scale = editor.rows(3, 4), editor.rows(5, 4), [0.5, 2.0, -1.0]
+    options = {"score": {"kind": "dot"}, "scale": scale, "temperature": 1, "visible": [[1] * 5] * 3}
+    found = call(functions, "attend", q, k, None, options)
+    wanted = (matrix(q) @ matrix(k).T * matrix(scale)[:, None]).softmax(-1)
+    assert difference(found["weights"], wanted) <= TOLERANCE
+    assert found["output"] is None
 
 
 def head_by_formula(q, k, v, parts, visible):

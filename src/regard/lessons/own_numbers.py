@@ -163,8 +163,8 @@ def _numbers(name: str, value: Any, dims: Sequence[int], what: str) -> Floats:
     if not (fits := np.abs(numbers) <= LARGEST_NUMBER).all():  # nor is a NaN
         place = tuple(np.argwhere(~fits)[0].tolist())
         raise InputError(
-            f"`{name}` must hold finite numbers up to {LARGEST_NUMBER:.0e}, got {numbers[place]} in row {place[-2] + 1}, "
-            f"column {place[-1] + 1}: replace it"
+            f"`{name}` must hold finite numbers up to {LARGEST_NUMBER:.0e}, got {numbers[place]} in row "
+            f"{place[-2] + 1}, column {place[-1] + 1}: replace it"
         )
     return numbers
 

@@ -62,7 +62,7 @@ export const fitMask = (mask, queries, keys) => {
   if (mask.kind === "bigbird") {
     const count = Math.min(mask.table[0].length, keys.length);
     const row = (before, position) => {
-      const drawn = before === null ? [] : moved(mask.table[before]);
+      const drawn = before === null ? [] : [...new Set(moved(mask.table[before]))];
       return [...drawn, ...Array(count).fill(position)].slice(0, count);
     };
     return { ...mask, table: keys.map(row) };
