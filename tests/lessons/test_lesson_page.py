@@ -1,7 +1,9 @@
 """The page that a lesson of Python opens with, in Chromium: its numbers are those of the lesson's text."""
 
 import dataclasses
+import json
 from pathlib import Path
+from urllib.parse import unquote
 
 import numpy as np
 import pytest
@@ -145,6 +147,35 @@ def test_a_lesson_of_ones_own_opens_again_from_its_address(browser, tmp_path: Pa
             assert tab.locator("#trouble").inner_text() == ""
             first = "document.querySelector(\"#step-projections [data-name='w-query-0']\").values[0][0]"
             assert tab.evaluate(first) == 7
+
+
+WORDS = [  # a mask, and what it is after the first two words have changed places, and after the first is removed
+    (masks.Padding(torch.tensor([[0, 1, 1]])), {"kind": "padding", "hidden": [1]}, {"kind": "padding", "hidden": [0]}),
+    (
+        ~masks.Window(1),
+        {"kind": "drawn", "rows": ["011", "101", "110"]},
+        {"kind": "drawn", "rows": ["01", "10"]},
+    ),
+    (masks.longformer(0, [2]), *({"kind": "longformer", "window": 0, "globals": [at]} for at in (2, 1))),
+    (masks.prefix_lm(2), *({"kind": "prefix", "length": length} for length in (2, 1))),
+]
+
+
+def test_masks_follow_the_words(browser, tmp_path: Path):
+    """Where words change places, only padding goes with them: the page says that other masks go by places."""
+    for case in sweep(WORDS, name=lambda case: str(case[1])):
+        with case as (mask, exchanged, removed), browser.new_context() as context:
+            path = tmp_path / "lesson.html"
+            regard.lesson(mask=mask).to_html(path)
+            tab = context.new_page()
+            tab.goto(path.as_uri())
+            tab.wait_for_selector("html[data-settled]", timeout=20_000)
+            for button, wanted in (("swap", exchanged), ("remove", removed)):
+                before = tab.evaluate("location.hash")
+                tab.locator(f"#step-vectors .{button}").first.click()
+                tab.wait_for_function("before => location.hash !== before", arg=before)
+                fields = json.loads(unquote(tab.evaluate("location.hash")[1:]))
+                assert fields.get("mask", regard.lesson(mask=mask).start["mask"]) == wanted, button
 
 
 def test_a_start_that_overflows_says_so(browser, tmp_path: Path):
