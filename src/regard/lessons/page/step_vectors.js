@@ -16,7 +16,6 @@ const en = {
   answer: "Without positions and without a mask, each word takes its row of results with it and every number stays the same: “dog bites man” and “man bites dog” are one bag of words. With positions added, the same words at other places are other vectors, so the numbers change.",
   words: "Words (rows of X)",
   others: "Words of the other side (rows that are looked at)",
-  gloss: "我 爱 你 is Chinese and means “I love you”.",
   output: "Output O (step 7)",
   newWord: "word {number}",
   added: "“{one}” is a new row. Its numbers ({other}) stand there only to be changed, as does its name.",
@@ -125,8 +124,6 @@ const listOf = (side, said) => ({
 // What a sentence about a change is true of.
 const shown = () => [state.tokens, state.keyTokens, state.positions, state.mask];
 
-const isExample = () => state.tokens.join(" ") === "我 爱 你";
-
 export const vectorsStep = {
   id: "vectors",
   formula: [["x_i", "x"], " = e_i + P_i,  P_{i,2c} = sin(i / 10000^{2c/D}),  P_{i,2c+1} = cos(i / 10000^{2c/D})"],
@@ -195,9 +192,8 @@ export const vectorsStep = {
 
     return {
       draw(numbers) {
-        const note = state.heads === null ? speak("given") : state.language === "en" && isExample() ? speak("gloss") : "";
-        given.textContent = note;
-        given.hidden = !note;
+        given.textContent = state.heads === null ? speak("given") : "";
+        given.hidden = state.heads !== null;
         lists[0].draw(state.tokens, { title: speak("words"), most: MOST_ROWS, speak });
         lists[1].element.hidden = state.keyTokens === null;
         if (state.keyTokens) lists[1].draw(state.keyTokens, { title: speak("others"), most: MOST_ROWS, speak });
