@@ -28,6 +28,12 @@ export const placesOf = (blocks, norm, { input, output, normName, addName, final
 const POINTS = { down: "l-4 -6h8z", right: "l-6 -4v8z", left: "l6 -4v8z" };
 const point = (x, y, way) => draw("path", { d: `M${x} ${y}${POINTS[way]}`, class: "arrow" });
 
+// "W_O" with its index below the line; what follows returns to the line by a space without width.
+const withIndex = (words) =>
+  words.split("W_O").flatMap((part, at) =>
+    at ? ["W", draw("tspan", { dy: 3, "font-size": 8 }, "O"), draw("tspan", { dy: -3 }, "\u200b"), part] : [part],
+  );
+
 // Places from top to bottom, as a list that is read in this order. A residual runs from before the place that is
 // marked by `from` to the next "add".
 export const drawLayer = (svg, places, title) => {
@@ -42,7 +48,7 @@ export const drawLayer = (svg, places, title) => {
     if (from) start = y - GAP / 2;
     const item = draw("g", { role: "listitem", class: `place place-${kind}${noSum ? " misfit" : ""}` });
     const text = (line, words, className) =>
-      draw("text", { x: middle, y: y + line, "text-anchor": "middle", class: className }, words);
+      draw("text", { x: middle, y: y + line, "text-anchor": "middle", class: className }, ...withIndex(words));
     if (kind === "add") {
       lines.push(draw("path", { d: `M${middle} ${start}H${BEND}V${y + 12}H${LEFT}`, class: "residual" }));
       lines.push(point(LEFT, y + 12, "right"));

@@ -16,6 +16,7 @@ const en = {
   answer: "No. The mean of the eight heads has its largest weight on “deep”, and nearly as much on “learning”: 深度学习 is both words. Single heads differ: some look at “deep”, some at “learning”. And for “度” the row is spread over the sentence, because after 深 the decoder hardly needs it: what it has written itself says enough. A row shows what was mixed in, no more.",
   questionOwn: "Write the translation token by token, then choose single heads. Do they all look at the same tokens of the source?",
   answerOwn: "Mostly not. Each head has its own queries and keys, so its row is its own; the mean of all heads hides that. A row shows in which proportions values were mixed, no more.",
+  gap: " ",
   layerTitle: "Around attention: the shape of the vectors at each place",
   norm: "Normalization",
   post: "after each part (post-norm)",
@@ -97,7 +98,7 @@ const en = {
   likeliest: "The five likeliest tokens at step {step}, of the whole vocabulary",
   nextToken: "token",
   probability: "probability",
-  matrixTitle: "Cross-attention, up to the token that is written",
+  matrixTitle: "Cross-attention so far",
   recordedHere: "Recorded from a translator that regard train examples/learning_machines.toml made in four minutes; this sentence is in none of its training pairs. A token is the smallest unit that it writes; in this sentence each Chinese character is one. At each step the likeliest token is taken.",
   recordedOwn: "Recorded from {model}. At each step the likeliest token is taken.",
   marks: "<s> and </s> are marks of the beginning and the end.",
@@ -111,6 +112,7 @@ const zh = {
   answer: "不是。八个头的平均在“deep”上权重最大，在“learning”上也差不多：“深度学习”对应的是两个词。单看各个头，有的看“deep”，有的看“learning”。到了“度”，这一行就散开了：写出“深”以后，解码器靠自己写过的内容就基本知道下一个字。一行权重只说明混入了什么，不说明别的。",
   questionOwn: "把译文一个词元一个词元地写出来，再逐个选择单独的头。它们看的是源句里同样的词元吗？",
   answerOwn: "大多不是。每个头有自己的查询和键，所以各有各的一行；全部头的平均把这些差别盖住了。一行权重只说明值按什么比例混合，不说明别的。",
+  gap: "",
   layerTitle: "注意力前后各处的形状",
   norm: "归一化",
   post: "在每一部分之后（post-norm）",
@@ -192,7 +194,7 @@ const zh = {
   likeliest: "第 {step} 步，整个词表中概率最大的五个词元",
   nextToken: "词元",
   probability: "概率",
-  matrixTitle: "交叉注意力，写到哪里显示到哪里",
+  matrixTitle: "到此为止的交叉注意力",
   recordedHere: "录自 regard train examples/learning_machines.toml 用四分钟训练出的翻译模型；这句话不在它的训练句对里。词元是模型书写的最小单位，这句译文里恰好是单个汉字。每一步取概率最大的词元。",
   recordedOwn: "录自 {model}。每一步取概率最大的词元。",
   marks: "<s> 是开头标记，</s> 是结尾标记。",
@@ -340,7 +342,7 @@ const makeLayerNumbers = (speak) => {
     const byHeads = !numbers.result && width % own === 0 && width / own <= MOST_HEADS;
     const sentences = [speak("misfit", { result: joined, width })];
     if (byHeads) sentences.push(speak("misfitHeads", { count: width / own, now: numbers.heads.length, result: own, width }));
-    misfit.replaceChildren(...withIndices(sentences.join(" ")));
+    misfit.replaceChildren(...withIndices(sentences.join(speak("gap"))));
     const isPost = norm === "post";
     residual.element.hidden = !isPost || !fits;
     normalized.element.hidden = isPost && !fits;
@@ -362,7 +364,7 @@ const makeLayerNumbers = (speak) => {
     });
     const constant = state.tokens.filter((_, row) => input[row].every((value) => value === input[row][0]));
     const names = constant.map((token) => `“${token}”`).join(" ");
-    hint.textContent = [speak("normalizedHint"), ...(names ? [speak("constantRows", { tokens: names })] : [])].join(" ");
+    hint.textContent = [speak("normalizedHint"), ...(names ? [speak("constantRows", { tokens: names })] : [])].join(speak("gap"));
     hint.hidden = normalized.element.hidden;
   };
   return { element, draw };
@@ -429,7 +431,7 @@ export const transformerStep = {
 
     return {
       draw(numbers) {
-        const model = models[state.transformer.model] ? state.transformer.model : "lesson";
+        const model = Object.hasOwn(models, state.transformer.model) ? state.transformer.model : "lesson";
         const norm = state.transformer.norm === "pre" ? "pre" : "post";
         const sizes = model === "lesson" ? lessonSizes(numbers) : modelSizes(models[model]);
         layerTitle.textContent = speak("layerTitle");
@@ -450,7 +452,7 @@ export const transformerStep = {
           const places = side === "encoder" ? encoderPlaces : decoderPlaces;
           drawLayer(svg, places(speak, sizes, norm), heading.textContent);
         }
-        diagramHint.textContent = `${speak(hintOf(sizes), sizes)} ${speak("widthHint", sizes)}`;
+        diagramHint.textContent = `${speak(hintOf(sizes), sizes)}${speak("gap")}${speak("widthHint", sizes)}`;
         layerNumbers.draw(numbers, norm);
         modelTable(table, speak, models, model);
         box.setAttribute("aria-label", speak("models"));

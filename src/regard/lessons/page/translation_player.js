@@ -148,7 +148,7 @@ export const makePlayer = (translation, speak) => {
     const sentences = [speak(translation.made ? "recordedHere" : "recordedOwn", { model: translation.model })];
     if (translation.made) sentences.push(speak("marks"));
     if (!translation.ended) sentences.push(speak("notEnded", { count: steps.length }));
-    made.textContent = sentences.join(" ");
+    made.textContent = sentences.join(speak("gap"));
   };
   return { element, draw };
 };
