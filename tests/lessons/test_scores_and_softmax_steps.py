@@ -180,7 +180,7 @@ def test_a_row_of_scores_of_ones_own_shows_what_is_left_of_the_gradient(opened):
 def test_many_tokens_on_a_narrow_screen_scroll_in_their_own_box_in_both_languages(opened, step, language):
     state = random_state(tokens=32, dim=20) | {"language": language, "mask": {"kind": "causal"}}
     with opened(step, state, viewport={"width": 360, "height": 800}) as tab:
-        assert not scrolls_sideways(tab)
+        assert not scrolls_sideways(tab, step)
         text = tab.locator(f"#step-{step}").inner_text()
         assert "undefined" not in text
         assert "{" not in text

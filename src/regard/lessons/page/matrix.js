@@ -3,6 +3,7 @@
 import { makeEditor } from "./cell_editor.js";
 import { cellSentence, hideOrigin, refreshOrigin, registerMatrix, showOrigin } from "./cell_origin.js";
 import { format } from "./number_text.js";
+import { watchEdges } from "./scroll_edges.js";
 import { makeStrip } from "./strip.js";
 import { makeTable } from "./matrix_table.js";
 import { say } from "./words.js";
@@ -107,6 +108,7 @@ export const makeMatrix = (name) => {
   flip.addEventListener("click", () => {
     wantsTable = !wantsTable;
     draw(matrix.values, matrix.options);
+    watchEdges(element);
   });
 
   let tapsAgain = false; // a second tap on a cell types into it
@@ -160,7 +162,8 @@ export const makeMatrix = (name) => {
       return;
     }
     if (event.altKey || event.ctrlKey || event.metaKey) return;
-    if (MOVES[event.key]) matrix.moveBy(...MOVES[event.key]);
+    if (event.key === "Escape") hideOrigin(matrix);
+    else if (MOVES[event.key]) matrix.moveBy(...MOVES[event.key]);
     else if (matrix.options.onChoose && (event.key === " " || event.key === "Enter")) choose(...matrix.cursor);
     else return;
     event.preventDefault();
