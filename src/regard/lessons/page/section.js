@@ -2,6 +2,7 @@
 
 import { makeFormula, withIndices } from "./formula.js";
 import { savePicture } from "./picture.js";
+import { watchEdges } from "./scroll_edges.js";
 import { say, sayer } from "./words.js";
 
 const KINDS = ["png", "svg"];
@@ -70,6 +71,7 @@ export const makeSection = (step, number, road) => {
       button.setAttribute("aria-label", say("pictureOf", { title: speak("title"), kind: KINDS[at].toUpperCase() })),
     );
     view.draw(numbers);
+    watchEdges(element);
   };
   return {
     id: step.id,
