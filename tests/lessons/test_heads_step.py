@@ -179,7 +179,9 @@ def test_shapes_are_written_at_every_place(opened) -> None:
         text = tab.locator("#step-heads").inner_text()
         assert "n × H·dv = 3 × 2·2 = 3 × 4" in text.replace("\n", "")
         assert "WO is H·dv × D′ = 4 × 4" in text.replace("\n", "")
-        assert tab.locator("#step-heads caption sub").all_inner_texts().count("v") == 5
+        assert (
+            tab.locator("#step-heads caption sub").all_inner_texts().count("v") == 6
+        )  # of W_V, of the output of each head, of Concat and of W_O
         assert "X is n × D = 3 × 4" in text
         sizes = {
             "w-query-1": "4 × 2",

@@ -160,7 +160,7 @@ def test_a_longer_query_changes_the_additive_weights_that_the_page_begins_with(o
                 tab.locator("#step-other_scores input[name=query-factor]").fill(factor)
                 settle(tab)
                 largest.append(max(comparison(tab)["additive"]["weights"]))
-            assert np.diff(largest).max() < -0.003, largest  # less at each
+            assert np.diff(largest).max() < 0, largest  # less at each
             assert largest[0] - largest[2] > 0.1, largest
             tab.locator("#step-other_scores input[name=query-factor]").fill("1")
             settle(tab)
