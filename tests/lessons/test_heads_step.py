@@ -177,7 +177,11 @@ def test_shapes_are_written_at_every_place(opened) -> None:
     start = start_state(heads=start_state()["heads"] * 2, output=np.eye(4).tolist())
     with opened(start) as tab:
         text = tab.locator("#step-heads").inner_text()
-        assert "n × H·dv = 3 × 2·2 = 3 × 4" in text
+        assert "n × H·dv = 3 × 2·2 = 3 × 4" in text.replace("\n", "")
+        assert "WO is H·dv × D′ = 4 × 4" in text.replace("\n", "")
+        assert (
+            tab.locator("#step-heads caption sub").all_inner_texts().count("v") == 6
+        )  # of W_V, of the output of each head, of Concat and of W_O
         assert "X is n × D = 3 × 4" in text
         sizes = {
             "w-query-1": "4 × 2",
@@ -188,6 +192,21 @@ def test_shapes_are_written_at_every_place(opened) -> None:
         }
         for name, size in sizes.items():
             assert size in tab.locator(f"#step-heads [data-name='{name}'] caption").inner_text(), name
+
+
+def test_the_question_is_answered_by_what_it_asks_for(opened) -> None:
+    with opened(random_state(tokens=4, heads=1)) as tab:
+        question = tab.locator("#step-heads .question summary").inner_text().replace("\n", "")
+        assert "“WO = random numbers”" in question
+        press(tab, "WO = random numbers")
+        before = {name: values(tab, name, "heads") for name in ("w-output", "joined", "output-0")}
+        press(tab, "Add a head")
+        after = {name: values(tab, name, "heads") for name in before}
+        assert after["w-output"].shape == (4, 4)
+        assert after["joined"].shape == (4, 4)
+        for name in before:
+            rows, columns = before[name].shape
+            assert (after[name][:rows, :columns] == before[name]).all()
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])

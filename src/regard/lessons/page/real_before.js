@@ -2,8 +2,17 @@
 
 const isRelative = (name) => name.includes("relative");
 
-const positionSentences = (positions, speak) => {
-  const tables = Object.entries(positions);
+const sideOf = (name) => name.split(".").find((part) => part === "encoder" || part === "decoder") ?? null;
+// Whether a table of the model is one of this layer: not that of the other side, and a relative one only where it biases.
+const concerns = (table, { name, kind, arrays }) => {
+  const isOther = sideOf(table) && sideOf(name) && sideOf(table) !== sideOf(name);
+  if (isRelative(table)) return !isOther && arrays.some(([array]) => array === "bias");
+  return !isOther || kind === "cross";
+};
+
+const positionSentences = (positions, layer, speak) => {
+  if (!Object.keys(positions).length) return [speak("noPositions")];
+  const tables = Object.entries(positions).filter(([name]) => concerns(name, layer));
   if (!tables.length) return [speak("noPositions")];
   return tables.map(([name, kind]) => speak(isRelative(name) ? "relative" : kind, { name }));
 };
@@ -22,9 +31,10 @@ const followed = ({ then }, sides, speak) => {
 const same = (one, other) => JSON.stringify(one) === JSON.stringify(other);
 
 // `positions` are the tables that were looked up, null where the record does not say; `kind` is "self" or "cross".
-export const sentencesBefore = (positions, { before, kind }, speak) => {
+export const sentencesBefore = (positions, layer, speak) => {
+  const { before, kind } = layer;
   if (!positions) return [speak("beforeUnknown")];
-  const sentences = positionSentences(positions, speak);
+  const sentences = positionSentences(positions, layer, speak);
   if (!before?.query && !before?.key) return [...sentences, speak("layerUnknown")];
   sentences.push(before.input ? speak("norm", { name: before.input }) : speak("normUnknown"));
   const { query, key, value } = before;

@@ -181,7 +181,7 @@ const makeCard = (at, speak) => {
     for (const [part, { draw }] of projections) {
       const title = { query: "W_Q", key: "W_K", value: "W_V" }[part];
       const shape = speak("shape", { shape: part === "value" ? "D × d_v" : "D × d" });
-      draw(state.heads[at][part], { title: `${title}${shape}`, edit: editHead(at, part), paint: "signed", symbol: "w" });
+      draw(state.heads[at][part], { title: `${title}${shape}`, edit: editHead(at, part), paint: "signed", symbol: part });
     }
   };
   return {

@@ -266,7 +266,7 @@ export const realStep = {
       });
       if (repeated.length) sentences.push(speak("again", { ...repeated[0], number: repeated[0].token.split("#").at(-1) }));
       notes.hidden = !sentences.length;
-      setText(notes, sentences.join(" "));
+      setText(notes, sentences.join(speak("gap")));
     };
 
     const drawVectors = (at, steps, queries, keys) => {
@@ -322,7 +322,7 @@ export const realStep = {
       stages.unshift([speak("score"), steps.scores]);
       const weights = steps.weights[at.query];
       const lines = keys.map((token, key) => {
-        const button = make("button", { type: "button", "aria-label": speak("choose", { token }) }, isolated(token));
+        const button = make("button", { type: "button", title: speak("choose", { token }) }, isolated(token));
         button.dataset.key = String(key);
         button.setAttribute("aria-pressed", String(key === at.key));
         button.addEventListener("click", () => choose({ key }));

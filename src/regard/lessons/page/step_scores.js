@@ -5,6 +5,7 @@ import { makeHeadMatrix } from "./head_matrix.js";
 import { makeMatrix } from "./matrix.js";
 import { format, formatExactly } from "./number_text.js";
 import { softmaxParts } from "./numbers.js";
+import { MOST_SCORES } from "./own_ranges.js";
 import { complements, experiment, gradientSize, jacobian, KEYS, PAIRS, WIDTHS } from "./score_experiment.js";
 import { makeSlider } from "./slider.js";
 import { change, state } from "./state.js";
@@ -152,7 +153,6 @@ const zh = {
   leftNothing: "其余的权重比最小的 64 位浮点数还小：最大的权重就是 1，梯度是 0。",
 };
 
-const MOST_SCORES = 12;
 const MOST_FACTOR = 2; // of the slider
 const MOST_TYPED = 1e6;
 const own = () => state.scoresStep;
