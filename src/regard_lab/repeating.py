@@ -77,7 +77,8 @@ class Clauses(Copy):
 class Repeating:
     """The settings of the experiment: sizes, training, and what is measured.
 
-    `examples` sentences of each length are shown word by word: the first ones that are measured, by the first seed.
+    `examples` sentences of each length are shown word by word, by the first seed: those of which one vector keeps a
+    number of words that is nearest to the mean of all sentences and seeds.
     """
 
     hidden: int = 64
@@ -96,7 +97,7 @@ def measured(settings: Repeating, progress: Callable[[str], None]) -> dict[str, 
 
     The result is JSON: `sources` has texts of a letter for each word by length, `models` the outputs by model, seed and
     length, the number of parameters, the width of the decoder's states, and of the vector that a sentence goes through.
-    `strongest` has for each word of the examples the place in the source that has the largest weight.
+    `strongest` has for each word of the examples (`Repeating`) the place in the source that has the largest weight.
     """
     task = Clauses()
     generator = Generator().manual_seed(10_000)
@@ -104,6 +105,7 @@ def measured(settings: Repeating, progress: Callable[[str], None]) -> dict[str, 
         length: task.sample(settings.sentences, length_range=(length, length), generator=generator)[0]
         for length in settings.lengths
     }
+    sources = {str(length): [_letters(row) for row in rows] for length, rows in drawn.items()}
     lesson = Lesson(
         task=task, shortest=1, longest=settings.longest, steps=settings.steps, texts=settings.batch,
         rate=settings.learning_rate,
@@ -120,8 +122,8 @@ def measured(settings: Repeating, progress: Callable[[str], None]) -> dict[str, 
                 outputs[str(seed)] = {str(length): _said(model, rows) for length, rows in drawn.items()}
                 if name == "attention" and seed == settings.seeds[0]:
                     strongest = {
-                        str(length): [_strongest(model, row) for row in rows[: settings.examples]]
-                        for length, rows in drawn.items()
+                        length: [_strongest(model, drawn[int(length)][number]) for number in numbers]
+                        for length, numbers in _examples(models["fixed"]["outputs"], sources, settings.examples).items()
                     }
         models[name] = {
             "parameters": sum(parameter.numel() for parameter in model.parameters()),
@@ -129,7 +131,6 @@ def measured(settings: Repeating, progress: Callable[[str], None]) -> dict[str, 
             "vector": config.encoder_output_size,
             "outputs": outputs,
         }
-    sources = {str(length): [_letters(row) for row in rows] for length, rows in drawn.items()}
     return {"settings": asdict(settings), "sources": sources, "models": models, "strongest": strongest}
 
 
@@ -155,19 +156,36 @@ def summary(results: Mapping[str, Any]) -> dict[str, Any]:
             },
         }
     first = str(settings["seeds"][0])
+    numbers = _examples(results["models"]["fixed"]["outputs"], sources, settings["examples"])
     examples = [
         {
             "length": int(length),
             "source": _numbers(rows[number]),
             "fixed": _numbers(results["models"]["fixed"]["outputs"][first][length][number]),
             "attention": _numbers(results["models"]["attention"]["outputs"][first][length][number]),
-            "strongest": results["strongest"][length][number],
+            "strongest": strongest,
         }
         for length, rows in sources.items()
-        for number in range(settings["examples"])
+        for number, strongest in zip(numbers[length], results["strongest"][length], strict=True)
     ]
     vocabulary = {"en": [english for english, _ in WORDS], "zh": [chinese for _, chinese in WORDS]}
     return {"settings": settings, "guess": 1 / SIZE, "vocabulary": vocabulary, "models": models, "examples": examples}
+
+
+def _examples(
+    outputs: Mapping[str, Mapping[str, Sequence[str]]], sources: Mapping[str, Sequence[str]], count: int
+) -> dict[str, list[int]]:
+    """Return by length the numbers of the sentences whose share of right words is nearest to the mean of all.
+
+    `outputs` are those of the model with one vector, by seed; the share of a sentence is that of the first seed.
+    """
+    first = next(iter(outputs.values()))
+    numbers = {}
+    for length, rows in sources.items():
+        typical = mean(_words_right(output[length], rows) for output in outputs.values())
+        distances = [abs(_words_right([said], [row]) - typical) for said, row in zip(first[length], rows, strict=True)]
+        numbers[length] = sorted(range(len(rows)), key=distances.__getitem__)[:count]
+    return numbers
 
 
 def _said(model: RecurrentSeq2Seq, sources: list[list[int]]) -> list[str]:

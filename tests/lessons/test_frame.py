@@ -454,6 +454,7 @@ def test_the_overview_follows_and_leads_to_the_step(opened) -> None:
 
 def test_the_row_that_is_chosen_is_that_of_all_steps(opened) -> None:
     with opened() as tab:
+        tab.locator("#step-projections").scroll_into_view_if_needed()
         settled(tab, lambda: tab.locator("#row").select_option("2"))
         assert tab.locator("#step-projections [data-name='queries-0'] tr.chosen").inner_text().startswith("你")
         tab.locator("#step-mixing [data-name='output-0'] tbody th").nth(1).click()

@@ -136,7 +136,7 @@ def test_the_setting_is_named_with_its_sizes(opened):
             f"{models['fixed']['parameters']:,}",
             f"{models['attention']['parameters']:,}",
             str(models["fixed"]["vector"]),
-            f"{settings['steps']:,} steps",
+            f"{settings['steps']} steps",
             f"Mean of {len(settings['seeds'])} training runs",
             f"{settings['sentences']} sentences",
         ):

@@ -27,7 +27,7 @@ const colours = () => {
 
 export const largestOf = (values) => {
   let largest = 0;
-  for (const row of values) for (const value of row) if (Number.isFinite(value)) largest = Math.max(largest, Math.abs(value));
+  for (const row of values) for (const value of row) if (Number.isFinite(Number(value))) largest = Math.max(largest, Math.abs(value));
   return largest;
 };
 
@@ -48,15 +48,16 @@ export const colourOf = (value, largest, paint) => {
 const small = document.createElement("canvas");
 
 // Draw a matrix into a rectangle of a canvas, a number a rectangle.
-export const drawCells = (pen, values, { paint, largest = paint === "weight" ? 1 : largestOf(values) }, rectangle) => {
+export const drawCells = (pen, values, { paint, ownScales, largest = paint === "weight" ? 1 : largestOf(values) }, rectangle) => {
   const [rows, columns] = [values.length, values[0].length];
   if (small.width !== columns || small.height !== rows) Object.assign(small, { width: columns, height: rows });
   const inner = small.getContext("2d", { willReadFrequently: true });
   const image = inner.createImageData(columns, rows);
   let at = 0;
   for (const row of values) {
+    const most = ownScales ? largestOf([row]) : largest;
     for (const value of row) {
-      const [red, green, blue] = colourOf(value, largest, paint);
+      const [red, green, blue] = colourOf(value, most, paint);
       image.data[at] = red;
       image.data[at + 1] = green;
       image.data[at + 2] = blue;

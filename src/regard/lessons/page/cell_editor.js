@@ -5,6 +5,7 @@ import { beginGesture, cancelGesture, endGesture } from "./state.js";
 import { say } from "./words.js";
 
 const FIRST_MOVE = 4; // pixels after which a press is a drag
+const NEAR = 120; // pixels between a cell and a sentence about it
 const PIXELS = 3; // of a drag for one step
 const BEGINS = /^[0-9.+\-−０-９．＋－]$/;
 const ARROWS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
@@ -25,8 +26,11 @@ export const makeEditor = (matrix) => {
 
   const place = (element, row, column, below) => {
     const [rect, box] = [matrix.rectOf(row, column), matrix.element.getBoundingClientRect()];
+    // below a small matrix, where it hides none of its numbers; else below the cell
+    const last = matrix.rectOf(matrix.values.length - 1, column).bottom;
+    const bottom = last - rect.bottom < NEAR ? last : rect.bottom;
     element.style.left = `${rect.left - box.left}px`;
-    element.style.top = `${(below ? rect.bottom + 2 : rect.top) - box.top}px`;
+    element.style.top = `${(below ? bottom + 2 : rect.top) - box.top}px`;
     if (below) return;
     element.style.width = `${Math.max(rect.width, 72)}px`;
     element.style.height = `${Math.max(rect.height, 26)}px`;

@@ -5,6 +5,7 @@ import { say } from "./words.js";
 
 const MOST_TERMS = 8; // of a sum that is written out; of longer ones the largest few
 const LARGEST_TERMS = 5;
+const MARGIN = 10; // pixels between the readout and the edge of the window, or a cell
 
 const matrices = new Map(); // name → the matrices of this name on the page
 let shown = null; // { matrix, row, column } of the cell that is read
@@ -30,12 +31,14 @@ const sumOf = (terms) => {
 };
 
 const isolate = (text) => `\u2068${text}\u2069`;
+// A label within brackets, such as [CLS], is quoted.
+const labelled = (label) => isolate(/[[\],]/.test(label) ? `“${label}”` : label);
 
 // The sentence of a cell: its name, the sum that made it, and its value.
 export const cellSentence = ({ options, values, rowLabel, columnLabel }, row, column) => {
   const value = values[row][column];
-  // "Q = X · W_Q" names the matrix Q
-  const name = `${options.title.split(" = ")[0]} [${isolate(rowLabel(row))}, ${isolate(columnLabel(column))}]`;
+  // "Q = X · W_Q" names the matrix Q, and so does "Q, a row a token"
+  const name = `${options.title.split(/ = |[,，:：]/)[0]} [${labelled(rowLabel(row))}, ${labelled(columnLabel(column))}]`;
   const hidden = options.hidden?.(row, column) ? ` · ${say("hiddenCell")}` : "";
   const parts = options.parts?.(row, column);
   const hint = options.edit ? ` · ${say("editHint")}` : "";
@@ -63,12 +66,31 @@ const lightUp = ({ matrix, row, column }) => {
 };
 
 const readout = () => document.getElementById("readout");
+const barEnd = () => document.getElementById("nav").getBoundingClientRect().bottom;
 
 const write = () => {
   const text = shown ? cellSentence(shown.matrix, shown.row, shown.column) : "";
   if (readout().textContent !== text) readout().textContent = text;
   readout().hidden = !text;
 };
+// At the lower edge of the window, or at the upper one where it would cover the cell that it is about.
+const place = () => {
+  const { top, bottom } = shown.matrix.rectOf(shown.row, shown.column);
+  const { style, offsetHeight } = readout();
+  const covers = bottom > innerHeight - offsetHeight - MARGIN && top > barEnd() + offsetHeight + MARGIN;
+  style.top = covers ? `${barEnd() + 4}px` : "";
+  style.bottom = covers ? "auto" : "";
+};
+// What is scrolled out of sight is no longer read.
+let moving = 0;
+const follow = () => {
+  moving = 0;
+  if (!shown) return;
+  const { top, bottom } = shown.matrix.rectOf(shown.row, shown.column);
+  if (bottom < barEnd() || top > innerHeight) hideOrigin(shown.matrix);
+  else place();
+};
+addEventListener("scroll", () => (moving ||= requestAnimationFrame(follow)), { passive: true });
 
 export const showOrigin = (matrix, row, column) => {
   if (shown?.matrix === matrix && shown.row === row && shown.column === column) return;
@@ -76,6 +98,7 @@ export const showOrigin = (matrix, row, column) => {
   darken();
   lightUp(shown);
   write();
+  place();
 };
 
 export const hideOrigin = (matrix) => {

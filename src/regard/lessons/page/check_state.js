@@ -3,10 +3,9 @@
 import { MASK_KINDS } from "./masks.js";
 import { LARGEST } from "./number_text.js";
 import { compute } from "./numbers.js";
+import { STEP_IDS } from "./step_ids.js";
 
 const MOST = { tokens: 32, width: 512, heads: 8, characters: 64, list: 64, count: 2 ** 20 };
-const STEP_IDS =
-  "why vectors projections scores mask softmax mixing heads real transformer other_scores".split(" ");
 const FIELDS = [
   ..."step language row head tokens x keyTokens keyX valueX heads output".split(" "),
   ..."positions score scale temperature mask".split(" "),

@@ -20,8 +20,8 @@ export const draw = (tag, attributes = {}, ...children) => {
   return element;
 };
 
-// Where the numbers of a text may stand, as the page writes them: a comma between thousands.
-export const grouped = (value) => value.toLocaleString("en-US");
+// A large number, with a comma between thousands from 10,000 on: 1024 is the same wherever it stands.
+export const grouped = (value) => value.toLocaleString("en-US", { useGrouping: "min2" });
 
 // A labelled field for a number of at least `least` and at most `most()`, in steps: a whole number if `step` is whole.
 // What does not fit is refused by one sentence beside the field, and nothing changes.

@@ -9,19 +9,23 @@ export const indexed = (text) =>
     return index;
   });
 
-// A sentence, in which only a single letter has an index: "W_K", but not "q_len".
-export const withIndices = (text) => text.split(/(?<!\w)([A-Za-z]_[A-Za-z0-9])(?!\w)/).flatMap((part, at) => (at % 2 ? indexed(part) : part));
+// A sentence, in which only a single letter has an index: "W_K", "K^⊤" and "e^{−∞}", but not "q_len".
+const INDEXED = /(?<!\w)([A-Za-z](?:_[A-Za-z0-9]|_\{[^}]*\}|\^[A-Za-z0-9⊤]|\^\{[^}]*\})+)(?!\w)/;
+export const withIndices = (text) => text.split(INDEXED).flatMap((part, at) => (at % 2 ? indexed(part) : part));
 
-// `parts` is an array of texts and of [text, symbol].
+const nodesOf = (part) => {
+  if (typeof part === "string") return indexed(part);
+  const [tag, className, parts] = Array.isArray(part)
+    ? ["var", `symbol-${part[1]}`, [part[0]]]
+    : [part.tag ?? "span", part.className ?? "", part.parts];
+  const element = Object.assign(document.createElement(tag), { className });
+  element.append(...parts.flatMap(nodesOf));
+  return [element];
+};
+
+// `parts` is an array of texts, of [text, symbol], and of groups { tag, className, parts }.
 export const makeFormula = (parts) => {
   const element = Object.assign(document.createElement("p"), { className: "formula" });
-  element.append(
-    ...parts.flatMap((part) => {
-      if (typeof part === "string") return indexed(part);
-      const symbol = Object.assign(document.createElement("var"), { className: `symbol-${part[1]}` });
-      symbol.append(...indexed(part[0]));
-      return [symbol];
-    }),
-  );
+  element.append(...parts.flatMap(nodesOf));
   return element;
 };

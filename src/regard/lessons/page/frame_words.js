@@ -3,9 +3,10 @@
 const ENGLISH = {
   title: "Attention, every number of it",
   lede: "Change any number with a coloured line under it: type over it, or drag it up or down. Everything after it follows.",
+  gloss: "The words of the example are Chinese: {list}.",
   language: "Language",
   theme: "Colours",
-  system: "as the system",
+  system: "like my system",
   light: "light",
   dark: "dark",
   undo: "Undo",
@@ -26,12 +27,17 @@ const ENGLISH = {
   head: "Head",
   headName: "head {number}",
   keysTitle: "Keys and gestures",
-  moreTerms: "{count} more terms of sum {sum}",
+  moreTerms: "{sum} from {count} more terms",
   hiddenCell: "hidden by the mask",
   editHint: "type or drag to change",
   cellLabel: "New number for {name}",
   asTable: "as a table",
   asStrip: "as colours",
+  stripColours: "Blue is above 0; orange with a dash is below 0. The fuller the colour, the farther from 0.",
+  stripWeights: "The fuller the colour, the larger the weight.",
+  stripRows: "Each row has a scale of its own: its number farthest from 0 has the full colour.",
+  stripKeys: "Point at a number to read it, or use the arrow keys.",
+  stripGap: " ",
   emptyCell: "The cell is empty: type a number, or press Escape.",
   notNumber: "“{text}” is not a number: write it as 2, −0.5 or 1e-3.",
   tooLarge: "“{text}” is too large: at most 1e70.",
@@ -52,6 +58,7 @@ const ENGLISH = {
 const CHINESE = {
   title: "注意力：每个数都可以动手改",
   lede: "带彩色下划线的数都可以改：直接输入，或者按住上下拖动，后面的结果会立刻跟着变。",
+  gloss: "{list}",
   language: "语言",
   theme: "配色",
   system: "跟随系统",
@@ -81,6 +88,11 @@ const CHINESE = {
   cellLabel: "{name} 的新数值",
   asTable: "显示为表格",
   asStrip: "显示为颜色",
+  stripColours: "蓝色大于 0，带短横的橙色小于 0；颜色越浓，离 0 越远。",
+  stripWeights: "颜色越浓，权重越大。",
+  stripRows: "每行各用一个尺度：这一行里离 0 最远的数颜色最浓。",
+  stripKeys: "指向一个数，或者用方向键，就能读到它。",
+  stripGap: "",
   emptyCell: "格子是空的：请输入一个数，或按 Esc 放弃。",
   notNumber: "“{text}”不是数：可以写成 2、−0.5 或 1e-3。",
   tooLarge: "“{text}”太大：最多 1e70。",
@@ -97,5 +109,8 @@ const CHINESE = {
   kSteps: "上一步，下一步",
   drag: "拖动",
 };
+
+// What the words of the example mean, in a language that is not theirs.
+export const GLOSSES = { en: { 我: "I", 爱: "love", 你: "you" }, zh: {} };
 
 export const FRAME_WORDS = { en: ENGLISH, zh: CHINESE };

@@ -1,10 +1,12 @@
 // The lesson: its steps in the order of the road, drawn from the numbers of the state.
 
 import { CHECK_WORDS, checkState } from "./check_state.js";
+import { copyText, selectText } from "./clipboard.js";
 import { download } from "./download.js";
 import { compute } from "./numbers.js";
 import { makeOverview } from "./overview.js";
 import { asPython } from "./python.js";
+import { watchEdges } from "./scroll_edges.js";
 import { makeSection } from "./section.js";
 import {
   address,
@@ -26,8 +28,9 @@ import {
   undo,
   writeAddress,
 } from "./state.js";
-import { onTheme, printsLight, setTheme } from "./theme.js";
-import { say, sayer } from "./words.js";
+import { STEP_IDS } from "./step_ids.js";
+import { onTheme, printsLight, setTheme, theme } from "./theme.js";
+import { glossed, glossOf, say, sayer } from "./words.js";
 import { vectorsStep } from "./step_vectors.js";
 import { projectionsStep } from "./step_projections.js";
 import { scoresStep } from "./step_scores.js";
@@ -40,19 +43,22 @@ import { realStep } from "./step_real.js";
 import { transformerStep } from "./step_transformer.js";
 import { whyStep } from "./step_why.js";
 
-const STEPS = [
-  whyStep,
-  vectorsStep,
-  projectionsStep,
-  scoresStep,
-  maskStep,
-  softmaxStep,
-  mixingStep,
+const MODULES = [
   headsStep,
-  realStep,
-  transformerStep,
+  maskStep,
+  mixingStep,
   otherScoresStep,
+  projectionsStep,
+  realStep,
+  scoresStep,
+  softmaxStep,
+  transformerStep,
+  vectorsStep,
+  whyStep,
 ];
+const STEPS = STEP_IDS.map((id) => MODULES.find((step) => step.id === id));
+// Steps whose tables are not about the tokens and heads that can be changed.
+const OWN_ROWS = ["why", "real", "transformer"];
 
 const LARGEST_FILE = 50e6; // bytes
 const REST = 250; // milliseconds after the last change, until what is off the screen is drawn too
@@ -125,6 +131,12 @@ const overview = makeOverview(byId("stages"), (id) => sectionOf(id)?.title() ?? 
 const markStep = () => {
   overview.mark(state.step);
   if (byId("steps").value !== state.step) byId("steps").value = state.step;
+  drawLooks();
+};
+// The bar keeps its height: its choices are hidden where they mean nothing, and leave their place empty.
+const drawLooks = () => {
+  const isOwn = OWN_ROWS.includes(state.step);
+  for (const name of ["row", "head"]) byId(name).closest("label").classList.toggle("idle", isOwn);
 };
 
 const setOptions = (select, list, value) => {
@@ -150,12 +162,16 @@ const drawControls = () => {
     drawKeys();
   }
   byId("language").value = state.language;
-  setOptions(byId("theme"), ["system", "light", "dark"].map((name) => [name, say(name)]), byId("theme").value || "system");
+  setOptions(byId("theme"), ["system", "light", "dark"].map((name) => [name, say(name)]), theme());
   setOptions(byId("steps"), sections.map((section) => [section.id, `${section.number}. ${section.title()}`]), state.step);
-  setOptions(byId("row"), state.tokens.map((token, row) => [row, `${row + 1}. ${token}`]), state.row);
+  setOptions(byId("row"), state.tokens.map((token, row) => [row, `${row + 1}. ${glossed(token)}`]), state.row);
+  const glosses = [...new Set([...state.tokens, ...(state.keyTokens ?? [])])].filter((token) => glossOf(token));
+  byId("gloss").textContent = glosses.length ? say("gloss", { list: glosses.map(glossed).join(", ") }) : "";
+  byId("gloss").hidden = !glosses.length;
   const heads = Array.from({ length: state.heads?.length ?? 1 }, (_, head) => [head, say("headName", { number: head + 1 })]);
   setOptions(byId("head"), heads, state.head);
   byId("head").closest("label").hidden = heads.length === 1;
+  drawLooks();
   byId("undo").disabled = !canUndo();
   byId("redo").disabled = !canRedo();
   byId("reset").disabled = !isChanged();
@@ -234,14 +250,11 @@ const openFile = async ({ target }) => {
 
 const copyPython = async () => {
   const text = asPython(state);
-  try {
-    await navigator.clipboard.writeText(text);
-    note = () => say("copied");
-  } catch {
+  const isCopied = await copyText(text);
+  note = () => say(isCopied ? "copied" : "notCopied");
+  if (!isCopied) {
     byId("python").open = true;
-    byId("lines").textContent = text;
-    getSelection().selectAllChildren(byId("lines"));
-    note = () => say("notCopied");
+    selectText(byId("lines"), text);
   }
   drawNotes();
 };
@@ -325,6 +338,7 @@ const keepInSight = (element) => {
 };
 
 listen();
+watchEdges(document.querySelector("footer"));
 onTheme(() => {
   for (const section of sections) section.forget(true);
   draw();

@@ -60,19 +60,19 @@ export const makePattern = () => {
         ),
       );
       legend.replaceChildren(...names.map((name) => legendItem(name, speak(`part-${name}`))));
-      text.textContent = placed === null ? speak("patternNone") : speak("patternPairs", counts(pairs, length ** 2));
+      text.textContent = placed === null ? speak("patternNone") : speak("patternPairs", counts(pairs, length ** 2, speak));
     },
   };
 };
 
 // A count beside all, as a sentence needs them.
-export const counts = (pairs, all) => ({
+export const counts = (pairs, all, speak) => ({
   pairs: grouped(pairs),
   all: grouped(all),
-  share: pairs ? ((100 * pairs) / all).toPrecision(3) : "0",
+  percent: speak("percent", { share: pairs ? ((100 * pairs) / all).toPrecision(3) : "0" }),
 });
 
-const [WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM] = [360, 210, 46, 14, 10, 34];
+const [WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM] = [360, 210, 50, 14, 10, 34];
 const across = (length) => LEFT + (length / LONGEST) * (WIDTH - LEFT - RIGHT);
 const up = (pairs) => HEIGHT - BOTTOM - (pairs / LONGEST ** 2) * (HEIGHT - TOP - BOTTOM);
 const lineOf = (points) =>
@@ -83,7 +83,7 @@ const lineOf = (points) =>
 const axes = (speak) => {
   const label = (x, y, text, anchor) => draw("text", { x, y, "text-anchor": anchor }, text);
   const marks = [0, 1024, 2048, 3072, 4096].map((length) =>
-    label(across(length), HEIGHT - BOTTOM + 13, grouped(length), length === LONGEST ? "end" : "middle"),
+    label(across(length), HEIGHT - BOTTOM + 13, String(length), length === LONGEST ? "end" : "middle"),
   );
   const heights = [0, 4, 8, 12, 16].flatMap((millions) => [
     draw("line", {
@@ -96,7 +96,7 @@ const axes = (speak) => {
     label(
       LEFT - 5,
       up(millions * 1e6) + 4,
-      millions ? speak("millions", { millions, myriads: grouped(millions * 100) }) : "0",
+      millions ? speak("millions", { millions, myriads: millions * 100 }) : "0",
       "end",
     ),
   ]);
@@ -114,13 +114,13 @@ export const makeGrowth = () => {
   const element = make("div", { className: "mask-growth" }, picture, table, hint);
   let drawn = "";
   const all = LENGTHS.map((length) => ({ length, pairs: length ** 2 }));
-  const rowOf = (length, pairs) => {
-    const { share } = counts(pairs ?? 0, length ** 2);
-    const cells = [grouped(length ** 2), pairs === null ? "–" : grouped(pairs), pairs === null ? "–" : `${share} %`];
+  const rowOf = (length, pairs, speak) => {
+    const { percent } = counts(pairs ?? 0, length ** 2, speak);
+    const cells = [grouped(length ** 2), ...(pairs === null ? ["–", "–"] : [grouped(pairs), percent])];
     return make(
       "tr",
       {},
-      make("th", { scope: "row", textContent: grouped(length) }),
+      make("th", { scope: "row", textContent: String(length) }),
       ...cells.map((textContent) => make("td", { textContent })),
     );
   };
@@ -130,37 +130,29 @@ export const makeGrowth = () => {
       const key = JSON.stringify([language, mask.kind === "bigbird" ? { ...mask, table: drawnCount(mask) } : mask]);
       if (key === drawn) return;
       drawn = key;
-      const name = speak(`kind-${mask.kind}`);
+      const name = speak(`visible-${mask.kind}`);
       const points = LENGTHS.map((length) => ({ length, pairs: pairsAt(mask, length) }));
       const hasRule = points[0].pairs !== null;
+      const hasLine = hasRule && mask.kind !== "none"; // without a mask it would be that of all pairs
       const rows = TABLE.map((length) => [length, pairsAt(mask, length)]);
+      const title = (text, points, share, className) => {
+        const at = points.find(({ length }) => length >= share * LONGEST);
+        const place = { x: across(at.length) - 6, y: up(at.pairs) - 6, class: className, "text-anchor": "end" };
+        return draw("text", place, text);
+      };
       element.values = rows;
-      picture.setAttribute("aria-label", speak("growthName", { name }));
+      picture.setAttribute("aria-label", speak(hasLine ? "growthName" : "growthAll", { name }));
       picture.replaceChildren(
         ...axes(speak),
         draw("path", { d: lineOf(all), class: "line-all" }),
-        draw("path", { d: hasRule ? lineOf(points) : "", class: "line-mask" }),
-        draw(
-          "text",
-          { x: across(3000), y: up(3000 ** 2) - 8, class: "name-all", "text-anchor": "end" },
-          speak("allPairs"),
-        ),
-        ...(hasRule
-          ? [
-              draw(
-                "text",
-                { x: WIDTH - RIGHT, y: up(points.at(-1).pairs) + (mask.kind === "none" ? 16 : -7), class: "name-mask" },
-                name,
-              ),
-            ]
-          : []),
+        title(speak("allPairs"), all, 0.75, "name-all"),
+        ...(hasLine ? [draw("path", { d: lineOf(points), class: "line-mask" }), title(name, points, 1, "name-mask")] : []),
       );
-      for (const text of picture.querySelectorAll(".name-mask")) text.setAttribute("text-anchor", "end");
       caption.textContent = speak("growthTable");
       const titles = [speak("axisLength"), speak("allPairs"), name, speak("share")];
       head.replaceChildren(make("tr", {}, ...titles.map((textContent) => make("th", { scope: "col", textContent }))));
-      body.replaceChildren(...rows.map(([length, pairs]) => rowOf(length, pairs)));
-      hint.textContent = hasRule ? speak("growthHint") : speak("growthNone");
+      body.replaceChildren(...rows.map(([length, pairs]) => rowOf(length, pairs, speak)));
+      hint.textContent = hasRule ? speak(`growth-${mask.kind}`) : speak("growthNone");
     },
   };
 };

@@ -69,6 +69,24 @@ export const fitMask = (mask, queries, keys) => {
   return mask;
 };
 
+const renumbered = (indices, kept) => indices.map((index) => kept.indexOf(index)).filter((index) => index >= 0);
+
+// The mask where only some queries and keys are kept, by their indices: what it says of them stays so.
+export const keepOfMask = (mask, keptQueries, keptKeys) => {
+  if (mask.kind === "padding") return { ...mask, hidden: renumbered(mask.hidden, keptKeys) };
+  if (mask.kind === "longformer") return { ...mask, globals: renumbered(mask.globals, keptKeys) };
+  if (mask.kind === "drawn") {
+    return { ...mask, rows: keptQueries.map((query) => keptKeys.map((key) => mask.rows[query][key]).join("")) };
+  }
+  if (mask.kind !== "bigbird") return mask;
+  const count = Math.min(mask.table[0].length, keptKeys.length);
+  const row = (position) => {
+    const drawn = renumbered(mask.table[position], keptKeys);
+    return [...drawn, ...Array(count).fill(drawn[0] ?? 0)].slice(0, count);
+  };
+  return { ...mask, table: keptKeys.map(row) };
+};
+
 // Keys that a row of n tokens sees, from 0 to n − 1, as runs of keys that may overlap: [first, last].
 const runs = (mask, row, length) => {
   const near = (left, right) => [Math.max(0, row - left), Math.min(length - 1, row + right)];

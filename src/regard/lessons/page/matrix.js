@@ -3,6 +3,7 @@
 import { makeEditor } from "./cell_editor.js";
 import { cellSentence, hideOrigin, refreshOrigin, registerMatrix, showOrigin } from "./cell_origin.js";
 import { format } from "./number_text.js";
+import { watchEdges } from "./scroll_edges.js";
 import { makeStrip } from "./strip.js";
 import { makeTable } from "./matrix_table.js";
 import { say } from "./words.js";
@@ -20,6 +21,7 @@ const DEFAULTS = {
   parts: null,
   hidden: null,
   paint: "none",
+  ownScales: false,
   symbol: null,
   chosen: null,
   onChoose: null,
@@ -40,7 +42,8 @@ const MOVES = {
 //   edit(row, column, value): a number was typed or dragged;
 //   parts(row, column): { label, terms: [[label, a, b], …], result, from: [[name, "row" or "column", index], …] },
 //     what made a cell: label = a·b + … = result, and the rows and columns that are lit up with it; or { label, text };
-//   hidden(row, column): masked; paint: "none", "signed" or "weight"; symbol: whose colour it has;
+//   hidden(row, column): masked; paint: "none", "signed" or "weight"; ownScales: the largest
+//     number of each row has the full colour; symbol: whose colour it has;
 //   chosen: the row that is looked at; onChoose(row, column): a cell, or a row (column null), was chosen.
 export const makeMatrix = (name) => {
   const element = document.createElement("figure");
@@ -105,6 +108,7 @@ export const makeMatrix = (name) => {
   flip.addEventListener("click", () => {
     wantsTable = !wantsTable;
     draw(matrix.values, matrix.options);
+    watchEdges(element);
   });
 
   let tapsAgain = false; // a second tap on a cell types into it
@@ -158,7 +162,8 @@ export const makeMatrix = (name) => {
       return;
     }
     if (event.altKey || event.ctrlKey || event.metaKey) return;
-    if (MOVES[event.key]) matrix.moveBy(...MOVES[event.key]);
+    if (event.key === "Escape") hideOrigin(matrix);
+    else if (MOVES[event.key]) matrix.moveBy(...MOVES[event.key]);
     else if (matrix.options.onChoose && (event.key === " " || event.key === "Enter")) choose(...matrix.cursor);
     else return;
     event.preventDefault();

@@ -1,5 +1,6 @@
 // A matrix as a table: its cells are updated where they differ.
 
+import { largestOf } from "./cell_colours.js";
 import { indexed } from "./formula.js";
 import { format } from "./number_text.js";
 
@@ -62,11 +63,11 @@ export const makeTable = (matrix) => {
     cells[row][column].tabIndex = 0;
   };
 
-  const fill = (values, { hidden, paint }) => {
+  const fill = (values, { hidden, paint, ownScales }) => {
     const isHidden = hidden ?? (() => false);
-    const finite = values.flat().filter((value) => Number.isFinite(Number(value)));
-    const largest = paint === "weight" ? 1 : finite.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
-    values.forEach((line, row) =>
+    const whole = paint === "weight" ? 1 : largestOf(values);
+    values.forEach((line, row) => {
+      const largest = ownScales ? largestOf([line]) : whole;
       line.forEach((value, column) => {
         const [cell, last, masked] = [cells[row][column], shown[row][column], isHidden(row, column)];
         if (!Object.is(last.value, value) || last.hidden !== masked) {
@@ -77,8 +78,8 @@ export const makeTable = (matrix) => {
         }
         const colour = masked ? "" : background(value, largest, paint);
         if (last.colour !== colour) cell.style.backgroundColor = last.colour = colour;
-      }),
-    );
+      });
+    });
   };
 
   const draw = (values, options) => {

@@ -2,9 +2,15 @@
 
 export const LARGEST = 1e70; // of a number, as in matrices that `regard steps` reads
 
-// At least 3 significant digits; more would hide the pattern, and the exact value is in the readout.
-const plain = (value, digits) => {
+const MOST_DIGITS = 9; // as in the readout; beyond them, a number is what it was rounded to
+
+// At least 3 significant digits; more would hide the pattern, and the exact value is in the readout. Only what is
+// nearly 1 gets more of them: a weight of 0.99975 is not all of the sum.
+const plain = (value, least) => {
   const size = Math.abs(value);
+  let digits = least;
+  while (size !== 1 && digits < MOST_DIGITS && Number(size.toPrecision(digits)) === 1) digits++;
+  if (Number(size.toPrecision(digits)) === 1) return value < 0 ? "-1" : "1";
   if (size >= 1e7 || (size > 0 && size < 1e-4)) {
     const [mantissa, exponent] = value.toExponential(digits - 1).split("e");
     return `${Number(mantissa)}e${Number(exponent)}`;

@@ -73,8 +73,9 @@ const drawMatrix = (matrix) => {
     });
     top += 20;
   }
-  const largest = options.paint === "weight" ? 1 : largestOf(values);
+  const whole = options.paint === "weight" ? 1 : largestOf(values);
   values.forEach((line, row) => {
+    const largest = options.ownScales ? largestOf([line]) : whole;
     const y = top + row * LINE;
     const chosen = row === options.chosen;
     const name = { "text-anchor": "end", fill: css(chosen ? "--ink" : "--soft"), "font-weight": chosen ? 700 : 400 };

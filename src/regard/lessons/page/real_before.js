@@ -51,6 +51,7 @@ export const sentencesBefore = (positions, layer, speak) => {
     ([, , side]) => side,
   );
   sentences.push(speak("projected", { formulas: formulas.map(projection).join(", ") }));
+  if (formulas.some(([, , side]) => side.bias)) sentences.push(speak("biases"));
   if (kind === "cross") sentences.push(speak("twoTexts"));
   if (before.class) return [...sentences, speak("ofClass", { name: before.class })];
   return [...sentences, ...afterProjection(formulas, speak)];

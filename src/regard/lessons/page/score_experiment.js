@@ -34,7 +34,7 @@ export const gradientSize = (weights) => {
 
 const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
 
-// Of the softmax of each query's scores times `factor`: means over the queries, and the weights of the first of them.
+// Of the softmax of each query's scores times `factor`: means over the queries, and the weights of each.
 const closing = (products, factor) => {
   const rows = Array.from({ length: QUERIES }, (_, query) =>
     softmaxParts(Array.from(products.subarray(query * KEYS, (query + 1) * KEYS), (value) => value * factor), VISIBLE),
@@ -43,17 +43,25 @@ const closing = (products, factor) => {
     largest: mean(rows.map((row) => Math.max(...row))),
     entropy: mean(rows.map(entropy)),
     gradient: mean(rows.map(gradientSize)),
-    weights: rows[0],
+    rows,
   };
 };
 
+// The query whose largest weights, not divided and divided, are nearest to their means: its weights show what is usual.
+const usualQuery = (kinds) => {
+  const distances = kinds[0].rows.map((_, query) =>
+    kinds.reduce((sum, { rows, largest }) => sum + Math.abs(Math.max(...rows[query]) - largest), 0),
+  );
+  return distances.indexOf(Math.min(...distances));
+};
+
 // The variance of all products, which have mean 0; and the softmax of them as they are and divided by √d.
-const measure = (products, width) => ({
-  width,
-  variance: mean(Array.from(products, (product) => product * product)),
-  plain: closing(products, 1),
-  divided: closing(products, 1 / Math.sqrt(width)),
-});
+const measure = (products, width) => {
+  const kinds = [closing(products, 1), closing(products, 1 / Math.sqrt(width))];
+  const query = usualQuery(kinds);
+  const [plain, divided] = kinds.map(({ rows, ...means }) => ({ ...means, weights: rows[query] }));
+  return { width, variance: mean(Array.from(products, (product) => product * product)), query, plain, divided };
+};
 
 // Measurements for the widths up to one. The numbers are uniform between −√3 and √3: mean 0 and variance 1. Wider
 // vectors begin with the numbers of narrower ones, so that only what is new is drawn.
@@ -80,7 +88,7 @@ const makeExperiment = (seed) => {
 };
 
 const experiments = new Map();
-// [{ width, variance, plain, divided }] of the widths up to one, the same for each seed.
+// [{ width, variance, query, plain, divided }] of the widths up to one, the same for each seed.
 export const experiment = (seed, upTo) => {
   if (!experiments.has(seed)) {
     experiments.clear(); // one at a time is looked at

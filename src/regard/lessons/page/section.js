@@ -2,6 +2,7 @@
 
 import { makeFormula, withIndices } from "./formula.js";
 import { savePicture } from "./picture.js";
+import { watchEdges } from "./scroll_edges.js";
 import { say, sayer } from "./words.js";
 
 const KINDS = ["png", "svg"];
@@ -34,7 +35,18 @@ export const makeSection = (step, number, road) => {
     return button;
   });
   pictures.append(label, ...buttons);
-  element.append(heading, text, ...(step.formula ? [makeFormula(step.formula)] : []), body, details, pictures);
+  const formula = document.createElement("div");
+  // A formula and a text may follow the state: the first is a function then, the second has a name for each case.
+  let formulaDrawn = "";
+  const drawFormula = () => {
+    const parts = typeof step.formula === "function" ? step.formula() : (step.formula ?? []);
+    const key = JSON.stringify(parts);
+    if (key === formulaDrawn) return;
+    formulaDrawn = key;
+    formula.replaceChildren(...(parts.length ? [makeFormula(parts)] : []));
+  };
+  drawFormula();
+  element.append(heading, text, formula, body, details, pictures);
   road.append(element);
   let view = null;
   let stale = true;
@@ -49,7 +61,8 @@ export const makeSection = (step, number, road) => {
     view ??= step.build(body, speak);
     element.classList.add("drawn");
     setText(heading, `${number}. ${speak("title")}`);
-    setSentence(text, speak("text"));
+    setSentence(text, speak(step.textName?.() ?? "text"));
+    drawFormula();
     const variant = step.variant?.() ?? "";
     setSentence(question, `${say("question")}${speak(`question${variant}`)}`);
     setSentence(answer, speak(`answer${variant}`));
@@ -58,6 +71,7 @@ export const makeSection = (step, number, road) => {
       button.setAttribute("aria-label", say("pictureOf", { title: speak("title"), kind: KINDS[at].toUpperCase() })),
     );
     view.draw(numbers);
+    watchEdges(element);
   };
   return {
     id: step.id,

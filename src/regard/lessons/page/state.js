@@ -144,7 +144,7 @@ const write = (how) => {
   const hash = isTooLong(whole) ? "#" : whole; // an older one would be passed on as if it were this
   if (location.hash === hash || (hash === "#" && !location.hash)) return;
   try {
-    history[how](null, "", hash);
+    history[how](history.state, "", hash); // with the theme
     known = location.hash;
   } catch {
     /* a sandboxed frame has no address of its own */

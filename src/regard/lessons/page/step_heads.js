@@ -7,6 +7,7 @@ import { indexed } from "./formula.js";
 import { makeMatrix } from "./matrix.js";
 import { change, state } from "./state.js";
 import { onTheme } from "./theme.js";
+import { wholeFormula } from "./whole_formula.js";
 
 const MOST_HEADS = 8;
 const MARKS = ["●", "▲", "■", "◆", "★", "▼", "✚", "⬟"]; // of the heads, beside their colours
@@ -15,11 +16,13 @@ const en = {
   title: "Several heads",
   text: "One set of weights a row can follow one relation. So the same X goes through several heads, each with its own W_Q, W_K and W_V; their outputs are written side by side, and W_O mixes them.",
   question:
-    "Add a head, then remove it again. Which columns come and go in Concat, which rows in W_O, and do the other heads’ numbers move?",
+    "Press “W_O = random numbers” at the end of this step, then “Add a head”, then remove it again. Which columns come and go in Concat, which rows in W_O, and do the other heads’ numbers move?",
   answer:
-    "The head’s own columns in Concat, and the rows of W_O that multiply them. Nothing else moves: the heads do not see each other. Only in W_O do they meet.",
+    "The head’s own columns in Concat, and the rows of W_O that multiply them. The numbers of the other heads do not move: the heads do not see each other. Only in W_O do they meet.",
   source:
-    "MultiHead(Q, K, V) = Concat(head_1, …, head_H) W_O, with head_i = Attention(Q W_{Q,i}, K W_{K,i}, V W_{V,i}): Vaswani et al. 2017, section 3.2.2.",
+    "Each head i has its own Q_i = X W_{Q,i}, K_i = X W_{K,i} and V_i = X W_{V,i}, and so its own output O_i. The paper calls it head_i, and writes Q, K, V for what is X here (Vaswani et al. 2017, section 3.2.2).",
+  sourceOther:
+    "Each head i has its own Q_i = X W_{Q,i}; K_i and V_i come from the other side, each by the head’s own W_{K,i} and W_{V,i}; and so it has its own output O_i. The paper calls it head_i (Vaswani et al. 2017, section 3.2.2).",
   add: "Add a head",
   addHelp: "A new head is a copy of head {head} with some random changes.",
   most: "{most} heads are the most that this page shows.",
@@ -29,13 +32,15 @@ const en = {
   added: "Head {head} was added; there are {count} now.",
   head: "Head {head}",
   look: "Look at head {head} in the other steps",
-  looked: "The other steps show this head",
+  looked: "Head {head} is shown in the other steps",
   shapes:
-    "X is n × D = {x}: n tokens of D numbers. d is the width of queries and keys, dv that of values, m the number of keys, H the number of heads.",
-  weights: "weights",
-  output: "output",
+    "X is n × D = {x}: n tokens of D numbers. d is the width of queries and keys, d_v that of values, m the number of keys, H the number of heads.",
+  outputShape:
+    "W_O is H·d_v × D′ = {shape}: a row for each column of Concat. D′, the width of the result, is free; in a Transformer it is D, so that the result can be added to X.",
+  weights: "weights A_{head}",
+  output: "output O_{head}",
   joinTitle: "Side by side: Concat",
-  join: "n × H·dv = {rows} × {heads}·{value} = {shape}",
+  join: "n × H·d_v = {rows} × {heads}·{value} = {shape}",
   joinName: "Concat of {count} heads: {blocks}",
   block: "head {head}: {shape}",
   joined: "Concat",
@@ -45,17 +50,20 @@ const en = {
   useRandom: "W_O = random numbers",
   useNone: "Without W_O",
   result: "MultiHead",
+  shape: " ({shape})",
   copied: "is copied from head {head}, column {column}",
 };
 
 const zh = {
   title: "多个头",
   text: "每一行只有一组权重，就只能顾到一种关系。所以同一个 X 要经过好几个头，每个头有自己的 W_Q、W_K、W_V；它们的输出并排拼起来，再由 W_O 混合。",
-  question: "加一个头，再把它去掉。Concat 里哪些列、W_O 里哪些行跟着增减？其他头的数变了吗？",
+  question: "先按本步末尾的“W_O = 随机数”，再加一个头，然后把它去掉。Concat 里哪些列、W_O 里哪些行跟着增减？其他头的数变了吗？",
   answer:
-    "变的只有这个头自己在 Concat 里的几列，以及 W_O 中与这几列相乘的几行。其他都不动：各个头互相看不见，直到 W_O 才汇合。",
+    "增减的是这个头自己在 Concat 里的几列，以及 W_O 中与这几列相乘的几行。其他头的数都不动：各个头互相看不见，直到 W_O 才汇合。",
   source:
-    "MultiHead(Q, K, V) = Concat(head_1, …, head_H) W_O，其中 head_i = Attention(Q W_{Q,i}, K W_{K,i}, V W_{V,i})：Vaswani 等，2017，3.2.2 节。",
+    "第 i 个头有自己的 Q_i = X W_{Q,i}、K_i = X W_{K,i} 和 V_i = X W_{V,i}，因而有自己的输出 O_i。论文里把它叫作 head_i，并用 Q、K、V 表示这里的 X（Vaswani 等，2017，3.2.2 节）。",
+  sourceOther:
+    "第 i 个头有自己的 Q_i = X W_{Q,i}；K_i 和 V_i 来自另一侧，也各用自己的 W_{K,i}、W_{V,i}；因而有自己的输出 O_i。论文里把它叫作 head_i（Vaswani 等，2017，3.2.2 节）。",
   add: "加一个头",
   addHelp: "新的头由第 {head} 个头复制而来，再随机改动一些数。",
   most: "这一页最多显示 {most} 个头。",
@@ -65,12 +73,14 @@ const zh = {
   added: "加上了第 {head} 个头，现在有 {count} 个。",
   head: "第 {head} 个头",
   look: "在其他步骤里看第 {head} 个头",
-  looked: "其他步骤正显示这个头",
-  shapes: "X 是 n × D = {x}：n 个词元，每个 D 个数。d 是查询和键的宽度，dv 是值的宽度，m 是键的个数，H 是头的个数。",
-  weights: "权重",
-  output: "输出",
+  looked: "其他步骤正显示第 {head} 个头",
+  shapes: "X 是 n × D = {x}：n 个词元，每个 D 个数。d 是查询和键的宽度，d_v 是值的宽度，m 是键的个数，H 是头的个数。",
+  outputShape:
+    "W_O 是 H·d_v × D′ = {shape}：Concat 的每一列对应它的一行。D′ 是结果的宽度，可以任选；Transformer 里取 D，结果才能与 X 相加。",
+  weights: "权重 A_{head}",
+  output: "输出 O_{head}",
   joinTitle: "并排拼接：Concat",
-  join: "n × H·dv = {rows} × {heads}·{value} = {shape}",
+  join: "n × H·d_v = {rows} × {heads}·{value} = {shape}",
   joinName: "{count} 个头的拼接：{blocks}",
   block: "第 {head} 个头：{shape}",
   joined: "Concat",
@@ -80,6 +90,7 @@ const zh = {
   useRandom: "W_O = 随机数",
   useNone: "不用 W_O",
   result: "MultiHead",
+  shape: "（{shape}）",
   copied: "抄自第 {head} 个头的第 {column} 列",
 };
 
@@ -168,8 +179,9 @@ const makeCard = (at, speak) => {
     own.hidden = state.heads === null;
     if (own.hidden) return;
     for (const [part, { draw }] of projections) {
-      const title = { query: "W_Q (D × d)", key: "W_K (D × d)", value: "W_V (D × dv)" }[part];
-      draw(state.heads[at][part], { title, edit: editHead(at, part), paint: "signed", symbol: "w" });
+      const title = { query: "W_Q", key: "W_K", value: "W_V" }[part];
+      const shape = speak("shape", { shape: part === "value" ? "D × d_v" : "D × d" });
+      draw(state.heads[at][part], { title: `${title}${shape}`, edit: editHead(at, part), paint: "signed", symbol: "w" });
     }
   };
   return {
@@ -188,7 +200,7 @@ const makeCard = (at, speak) => {
         {
           ...row,
           columns: keys,
-          title: `${speak("weights")} (n × m)`,
+          title: `${speak("weights", { head: at + 1 })}${speak("shape", { shape: "n × m" })}`,
           paint: "weight",
           symbol: "weight",
           hidden,
@@ -199,7 +211,7 @@ const makeCard = (at, speak) => {
         head.output,
         {
           ...row,
-          title: `${speak("output")} (n × dv)`,
+          title: `${speak("output", { head: at + 1 })}${speak("shape", { shape: "n × d_v" })}`,
           paint: "signed",
           symbol: "output",
           parts: productParts([`weights-${at}`, head.weights], [`values-${at}`, head.values]),
@@ -238,19 +250,14 @@ const makeBlocks = (speak) => {
 
 export const headsStep = {
   id: "heads",
-  formula: [
-    "MultiHead(",
-    ["Q", "query"],
-    ", ",
-    ["K", "key"],
-    ", ",
-    ["V", "value"],
-    ") = Concat(",
-    ["head_1", "output"],
+  formula: () => [
+    "MultiHead = Concat(",
+    ["O_1", "output"],
     ", …, ",
-    ["head_H", "output"],
+    ["O_H", "output"],
     ") ",
     ["W_O", "w"],
+    wholeFormula(["output"], "_i"),
   ],
   words: { en, zh },
   build(body, speak) {
@@ -266,6 +273,7 @@ export const headsStep = {
     const joined = makeMatrix("joined");
     const outputTitle = make("h3");
     const noOutput = make("p");
+    const outputShape = make("p", { className: "hint" });
     const choices = ["useIdentity", "useRandom", "useNone"].map((name) => ({
       name,
       button: make("button", { type: "button", name }),
@@ -285,6 +293,7 @@ export const headsStep = {
       outputTitle,
       noOutput,
       make("div", { className: "controls" }, ...choices.map(({ button }) => button)),
+      outputShape,
       make("div", { className: "matrices" }, matrix.element, result.element),
     );
     let last = null; // what was done to the heads, for the sentence about it
@@ -324,16 +333,12 @@ export const headsStep = {
         return `${MARKS[head]}${head + 1}.${own + 1}`;
       });
       joinTitle.textContent = speak("joinTitle");
-      joinShape.textContent = speak("join", {
-        rows: values.length,
-        heads: heads.length,
-        value: dv,
-        shape: shapeOf(values),
-      });
+      const sizes = { rows: values.length, heads: heads.length, value: dv, shape: shapeOf(values) };
+      joinShape.replaceChildren(...indexed(speak("join", sizes)));
       joined.draw(values, {
         rows: state.tokens,
         columns: names,
-        title: `${speak("joined")} (n × H·dv)`,
+        title: `${speak("joined")}${speak("shape", { shape: "n × H·d_v" })}`,
         paint: "signed",
         symbol: "output",
         chosen: state.row,
@@ -359,17 +364,19 @@ export const headsStep = {
       for (const { name, button } of choices) button.replaceChildren(...indexed(speak(name)));
       choices[2].button.disabled = !hasOutput;
       for (const { element } of [matrix, result]) element.hidden = !hasOutput;
+      outputShape.hidden = !hasOutput;
       if (!hasOutput) return;
+      outputShape.replaceChildren(...indexed(speak("outputShape", { shape: shapeOf(state.output) })));
       matrix.draw(state.output, {
         rows: names,
-        title: "W_O (H·dv × D′)",
+        title: `W_O${speak("shape", { shape: "H·d_v × D′" })}`,
         paint: "signed",
         symbol: "w",
         edit: editField("output"),
       });
       result.draw(product, {
         rows: state.tokens,
-        title: `${speak("result")} (n × D′)`,
+        title: `${speak("result")}${speak("shape", { shape: "n × D′" })}`,
         paint: "signed",
         symbol: "output",
         chosen: state.row,
@@ -381,8 +388,9 @@ export const headsStep = {
       draw(numbers) {
         const count = numbers.heads.length;
         width = numbers.joined[0].length;
-        source.replaceChildren(...indexed(speak("source")));
-        shapes.textContent = speak("shapes", { x: shapeOf(numbers.x) });
+        source.replaceChildren(...indexed(speak(state.keyX === null ? "source" : "sourceOther")));
+        source.hidden = state.heads === null;
+        shapes.replaceChildren(...indexed(speak("shapes", { x: shapeOf(numbers.x) })));
         add.textContent = speak("add");
         add.disabled = state.heads === null || count === MOST_HEADS;
         if (state.heads === null) addHelp.textContent = speak("given");

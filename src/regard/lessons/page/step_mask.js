@@ -1,19 +1,21 @@
 // Step 5: which keys a query may see.
 
 import { make, numberField } from "./elements.js";
+import { withIndices } from "./formula.js";
 import { makeHeadMatrix } from "./head_matrix.js";
 import { makeMaskGrid } from "./mask_grid.js";
 import { drawnCount, drawTable } from "./mask_patterns.js";
 import { counts, makeGrowth, makePattern } from "./mask_pictures.js";
 import { countVisible, MASK_KINDS, visibleOf } from "./masks.js";
 import { change, state } from "./state.js";
+import { scaleText, wholeFormula } from "./whole_formula.js";
 
 const en = {
   title: "Mask: who may see whom",
-  text: "A mask hides keys from a query. The logit of a hidden pair becomes −∞ before the softmax, so its weight is exactly 0 after it. Choose a rule, or click on the cells.",
+  text: "A mask hides keys from a query. What goes into the softmax are the logits Z: the scaled scores, divided by the temperature T (1 until you change it in step 6), plus the mask M. M is 0 where a query may see a key and −∞ where the key is hidden; so the weight of a hidden pair is exactly 0. Choose a rule, or click on the cells.",
   question: "Choose “causal”. Why is the first weight of the first row exactly 1, whatever numbers you type anywhere?",
   answer:
-    "The first token sees only itself. A softmax over a single key is e^s / e^s = 1 for every score s, so its output is its own value, unmixed.",
+    "The first token sees only itself. A softmax over a single key is e^z / e^z = 1 for every logit z, so its output is its own value, unmixed.",
   kinds: "Mask",
   "kind-none": "none",
   "kind-causal": "causal",
@@ -23,6 +25,14 @@ const en = {
   "kind-bigbird": "BigBird",
   "kind-prefix": "prefix",
   "kind-drawn": "drawn by hand",
+  "visible-none": "seen without a mask",
+  "visible-causal": "seen with “causal”",
+  "visible-window": "seen with “window”",
+  "visible-padding": "seen",
+  "visible-longformer": "seen with Longformer",
+  "visible-bigbird": "seen with BigBird",
+  "visible-prefix": "seen with “prefix”",
+  "visible-drawn": "seen",
   "rule-none": "Every query sees every key, as in the encoder of a Transformer.",
   "rule-causal":
     "Key j is visible to query i if j ≤ i: a token sees itself and what came before it. A model that writes one word after another needs this, because the next words do not exist yet (Vaswani et al. 2017).",
@@ -58,12 +68,12 @@ const en = {
   gridHelp: "Click, touch or press Space to hide or show a cell; drag to paint; the arrow keys move.",
   cellYes: "{query} may see {key}: yes",
   cellNo: "{query} may see {key}: no",
-  counter: "{pairs} of {all} pairs are visible ({share} %).",
+  counter: "{pairs} of {all} pairs are visible ({percent}).",
   before: "Before the softmax: hidden pairs are −∞",
-  logits: "logits",
+  logits: "logits Z = S{scale} / T + M",
   after: "After the softmax: hidden pairs are 0",
-  weights: "weights",
-  why: "Why −∞, and not a 0 afterwards? Because e^−∞ = 0, the hidden key is missing from the sum too, and the other weights of the row still add up to 1. A 0 put in after the softmax would leave a row that adds up to less.",
+  weights: "weights A = softmax(Z)",
+  why: "Why −∞, and not a 0 afterwards? Because e^{−∞} = 0, the hidden key is missing from the sum too, and the other weights of the row still add up to 1. A 0 put in after the softmax would leave a row that adds up to less.",
   empty:
     "These rows see nothing: {names}. All their logits are −∞, so there is nothing to share out. Their weights and outputs are 0 here; the bare formula would give 0/0.",
   patternTitle: "The pattern for more tokens",
@@ -72,7 +82,7 @@ const en = {
     "With few tokens many masks look alike. This picture has its own number of tokens and shows the rule that you have chosen; your example above keeps its own.",
   patternName: "The pattern among {length} tokens: {pairs} pairs are visible.",
   patternNone: "Padding and cells chosen by hand belong to the tokens above; they are no rule for other lengths.",
-  patternPairs: "{pairs} of {all} pairs ({share} %)",
+  patternPairs: "{pairs} of {all} pairs ({percent})",
   "part-none": "all",
   "part-causal": "itself and earlier",
   "part-window": "window",
@@ -80,22 +90,35 @@ const en = {
   "part-random": "random",
   "part-prefix": "prefix",
   growthTitle: "How it grows",
-  growthName: "Visible pairs from 1 to 4,096 tokens: all pairs, and {name}. The numbers are in the table.",
+  growthName: "Visible pairs from 1 to 4096 tokens: all pairs, and those {name}. The numbers are in the table.",
+  growthAll: "All pairs from 1 to 4096 tokens. The numbers are in the table.",
   growthTable: "Pairs to compute, at three lengths",
-  growthHint: "Twice as many tokens are four times as many pairs; in a window they are only twice as many.",
+  "growth-none":
+    "Twice as many tokens are four times as many pairs. Without a mask all of them are computed, so there is one line only; choose a mask, and its own is drawn beside it.",
+  "growth-causal":
+    "Twice as many tokens are four times as many pairs. With “causal” that is so too: it leaves about half of all pairs at every length.",
+  "growth-window": "Twice as many tokens are four times as many pairs; in a window they are only twice as many.",
+  "growth-longformer":
+    "Twice as many tokens are four times as many pairs; with a window and a fixed number of global tokens they are only about twice as many.",
+  "growth-bigbird":
+    "Twice as many tokens are four times as many pairs; with a window, and fixed numbers of global tokens and of random keys a row, they are only about twice as many.",
+  "growth-prefix":
+    "Twice as many tokens are four times as many pairs. With “prefix” that is nearly so too: what follows the prefix is causal, and leaves about half of all pairs.",
   growthNone: "The chosen mask has no rule for other lengths, so only all pairs are drawn.",
   axisLength: "tokens n",
   allPairs: "all pairs, n²",
   millions: "{millions} M",
+  percent: "{share} %",
+  between: " ",
   share: "share of n²",
 };
 
 const zh = {
   title: "掩码：谁能看见谁",
-  text: "掩码让查询看不见某些键。被遮住的位置，softmax 之前的分数变成 −∞，之后的权重就恰好是 0。选一种规则，或者直接点格子。",
+  text: "掩码让查询看不见某些键。送进 softmax 的数叫 logits，记作 Z：缩放后的分数除以温度 T（在第 6 步改动之前是 1），再加上掩码 M。看得见的位置，M 是 0；被遮住的位置，M 是 −∞，权重就恰好是 0。选一种规则，或者直接点格子。",
   question: "选“因果”。为什么无论你在哪里改什么数，第一行的第一个权重总是恰好等于 1？",
   answer:
-    "第一个词元只看得见自己。只有一个键时，softmax 就是 e^s / e^s = 1，与分数 s 是多少无关；它的输出就是它自己的值，没有混入别的。",
+    "第一个词元只看得见自己。只有一个键时，softmax 就是 e^z / e^z = 1，与 logit z 是多少无关；它的输出就是它自己的值，没有混入别的。",
   kinds: "掩码",
   "kind-none": "无",
   "kind-causal": "因果",
@@ -105,6 +128,14 @@ const zh = {
   "kind-bigbird": "BigBird",
   "kind-prefix": "前缀",
   "kind-drawn": "手绘",
+  "visible-none": "不用掩码时可见",
+  "visible-causal": "因果掩码下可见",
+  "visible-window": "窗口掩码下可见",
+  "visible-padding": "可见",
+  "visible-longformer": "Longformer 中可见",
+  "visible-bigbird": "BigBird 中可见",
+  "visible-prefix": "前缀掩码下可见",
+  "visible-drawn": "可见",
   "rule-none": "每个查询都能看见每个键，Transformer 的编码器就是这样。",
   "rule-causal":
     "j ≤ i 时，查询 i 看得见键 j：只看自己和前面的词元。逐词生成的模型必须如此，因为后面的词还没有写出来（Vaswani 等，2017）。",
@@ -135,20 +166,20 @@ const zh = {
   gridHelp: "点击、触摸或按空格键可遮住或显示一格；拖动可连续涂；方向键移动。",
   cellYes: "{query} 能看见 {key}：是",
   cellNo: "{query} 能看见 {key}：否",
-  counter: "{all} 对中有 {pairs} 对可见（{share} %）。",
+  counter: "{all} 对中有 {pairs} 对可见（{percent}）。",
   before: "softmax 之前：被遮住的是 −∞",
-  logits: "分数（logits）",
+  logits: "logits Z = S{scale} / T + M",
   after: "softmax 之后：被遮住的是 0",
-  weights: "权重",
-  why: "为什么用 −∞，而不是事后把权重改成 0？因为 e^−∞ = 0，被遮住的键连分母里的那一份也没有了，这一行其余的权重加起来仍然是 1。如果 softmax 之后才改成 0，这一行的和就不到 1 了。",
+  weights: "权重 A = softmax(Z)",
+  why: "为什么用 −∞，而不是事后把权重改成 0？因为 e^{−∞} = 0，被遮住的键连分母里的那一份也没有了，这一行其余的权重加起来仍然是 1。如果 softmax 之后才改成 0，这一行的和就不到 1 了。",
   empty:
-    "这些行什么也看不见：{names}。它们的分数全是 −∞，没有可以分配的对象。这里规定权重和输出都是 0；直接套公式会得到 0/0。",
-  patternTitle: "词元更多时的图样",
-  patternLength: "{length} 个词元时的图样",
+    "这些行什么也看不见：{names}。它们的 logits 全是 −∞，没有可以分配的对象。这里规定权重和输出都是 0；直接套公式会得到 0/0。",
+  patternTitle: "词元更多时的图案",
+  patternLength: "{length} 个词元时的图案",
   patternHelp: "词元少的时候，许多掩码看上去一样。这幅图有自己的词元数，画的是你选的规则；上面的例子不受影响。",
-  patternName: "{length} 个词元之间的图样：{pairs} 对可见。",
+  patternName: "{length} 个词元之间的图案：{pairs} 对可见。",
   patternNone: "填充和手绘的格子只属于上面这些词元，不是可以推广到其他长度的规则。",
-  patternPairs: "{all} 对中的 {pairs} 对（{share} %）",
+  patternPairs: "{all} 对中的 {pairs} 对（{percent}）",
   "part-none": "全部",
   "part-causal": "自己和前面",
   "part-window": "窗口",
@@ -156,13 +187,24 @@ const zh = {
   "part-random": "随机",
   "part-prefix": "前缀",
   growthTitle: "随长度怎样增长",
-  growthName: "从 1 到 4,096 个词元的可见对数：全部，以及“{name}”。数值见下表。",
-  growthTable: "三种长度下要计算的对数",
-  growthHint: "词元数翻一倍，全部的对数变成四倍；窗口里的对数只翻一倍。",
-  growthNone: "所选的掩码没有推广到其他长度的规则，所以只画出全部的对数。",
+  growthName: "从 1 到 4096 个词元，查询—键对的数量：全部，以及{name}的。数值见下表。",
+  growthAll: "从 1 到 4096 个词元，全部查询—键对的数量。数值见下表。",
+  growthTable: "三种长度下要计算多少个查询—键对",
+  "growth-none": "词元的个数变成两倍，查询—键对的数量就变成四倍。不用掩码时全部都要计算，所以只有一条线；选一种掩码，旁边就会画出它的线。",
+  "growth-causal": "词元的个数变成两倍，查询—键对的数量就变成四倍。因果掩码也一样：不论多长，总是留下大约一半。",
+  "growth-window": "词元的个数变成两倍，全部查询—键对的数量变成四倍，窗口里的只变成两倍。",
+  "growth-longformer":
+    "词元的个数变成两倍，全部查询—键对的数量变成四倍；只有窗口和固定几个全局词元时，大约只变成两倍。",
+  "growth-bigbird":
+    "词元的个数变成两倍，全部查询—键对的数量变成四倍；只有窗口、固定几个全局词元和每行固定几个随机键时，大约只变成两倍。",
+  "growth-prefix":
+    "词元的个数变成两倍，查询—键对的数量就变成四倍。前缀掩码也差不多：前缀之后是因果的，大约留下一半。",
+  growthNone: "所选的掩码没有推广到其他长度的规则，所以只画出全部查询—键对的数量。",
   axisLength: "词元数 n",
   allPairs: "全部，n²",
-  millions: "{myriads}万",
+  millions: "{myriads} 万",
+  percent: "{share}%",
+  between: "",
   share: "占 n² 的比例",
 };
 
@@ -351,15 +393,16 @@ const makeLengthPattern = (speak) => {
 
 export const maskStep = {
   id: "mask",
-  formula: [
-    ["A", "weight"],
-    " = softmax(",
+  formula: () => [
+    ["Z", "score"],
+    " = ",
     ["S", "score"],
-    " / √d + ",
+    `${scaleText()} / T + `,
     ["M", "mask"],
-    "),  ",
-    ["M", "mask"],
+    ",  ",
+    ["M_{ij}", "mask"],
     " ∈ {0, −∞}",
+    wholeFormula(["mask"]),
   ],
   words: { en, zh },
   build(body, speak) {
@@ -422,8 +465,8 @@ export const maskStep = {
           name: (query, key, isVisible) =>
             speak(isVisible ? "cellYes" : "cellNo", { query: rows[query], key: columns[key] }),
         });
-        help.textContent = [speak("gridRows"), speak("gridHelp")].join(" ");
-        counter.textContent = speak("counter", counts(countVisible(visible), rows.length * columns.length));
+        help.textContent = [speak("gridRows"), speak("gridHelp")].join(speak("between"));
+        counter.textContent = speak("counter", counts(countVisible(visible), rows.length * columns.length, speak));
         const options = {
           rows,
           columns,
@@ -432,7 +475,7 @@ export const maskStep = {
           onChoose: (row) => change({ row }, { undoable: false }),
         };
         const shown = logits.map((row, query) => row.map((value, key) => (visible[query][key] ? value : -Infinity)));
-        logitMatrix.draw(state.head, shown, { ...options, title: speak("logits"), paint: "signed", symbol: "score" });
+        logitMatrix.draw(state.head, shown, { ...options, title: speak("logits", { scale: scaleText() }), paint: "signed", symbol: "score" });
         weightMatrix.draw(state.head, weights, {
           ...options,
           title: speak("weights"),
@@ -441,7 +484,7 @@ export const maskStep = {
         });
         beforeText.textContent = speak("before");
         afterText.textContent = speak("after");
-        why.textContent = speak("why");
+        why.replaceChildren(...withIndices(speak("why")));
         const blind = rows.filter((_, row) => !visible[row].some(Boolean));
         empty.hidden = !blind.length;
         empty.textContent = blind.length

@@ -4,21 +4,23 @@ import { make } from "./elements.js";
 import { makeMatrix } from "./matrix.js";
 import { makeMixture } from "./mixture.js";
 import { change, state } from "./state.js";
+import { wholeFormula } from "./whole_formula.js";
 
 const en = {
   title: "Weighted sum: the values are mixed",
   text: "The weights of a row say how much of each value goes into the output of that row. Each value is multiplied by its weight, and all are added up.",
   question: "Choose a row whose largest weight is near 1. Which value does the output look like?",
   answer: "Like the value of the token that has this weight: almost nothing of the others is mixed in. With equal weights the output is the plain mean of all values, and it is the same for every row that has them.",
-  row: "Output of “{token}”, row {number}: its weights are shares of a whole.",
+  row: "Output of “{token}”, row {number}: together its weights are 1.",
   none: "Row “{token}” sees nothing: all its weights are 0, so nothing is mixed and its output is 0.",
   shares: "What each key adds: weight × value",
-  weights: "A, the weights of the row",
-  values: "V",
-  output: "O = A · V",
+  weights: "weights A",
+  values: "values V",
+  output: "output O = A V",
   sum: "sum",
   bars: "Number {column} of the output: the parts add up to {value}.",
   more: "The first {count} of {all} numbers are drawn as bars; all are in the matrices.",
+  between: " ",
   legend: "Bars to the right are positive, to the left negative; the line marks their sum.",
   choose: "Choose another row by its name in O, or at the top.",
 };
@@ -27,17 +29,18 @@ const zh = {
   text: "一行权重说明：这一行的输出里，每个值各混入多少。每个值乘以自己的权重，再全部加起来。",
   question: "选一行最大权重接近 1 的。它的输出像哪个值？",
   answer: "像得到这个权重的词元的值：其余的几乎没有混进来。如果权重都相等，输出就是所有值的平均，凡是权重如此的行，输出都一样。",
-  row: "“{token}”（第 {number} 行）的输出：它的权重是一个整体的各个份额。",
+  row: "“{token}”（第 {number} 行）的输出。这一行的权重合起来是 1。",
   none: "“{token}”这一行什么也看不见：权重全是 0，没有可以混合的，输出也是 0。",
   shares: "每个键贡献的部分：权重 × 值",
-  weights: "A，这一行的权重",
-  values: "V",
-  output: "O = A · V",
+  weights: "权重 A",
+  values: "值 V",
+  output: "输出 O = A V",
   sum: "合计",
   bars: "输出的第 {column} 个数：各部分加起来是 {value}。",
   more: "条形图只画前 {count} 个数（共 {all} 个），全部的数都在矩阵里。",
+  between: "",
   legend: "向右的条是正数，向左的是负数；竖线标出它们的和。",
-  choose: "点 O 的行名，或者用页首的选单，可以换一行。",
+  choose: "点 O 的行名，或者用页面顶部的下拉菜单，可以换一行。",
 };
 
 // The matrices of one head, each with its own name.
@@ -46,7 +49,13 @@ const buildHead = (body, speak, head) => {
   const shares = makeMatrix(`shares-${head}`);
   const operators = ["·", "="].map((textContent) => make("span", { className: "operator", textContent, "aria-hidden": "true" }));
   const line = make("div", { className: "matrices" });
-  line.append(matrices.weights.element, operators[0], matrices.values.element, operators[1], matrices.output.element);
+  // a sign stays beside the matrix that follows it
+  const factor = (sign, matrix) => make("div", { className: "factor" }, sign, matrix);
+  line.append(
+    matrices.weights.element,
+    factor(operators[0], matrices.values.element),
+    factor(operators[1], matrices.output.element),
+  );
   const element = make("div", {}, line, shares.element);
   body.append(element);
   const choose = (row) => change({ row }, { undoable: false });
@@ -58,7 +67,7 @@ const buildHead = (body, speak, head) => {
       const keys = state.keyTokens ?? tokens;
       const chosen = { chosen: row, onChoose: choose };
       const hidden = (query, key) => !visible[query][key];
-      matrices.weights.draw(weights, { title: "A", rows: tokens, columns: keys, symbol: "weight", paint: "weight", hidden, ...chosen });
+      matrices.weights.draw(weights, { title: speak("weights"), rows: tokens, columns: keys, symbol: "weight", paint: "weight", hidden, ...chosen });
       matrices.values.draw(values, { title: speak("values"), rows: keys, symbol: "value" });
       matrices.output.draw(output, {
         title: speak("output"),
@@ -100,7 +109,20 @@ const buildHead = (body, speak, head) => {
 
 export const mixingStep = {
   id: "mixing",
-  formula: [["o_i", "output"], " = Σ_j ", ["a_{ij}", "weight"], " ", ["v_j", "value"], ",  ", ["O", "output"], " = ", ["A", "weight"], " ", ["V", "value"]],
+  formula: () => [
+    ["O", "output"],
+    " = ",
+    ["A", "weight"],
+    " ",
+    ["V", "value"],
+    ",  ",
+    ["o_i", "output"],
+    " = Σ_j ",
+    ["a_{ij}", "weight"],
+    " ",
+    ["v_j", "value"],
+    wholeFormula(["output", "values"]),
+  ],
   words: { en, zh },
   build(body, speak) {
     const about = make("p", { className: "about" });
@@ -119,9 +141,8 @@ export const mixingStep = {
           speak,
         );
         const all = output[row].length;
-        note.textContent = [speak("legend"), ...(shown < all ? [speak("more", { count: shown, all })] : []), speak("choose")].join(
-          " ",
-        );
+        const more = shown < all ? [speak("more", { count: shown, all })] : [];
+        note.textContent = [speak("legend"), ...more, speak("choose")].join(speak("between"));
         heads[head] ??= buildHead(body, speak, head);
         heads.forEach((built, at) => {
           built.element.hidden = at !== head;

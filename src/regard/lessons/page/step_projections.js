@@ -1,5 +1,6 @@
 // Step 3: query, key and value.
 
+import { random } from "./chance.js";
 import { editField, editHead, productParts } from "./edits.js";
 import { withIndices } from "./formula.js";
 import { makeMatrix } from "./matrix.js";
@@ -9,13 +10,17 @@ import { change, state } from "./state.js";
 const en = {
   title: "Query, key, value",
   text: "Each row of X is multiplied by three matrices. The query is what a token looks for, the key is what it is found by, and the value is what it passes on. Training makes the three matrices; here you can.",
-  question: "Make every number of W_K twice as large. What happens to the keys, and to the weights further down?",
-  answer: "All keys become twice as long, so each score doubles and the softmax gives more to the largest one. It is the same as halving the temperature. The values do not change: what is mixed stays, only the proportions are others.",
-  questionGiven: "Make every number of K twice as large. What happens to the weights further down?",
-  answerGiven: "Each score doubles, and the softmax gives more to the largest one. It is the same as halving the temperature. The values do not change: what is mixed stays, only the proportions are others.",
+  question: "Make every number of W_K twice as large. What happens to the keys, and to the weights A?",
+  answer: "All keys become twice as long, so each score doubles and the softmax gives more to the largest one. Where two keys share the largest score, they go on sharing the weight, and little changes: look at another row. It is the same as halving the temperature. The values do not change: what is mixed stays, only the proportions are others.",
+  questionGiven: "Make every number of K twice as large. What happens to the weights A?",
+  answerGiven: "Each score doubles, and the softmax gives more to the largest one. Where two keys share the largest score, they go on sharing the weight, and little changes: look at another row. It is the same as halving the temperature. The values do not change: what is mixed stays, only the proportions are others.",
   given: "Queries, keys and values are given here as they are, so there is nothing to multiply: change them directly.",
-  hint: "Point at a number of Q, K or V: the row of X and the column of W that made it light up, and the sum is written out below.",
+  hint: "Point at a number of Q, K or V: the row of X and the column of W that made it light up, and a bar at the edge of the window writes out the sum.",
+  same: "Here W_Q, W_K and W_V are one and the same matrix, so Q, K and V are equal too. In a model they are three different ones: make them so, and the three roles can be told apart.",
+  different: "Make three different matrices",
+  weights: "Weights A (step 6)",
   positions: "X has its positions added already. Its own numbers are changed in step “{step}”.",
+  gap: " ",
   words: "Words become vectors",
   cross: "Queries are made of the tokens that look, keys and values of the tokens that are looked at.",
   x: "X",
@@ -33,13 +38,17 @@ const en = {
 const zh = {
   title: "查询、键、值",
   text: "X 的每一行分别乘以三个矩阵：查询表示这个词元要找什么，键表示它凭什么被找到，值是它要传出去的内容。这三个矩阵本来由训练得到，在这里你可以自己改。",
-  question: "把 W_K 的每个数都变成两倍，键会怎样？后面的权重又会怎样？",
-  answer: "每个键都变长一倍，所以每个分数都翻倍，softmax 会把更多权重给最大的那个。这和把温度减半是一回事。值没有变：混合的内容不变，变的只是比例。",
-  questionGiven: "把 K 的每个数都变成两倍，后面的权重会怎样？",
-  answerGiven: "每个分数都翻倍，softmax 会把更多权重给最大的那个。这和把温度减半是一回事。值没有变：混合的内容不变，变的只是比例。",
+  question: "把 W_K 的每个数都变成两倍，键会怎样？权重 A 又会怎样？",
+  answer: "每个键的长度变为两倍，所以每个分数都翻倍，softmax 会把更多权重给最大的那个。如果有两个键并列最大，它们仍然平分，看起来几乎没变：换一行再看。这和把温度减半是一回事。值没有变：混合的内容不变，变的只是比例。",
+  questionGiven: "把 K 的每个数都变成两倍，权重 A 会怎样？",
+  answerGiven: "每个分数都翻倍，softmax 会把更多权重给最大的那个。如果有两个键并列最大，它们仍然平分，看起来几乎没变：换一行再看。这和把温度减半是一回事。值没有变：混合的内容不变，变的只是比例。",
   given: "这里直接给出了查询、键和值，不需要再乘矩阵：请直接修改它们。",
-  hint: "指向 Q、K 或 V 里的一个数：得到它的那一行 X 和那一列 W 会亮起来，算式写在页面下方。",
-  positions: "这里的 X 已经加上了位置编码。它本身的数在“{step}”一步里修改。",
+  hint: "指向 Q、K 或 V 里的一个数：得到它的那一行 X 和那一列 W 会亮起来，算式显示在窗口边缘的横条里。",
+  same: "这里 W_Q、W_K、W_V 是同一个矩阵，所以 Q、K、V 也完全相同。模型里它们是三个不同的矩阵：换成不同的，三种角色就分得开了。",
+  different: "换成三个不同的矩阵",
+  weights: "权重 A（第 6 步）",
+  positions: "这里的 X 已经加上了位置编码。它本身的数要在“{step}”那一步里改。",
+  gap: "",
   words: "词变成向量",
   cross: "查询来自发出注意力的一边，键和值来自被关注的另一边。",
   x: "X",
@@ -105,17 +114,17 @@ const buildHead = (body, speak, head) => {
     drawInputs(numbers);
     PARTS.forEach(({ part, name, weight, from }, at) => {
       const line = rows[at];
-      const given = state.heads === null;
-      line.weight.element.hidden = line.equals.hidden = given;
-      const matrix = given ? null : state.heads[head][part];
-      if (!given) line.weight.draw(matrix, { title: weight, symbol: part, edit: editHead(head, part) });
-      const title = speak(given ? `given${name[0].toUpperCase()}${name.slice(1)}` : name);
+      const isGiven = state.heads === null;
+      line.weight.element.hidden = line.equals.hidden = isGiven;
+      const matrix = isGiven ? null : state.heads[head][part];
+      if (!isGiven) line.weight.draw(matrix, { title: weight, symbol: part, edit: editHead(head, part) });
+      const title = speak(isGiven ? `given${name[0].toUpperCase()}${name.slice(1)}` : name);
       line.product.draw(numbers.heads[head][name], {
         title,
         rows: rowsOf(part === "query" ? "x" : from()),
         symbol: part,
-        parts: given ? null : productParts([from(), numbers[from()]], [`w-${part}-${head}`, matrix]),
-        edit: given && state.positions === "none" ? editField(from()) : null,
+        parts: isGiven ? null : productParts([from(), numbers[from()]], [`w-${part}-${head}`, matrix]),
+        edit: isGiven && state.positions === "none" ? editField(from()) : null,
         chosen: part === "query" ? state.row : null,
         onChoose: part === "query" ? choose : null,
       });
@@ -124,6 +133,24 @@ const buildHead = (body, speak, head) => {
   body.append(element);
   return { element, draw };
 };
+
+const areSame = ({ query, key, value }) =>
+  JSON.stringify(query) === JSON.stringify(key) && JSON.stringify(key) === JSON.stringify(value);
+
+// Whole numbers from −1 to 2, others for each of the three: sums that can be checked by hand.
+const SEEDS = { query: 1, key: 2, value: 3 };
+const makeDifferent = () =>
+  change({
+    heads: state.heads.map((matrices, at) => {
+      if (at !== state.head) return matrices;
+      return Object.fromEntries(
+        Object.entries(SEEDS).map(([part, seed]) => {
+          const chance = random(seed);
+          return [part, matrices[part].map((row) => row.map(() => Math.floor(chance() * 4) - 1))];
+        }),
+      );
+    }),
+  });
 
 export const projectionsStep = {
   id: "projections",
@@ -147,24 +174,45 @@ export const projectionsStep = {
     const halve = make("button", { type: "button" });
     double.addEventListener("click", scaled(2));
     halve.addEventListener("click", scaled(0.5));
-    const buttons = make("p", { className: "field-row no-print" }, double, halve);
-    body.append(note, buttons);
+    const different = make("button", { type: "button", className: "different" });
+    different.addEventListener("click", makeDifferent);
+    const same = make("p", { className: "hint" });
+    const buttons = make("p", { className: "field-row no-print" }, different, double, halve);
+    const [products, results] = [make("div", {}), make("div", {})];
+    body.append(note, same, buttons, products, results);
     const heads = [];
+    const weights = []; // by head
     return {
       draw(numbers) {
-        const given = state.heads === null;
-        const sentences = [given ? speak("given") : speak("hint")];
-        if (state.keyX && !given) sentences.unshift(speak("cross"));
+        const isGiven = state.heads === null;
+        const sentences = [isGiven ? speak("given") : speak("hint")];
+        if (state.keyX && !isGiven) sentences.unshift(speak("cross"));
         if (state.positions !== "none") sentences.push(speak("positions", { step: speak("words") }));
-        note.textContent = sentences.join(" ");
-        buttons.hidden = given;
+        note.textContent = sentences.join(speak("gap"));
+        buttons.hidden = isGiven;
         double.replaceChildren(...withIndices(speak("double")));
         halve.replaceChildren(...withIndices(speak("halve")));
-        heads[state.head] ??= buildHead(body, speak, state.head);
+        different.textContent = speak("different");
+        different.hidden = same.hidden = isGiven || !areSame(state.heads[state.head]);
+        same.replaceChildren(...withIndices(speak("same")));
+        heads[state.head] ??= buildHead(products, speak, state.head);
+        weights[state.head] ??= makeMatrix(`weights-${state.head}`);
+        results.replaceChildren(weights[state.head].element);
         heads.forEach((head, at) => {
           head.element.hidden = at !== state.head;
         });
         heads[state.head].draw(numbers);
+        const { weights: values, visible } = numbers.heads[state.head];
+        weights[state.head].draw(values, {
+          title: speak("weights"),
+          rows: state.tokens,
+          columns: state.keyTokens ?? state.tokens,
+          paint: "weight",
+          symbol: "weight",
+          hidden: (row, column) => !visible[row][column],
+          chosen: state.row,
+          onChoose: (row) => change({ row }, { undoable: false }),
+        });
       },
     };
   },

@@ -1,7 +1,8 @@
 // Step 9: the same steps on the queries, keys and values of a head of a real model.
 
 import { css } from "../../render/page/colours.js";
-import { make } from "./elements.js";
+import { grouped, make } from "./elements.js";
+import { withIndices } from "./formula.js";
 import { makeMatrix } from "./matrix.js";
 import { format } from "./number_text.js";
 import { sentencesBefore } from "./real_before.js";
@@ -171,8 +172,8 @@ const makeBar = (weight) => {
 export const realStep = {
   id: "real",
   formula: [
-    ["s_j", "score"], " = ", ["q", "query"], "·", ["k_j", "key"], ",  ", ["p", "weight"], " = softmax(", ["s", "score"],
-    " · scale),  ", ["z", "output"], " = Σ_j ", ["p_j", "weight"], " ", ["v_j", "value"],
+    ["s_j", "score"], " = ", ["q", "query"], " · ", ["k_j", "key"], ",  ", ["z_j", "score"], " = ", ["s_j", "score"], " · scale,  ",
+    ["a", "weight"], " = softmax(", ["z", "score"], "),  ", ["o", "output"], " = Σ_j ", ["a_j", "weight"], " ", ["v_j", "value"],
   ],
   words: REAL_WORDS,
   build(body, speak) {
@@ -186,6 +187,7 @@ export const realStep = {
     const [beforeTitle, productsTitle, rowTitle, mixedTitle] = [0, 1, 2, 3].map(() => make("h3"));
     const before = make("ul");
     const part = make("p", { hidden: true });
+    const [notes, colours] = [0, 1].map(() => make("p", { className: "hint" }));
     const matrices = Object.fromEntries(
       ["queries", "keys", "weights", "values", "mixed", "output"].map((name) => [name, makeMatrix(`real-${name}`)]),
     );
@@ -200,9 +202,11 @@ export const realStep = {
       { className: "real-shown", hidden: true },
       sentence.element,
       keySentence.element,
+      notes,
       beforeTitle,
       before,
       part,
+      colours,
       matrices.queries.element,
       matrices.keys.element,
       make(
@@ -246,6 +250,22 @@ export const realStep = {
       if (!keySentence.element.hidden) keySentence.show(speak("keyText"), keys, weights, at.key);
     };
 
+    // What is no word of the text, and which of the same words.
+    const drawNotes = (layer) => {
+      const streams = [...new Set(layer.tokens)].map((name) => data.streams[name]);
+      const marks = new Set(streams.flatMap(({ texts, special }) => special.map((at) => texts[at]).filter((text) => text !== "␣")));
+      const sentences = [];
+      if (marks.size) sentences.push(speak("marks", { marks: [...marks].join(speak("comma")) }));
+      if (streams.some(({ texts }) => texts.some((text) => text.includes("␣")))) sentences.push(speak("space"));
+      const repeated = streams.flatMap(({ texts }) => {
+        const names = namesOf(texts);
+        return texts.map((word, at) => ({ word, token: names[at] })).filter(({ word, token }) => word !== token);
+      });
+      if (repeated.length) sentences.push(speak("again", { ...repeated[0], number: repeated[0].token.split("#").at(-1) }));
+      notes.hidden = !sentences.length;
+      setText(notes, sentences.join(speak("gap")));
+    };
+
     const drawVectors = (at, steps, queries, keys) => {
       const rows = strongest(steps.weights[at.query], keys.length <= ROWS ? ROWS : STRONGEST, at.key);
       const all = queries.length <= ROWS;
@@ -272,7 +292,12 @@ export const realStep = {
         make("tr", { className }, cell("th", name, { scope: "row" }), ...cells.map((text) => cell("td", text)));
       products.show(
         speak("productsCaption"),
-        [speak("place"), `q (${query})`, `k (${key})`, speak("product")],
+        [
+          speak("component"),
+          speak("vectorOf", { vector: "q", token: query }),
+          speak("vectorOf", { vector: "k", token: key }),
+          speak("product"),
+        ],
         [
           ...largest.map((term) => line(String(term.at + 1), [term.query, term.key, term.product].map(format))),
           ...(others ? [line(speak("others", { count: others }), ["", "", format(rest)])] : []),
@@ -287,12 +312,14 @@ export const realStep = {
       const dim = steps.queries[0].length;
       const isRoot = Math.abs(scale * Math.sqrt(dim) - 1) < 1e-6;
       const written = isRoot ? speak("scaleRoot", { scale: format(scale), dim }) : format(scale);
-      const stages = [[speak("score"), steps.scores], [speak("timesScale", { scale: written }), steps.scaled]];
+      const stages = [[speak("scaled", { scale: written }), steps.scaled]];
       if (steps.capped) stages.push([speak("capped", { cap: format(layer.softcap) }), steps.capped]);
       if (steps.bias) stages.push([speak("bias"), steps.bias], [speak("logit"), steps.logits]);
+      else stages.at(-1)[0] = speak("logitOf", { formula: stages.at(-1)[0] });
+      stages.unshift([speak("score"), steps.scores]);
       const weights = steps.weights[at.query];
       const lines = keys.map((token, key) => {
-        const button = make("button", { type: "button", "aria-label": speak("choose", { token }) }, isolated(token));
+        const button = make("button", { type: "button", title: speak("choose", { token }) }, isolated(token));
         button.dataset.key = String(key);
         button.setAttribute("aria-pressed", String(key === at.key));
         button.addEventListener("click", () => choose({ key }));
@@ -352,7 +379,7 @@ export const realStep = {
       }
       const count = steps.weights.length * steps.weights[0].length;
       const difference = steps.difference === 0 ? "0" : steps.difference.toExponential(1).replace("-", "−");
-      setText(checked, speak("checked", { count: count.toLocaleString("en-US"), stored: layer.stored, difference }));
+      setText(checked, speak("checked", { count: grouped(count), stored: layer.stored, difference }));
       checked.dataset.difference = String(steps.difference);
     };
 
@@ -372,6 +399,7 @@ export const realStep = {
       matrices.mixed.element.hidden = !rows.length;
       if (rows.length) {
         matrices.mixed.draw(rows, {
+          ownScales: true, // the weights, which the rows have in their names, would leave most of them without colour
           title: speak("mixedParts"),
           rows: [
             ...largest.map((key) => `${format(weights[key])} · ${keys[key]}`),
@@ -432,9 +460,11 @@ export const realStep = {
       const steps = stepsOf(at.layer, at.head);
       const [query, key] = [queries[at.query], keys[at.key]];
       drawSentences(at, steps, layer, queries, keys);
+      drawNotes(layer);
+      setText(colours, speak("colours"));
       setText(beforeTitle, speak("beforeTitle"));
       before.replaceChildren(
-        ...sentencesBefore(data.positions, layer, speak).map((text) => make("li", { textContent: text })),
+        ...sentencesBefore(data.positions, layer, speak).map((text) => make("li", {}, ...withIndices(text))),
       );
       drawVectors(at, steps, queries, keys);
       drawProducts(at, steps, query, key);

@@ -8,27 +8,34 @@ import { softmaxParts } from "./numbers.js";
 import { complements, experiment, gradientSize, jacobian, KEYS, PAIRS, WIDTHS } from "./score_experiment.js";
 import { makeSlider } from "./slider.js";
 import { change, state } from "./state.js";
+import { scaleText, wholeFormula } from "./whole_formula.js";
 
 const en = {
   title: "Scores: how well a query fits a key",
   text:
     "The score of a query and a key is their dot product: the products of their numbers, added up. All scores " +
-    "together are Q times K transposed. They are divided by √d, the root of the number of columns of Q and K.",
-  question: "Move the slider for d from 1 to 1,024. What happens to the gradient without the division, and with it?",
+    "together are S = Q K^⊤. Then a scale makes scaled scores of them: as a rule they are divided by √d, where d is " +
+    "the number of columns of Q and K.",
+  textAdditive:
+    "The score of a query q and a key k is the additive one that was chosen in step 11: a small network compares the " +
+    "two. All scores together are S. Its scale is 1, as a rule: nothing is divided.",
+  textBilinear:
+    "The score of a query and a key is the bilinear one that was chosen in step 11: a matrix W stands between the " +
+    "two. All scores together are S = Q W K^⊤. Its scale is 1, as a rule: nothing is divided.",
+  textCosine:
+    "The score of a query and a key is the cosine that was chosen in step 11: their dot product, divided by the " +
+    "lengths of both. All scores together are S. As a rule the scaled scores are S / τ with τ = 0.1.",
+  question: "Move the slider for d from 1 to 1024. What happens to the gradient without the division, and with it?",
   answer:
     "Without it, the variance of q·k grows like d, the softmax closes on one key, and its gradient falls to a " +
-    "small part: hardly any learning gets through. Divided by √d, the variance stays near 1, and weights and " +
-    "gradient stay as they were.",
+    "small part: hardly any learning gets through. Divided by √d, the variance stays near 1, and so do, from d = 2 " +
+    "on, the largest weight (about 0.36 on average) and the gradient.",
   queries: "queries Q",
   keys: "keys K",
-  scores: "scores Q·Kᵀ",
-  scaled: "scores · {scale}",
+  scores: "scores {formula}",
+  scaled: "scaled scores {formula}",
   pair: "q of {query} · k of {key}",
-  other: "The scores here are those chosen in the last step ({kind}), not dot products.",
-  additive: "additive",
-  bilinear: "bilinear",
-  cosine: "cosine",
-  scale: "Factor on the scores",
+  scale: "Scale: the factor on the scores",
   divide: "1/√d = {scale}",
   usual: "as usual for these scores: {scale}",
   none: "none: 1",
@@ -38,10 +45,14 @@ const en = {
   refused: "A number from −1,000,000 to 1,000,000, please.",
   why: "Why divided by √d?",
   experiment:
-    "{pairs} pairs of random vectors q and k with d numbers each (mean 0, variance 1; the same each time), 8 " +
+    "For dot products: {pairs} pairs of random vectors q and k with d numbers each (mean 0, variance 1; the same each time), 8 " +
     "keys to a query. Measured on this page:",
   width: "d = {width}",
   again: "Draw other numbers",
+  terms:
+    "Variance: how far numbers spread around their mean. Entropy: how evenly the weights are shared out; 0 where one " +
+    "key has all. Gradient: how much the weights move when the scores move a little; training needs it to know in " +
+    "which direction to change the scores.",
   measured: "q·k of random vectors, d = {width}",
   what: "measured",
   plain: "q·k",
@@ -51,18 +62,17 @@ const en = {
   largest: "largest of 8 weights, on average",
   entropy: "entropy of the weights (8 equal ones: 2.08)",
   gradient: "size of the softmax's gradient",
-  oneQuery: "The weights of the first query for its 8 keys:",
+  oneQuery: "The weights of one of the queries (number {number}) for its 8 keys. Its largest weights are near the means:",
   barsPlain: "from q·k",
   barsDivided: "from q·k / √d",
-  varianceChart: "Variance of q·k",
+  varianceChart: "Variance of q·k up to d = {width} (dashed line: d)",
   varianceChartLabel: "The variance of q·k at d = {widths}: {values}. The line is d itself.",
-  gradientChart: "Size of the gradient",
+  gradientChart: "Size of the gradient up to d = {width} (● q·k, ■ q·k / √d)",
   gradientChartLabel: "The size of the gradient at d = {widths}. Not divided: {plain}. Divided by √d: {divided}.",
-  lineIsD: "the line: d",
   axis: "d",
-  trial: "A row of scores of your own",
-  trialText: "Type scores, and see the weights and what is left of the gradient.",
-  trialScores: "scores",
+  trial: "A row of your own through the softmax",
+  trialText: "Type scaled scores, and see the weights and what is left of the gradient. No mask and no temperature here.",
+  trialScores: "scaled scores",
   trialWeights: "their softmax",
   trialJacobian: "its gradient: ∂ weight of a row / ∂ score of a column",
   trialDivided: "Divide by 10",
@@ -71,6 +81,7 @@ const en = {
   preset: "Take {scores}",
   sizeOf: "Size of the gradient: {size} (root of the sum of its squares).",
   exactly: "In nine digits: {weights}.",
+  largestIs: "The largest weight is {shown}.",
   left: "The largest weight is 1 − {left}.",
   leftHidden:
     "The largest weight is 1 − {left}; a 64-bit number has no room for that beside the 1, so it shows {shown}.",
@@ -79,19 +90,21 @@ const en = {
 
 const zh = {
   title: "分数：查询与键有多匹配",
-  text: "查询和键的分数是它们的点积：对应的数相乘，再加起来。所有分数合在一起就是 Q 乘 K 的转置，再除以 √d，d 是 Q 和 K 的列数。",
-  question: "把 d 的滑块从 1 拉到 1,024。不除以 √d 时梯度怎么变？除了以后呢？",
-  answer: "不除的话，q·k 的方差随 d 增长，softmax 集中到一个键上，梯度只剩一小部分，几乎学不动。除以 √d 以后，方差保持在 1 左右，权重和梯度也保持原样。",
+  text: "查询和键的分数是它们的点积：对应的数相乘，再加起来。所有分数合在一起就是 S = Q K^⊤。分数乘以一个缩放系数，得到缩放后的分数；通常是除以 √d，d 是 Q 和 K 的列数。",
+  textAdditive:
+    "现在用的是第 11 步里选的加性打分：一个小网络把查询 q 和键 k 作比较。所有分数合在一起是 S。它的缩放系数通常是 1，也就是不缩放。",
+  textBilinear:
+    "现在用的是第 11 步里选的双线性打分：查询和键之间多了一个矩阵 W。所有分数合在一起是 S = Q W K^⊤。它的缩放系数通常是 1，也就是不缩放。",
+  textCosine:
+    "现在用的是第 11 步里选的余弦打分：点积再除以查询和键各自的长度。所有分数合在一起是 S。缩放后的分数通常是 S / τ，τ = 0.1。",
+  question: "把 d 的滑块从 1 拉到 1024。不除以 √d 时梯度怎么变？除了以后呢？",
+  answer: "不除的话，q·k 的方差随 d 增长，softmax 集中到一个键上，梯度只剩一小部分，几乎学不动。除以 √d 以后，方差保持在 1 左右；从 d = 2 起，最大的权重（平均约 0.36）和梯度也大致不变。",
   queries: "查询 Q",
   keys: "键 K",
-  scores: "分数 Q·Kᵀ",
-  scaled: "分数 · {scale}",
+  scores: "分数 {formula}",
+  scaled: "缩放后的分数 {formula}",
   pair: "“{query}”的 q ·“{key}”的 k",
-  other: "这里的分数是最后一步里选的那一种（{kind}），不是点积。",
-  additive: "加性",
-  bilinear: "双线性",
-  cosine: "余弦",
-  scale: "分数乘以",
+  scale: "缩放：分数乘以",
   divide: "1/√d = {scale}",
   usual: "这种分数通常的系数：{scale}",
   none: "不缩放：1",
@@ -100,9 +113,11 @@ const zh = {
   exact: "精确值",
   refused: "请输入 −1,000,000 到 1,000,000 之间的数。",
   why: "为什么要除以 √d？",
-  experiment: "{pairs} 对随机向量 q 和 k，每个有 d 个数（均值 0，方差 1；每次打开都一样），每个查询配 8 个键。下面的数是在这一页上测出来的：",
+  experiment: "以点积为例：{pairs} 对随机向量 q 和 k，每个有 d 个数（均值 0，方差 1；每次打开都一样），每个查询配 8 个键。下面的数是在这一页上测出来的：",
   width: "d = {width}",
   again: "换一批随机数",
+  terms:
+    "方差：数围绕均值散开的程度。熵：权重分得有多均匀，全给一个键时为 0。梯度：分数稍微一变，权重跟着变多少；训练要靠它才知道分数该往哪个方向改。",
   measured: "随机向量的 q·k，d = {width}",
   what: "测得",
   plain: "q·k",
@@ -112,26 +127,26 @@ const zh = {
   largest: "8 个权重中最大的（平均）",
   entropy: "权重的熵（8 个相等时为 2.08）",
   gradient: "softmax 梯度的大小",
-  oneQuery: "第一个查询对它的 8 个键的权重：",
+  oneQuery: "其中一个查询（第 {number} 个）对它的 8 个键的权重，它最大的权重接近平均值：",
   barsPlain: "由 q·k 得到",
   barsDivided: "由 q·k / √d 得到",
-  varianceChart: "q·k 的方差",
-  varianceChartLabel: "d = {widths} 时 q·k 的方差：{values}。直线是 d 本身。",
-  gradientChart: "梯度的大小",
+  varianceChart: "q·k 的方差，到 d = {width} 为止（虚线：d）",
+  varianceChartLabel: "d = {widths} 时 q·k 的方差：{values}。虚线是 d 本身。",
+  gradientChart: "梯度的大小，到 d = {width} 为止（● q·k，■ q·k / √d）",
   gradientChartLabel: "d = {widths} 时梯度的大小。不除：{plain}。除以 √d：{divided}。",
-  lineIsD: "直线：d",
   axis: "d",
-  trial: "自己写一行分数",
-  trialText: "输入几个分数，看看权重是多少，梯度还剩多少。",
-  trialScores: "分数",
+  trial: "自己写一行，送进 softmax",
+  trialText: "输入几个缩放后的分数，看看权重是多少，梯度还剩多少。这里没有掩码，也没有温度。",
+  trialScores: "缩放后的分数",
   trialWeights: "它们的 softmax",
   trialJacobian: "它的梯度：∂ 某行的权重 / ∂ 某列的分数",
   trialDivided: "都除以 10",
   add: "加一个分数",
-  remove: "减一个",
+  remove: "减一个分数",
   preset: "改为 {scores}",
   sizeOf: "梯度的大小：{size}（各项平方和的平方根）。",
   exactly: "写到九位：{weights}。",
+  largestIs: "最大的权重是 {shown}。",
   left: "最大的权重是 1 − {left}。",
   leftHidden: "最大的权重是 1 − {left}；64 位浮点数在 1 旁边放不下这么小的差，所以显示为 {shown}。",
   leftNothing: "其余的权重比最小的 64 位浮点数还小：最大的权重就是 1，梯度是 0。",
@@ -261,6 +276,7 @@ const makeBars = (className) => {
 const makeExperimentView = (speak) => {
   const heading = make("h3");
   const text = make("p");
+  const terms = make("p", { className: "hint" });
   const name = document.createTextNode("");
   const most = String(WIDTHS.length - 1);
   const slider = make("input", { type: "range", name: "width", min: "0", max: most, step: "1" });
@@ -300,7 +316,7 @@ const makeExperimentView = (speak) => {
     const widths = results.map(({ width }) => width).join(", ");
     const list = (values) => values.map(format).join(", ");
     variances.draw({
-      caption: `${speak("varianceChart")} (${speak("lineIsD")})`,
+      caption: speak("varianceChart", { width: results.at(-1).width }),
       label: speak("varianceChartLabel", { widths, values: list(results.map(({ variance }) => variance)) }),
       axis: speak("axis"),
       range: [0.5, 2048],
@@ -310,7 +326,7 @@ const makeExperimentView = (speak) => {
     });
     const of = (kind) => results.map((result) => [result.width, result[kind].gradient]);
     gradients.draw({
-      caption: `${speak("gradientChart")} (● ${speak("plain")}, ■ ${speak("divided")})`,
+      caption: speak("gradientChart", { width: results.at(-1).width }),
       label: speak("gradientChartLabel", {
         widths,
         plain: list(of("plain").map(([, value]) => value)),
@@ -331,6 +347,7 @@ const makeExperimentView = (speak) => {
       text,
       make("div", { className: "controls" }, label, again),
       make("div", { className: "wide", tabIndex: 0, role: "group" }, table),
+      terms,
       make("div", { className: "plots" }, variances.element, gradients.element),
       oneQuery,
       make("div", { className: "plots" }, plain.element, divided.element),
@@ -349,7 +366,8 @@ const makeExperimentView = (speak) => {
       fillTable(result);
       table.parentElement.setAttribute("aria-label", caption.textContent);
       drawPlots(results);
-      oneQuery.textContent = speak("oneQuery");
+      terms.textContent = speak("terms");
+      oneQuery.textContent = speak("oneQuery", { number: result.query + 1 });
       plain.draw(speak("barsPlain"), result.plain.weights);
       divided.draw(speak("barsDivided"), result.divided.weights);
     },
@@ -362,7 +380,15 @@ const PRESETS = [
   [1, 1, 1],
 ];
 
-// A row of scores that the reader types, with its weights and its gradient.
+// What is said of the largest weight: what is missing from 1 where it is near 1, else the weight.
+const NEAR = 0.1;
+const sentenceOf = (left, shown, count) => {
+  if (left === 0 && count > 1) return "leftNothing";
+  if (shown === 1 && left > 0) return "leftHidden";
+  return left < NEAR && left > 0 ? "left" : "largestIs";
+};
+
+// A row of scaled scores that the reader types, with its weights and its gradient.
 const makeTrial = (speak) => {
   const heading = make("h3");
   const text = make("p");
@@ -423,8 +449,7 @@ const makeTrial = (speak) => {
       const at = parts.weights.indexOf(Math.max(...parts.weights));
       const left = complements(parts.weights)[at];
       const shown = parts.weights[at];
-      const key = left === 0 && row.length > 1 ? "leftNothing" : shown === 1 && left > 0 ? "leftHidden" : "left";
-      const sentence = speak(key, { left: format(left), shown });
+      const sentence = speak(sentenceOf(left, shown, row.length), { left: format(left), shown: format(shown) });
       const sizeText = speak("sizeOf", { size: formatExactly(size) });
       const digits = speak("exactly", { weights: parts.weights.map(formatExactly).join(", ") });
       result.textContent = [digits, sentence, sizeText].join(state.language === "zh" ? "" : " ");
@@ -433,21 +458,51 @@ const makeTrial = (speak) => {
   };
 };
 
+// The scores of the moment by their formula, and the scaled ones.
+const S = ["S", "score"];
+const SCORES = {
+  dot: [S, " = ", ["Q", "query"], " ", ["K^⊤", "key"]],
+  additive: [
+    ["S_{ij}", "score"], " = ", ["v_a", "w"], " · tanh(", ["W_a", "w"], " ", ["q_i", "query"], " + ", ["U_a", "w"], " ",
+    ["k_j", "key"], ")",
+  ],
+  bilinear: [S, " = ", ["Q", "query"], " ", ["W", "w"], " ", ["K^⊤", "key"]],
+  cosine: [
+    ["S_{ij}", "score"], " = ", ["q_i", "query"], " · ", ["k_j", "key"], " / (|", ["q_i", "query"], "| |",
+    ["k_j", "key"], "|)",
+  ],
+};
+const formula = () => {
+  const scale = scaleText();
+  return [
+    ...SCORES[state.score.kind],
+    ...(scale ? [" → ", S, scale] : []),
+    wholeFormula(["queries", "keys", ...(scale ? ["scale"] : [])]),
+  ];
+};
+// The same for the titles of the two matrices.
+const scoresTitle = () => ({ dot: "S = Q K^⊤", bilinear: "S = Q W K^⊤" })[state.score.kind] ?? "S";
+const scaledTitle = (scale) => {
+  const [letters, number] = [scaleText(), ` · ${scale < 0 ? `(${format(scale)})` : format(scale)}`];
+  if (!letters) return "= S";
+  return letters === number ? `S${number}` : `S${letters} = S${number}`;
+};
+const TEXTS = { dot: "text", additive: "textAdditive", bilinear: "textBilinear", cosine: "textCosine" };
+
 export const scoresStep = {
   id: "scores",
-  formula: [["S", "score"], " = ", ["Q", "query"], " ", ["K^⊤", "key"], " / √d"],
+  formula,
+  textName: () => TEXTS[state.score.kind],
   words: { en, zh },
   build(body, speak) {
     const names = ["queries", "keys", "scores", "scaled"];
     const [queryMatrix, keyMatrix, scoreMatrix, scaledMatrix] = names.map(makeHeadMatrix);
-    const other = make("p", { className: "hint" });
     const scale = makeScale(speak);
     const view = makeExperimentView(speak);
     const trial = makeTrial(speak);
     let drawn = "";
     body.append(
       make("div", { className: "matrices" }, queryMatrix.element, keyMatrix.element, scoreMatrix.element),
-      other,
       scale.element,
       make("div", { className: "matrices" }, scaledMatrix.element),
       view.element,
@@ -468,7 +523,7 @@ export const scoresStep = {
         const pairs = { rows: tokens, columns: keyNames, symbol: "score", paint: "signed", ...choice };
         scoreMatrix.draw(head, scores, {
           ...pairs,
-          title: speak("scores"),
+          title: speak("scores", { formula: scoresTitle() }),
           parts: (query, key) =>
             isDot
               ? {
@@ -479,16 +534,14 @@ export const scoresStep = {
                 }
               : null,
         });
-        other.hidden = isDot;
-        other.textContent = isDot ? "" : speak("other", { kind: speak(state.score.kind) });
         scale.draw(numbers.scale, queries[0].length);
         scaledMatrix.draw(head, scaled, {
           ...pairs,
-          title: speak("scaled", { scale: format(numbers.scale) }),
+          title: speak("scaled", { formula: scaledTitle(numbers.scale) }),
           parts: (query, key) => ({
             terms: [["", scores[query][key], numbers.scale]],
             result: scaled[query][key],
-            from: [],
+            from: [[`scores-${head}`, "cell", query, key]],
           }),
         });
         const now = JSON.stringify([own(), state.language]);

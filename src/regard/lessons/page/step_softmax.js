@@ -7,38 +7,40 @@ import { format } from "./number_text.js";
 import { softmaxParts } from "./numbers.js";
 import { makeSlider } from "./slider.js";
 import { change, state } from "./state.js";
+import { scaleText, wholeFormula } from "./whole_formula.js";
 
 const en = {
-  title: "Softmax: scores become weights",
+  title: "Softmax: logits become weights",
   text:
-    "Each score becomes a power of e, which is always positive; then each row is divided by its sum, so that it " +
-    "adds up to 1. The temperature T divides the scores before that.",
+    "Each logit becomes a power of e, exp(z) = e^z, which is always positive; then each row is divided by its sum, so " +
+    "that it adds up to 1. The temperature T divides the scaled scores before that.",
   question: "Lower the temperature to 0.1, then raise it to 10. What happens to the weights?",
   answer:
-    "At a low temperature the row closes on its largest score; at a high one all weights come near to each " +
+    "At a low temperature the row closes on its largest logit; at a high one all weights come near to each " +
     "other. The order of the weights never changes, and each row adds up to 1 all the way.",
   temperature: "Temperature T",
   exact: "T, exactly",
   refused: "A number from 0.000001 to 1,000,000, please.",
   one: "T = 1",
-  logits: "scores / T",
-  weights: "weights",
+  logits: "logits Z = S{scale} / T + M",
+  weights: "weights A",
   sums: "sum of the row",
   working: "Row “{row}”, worked out",
   number: "number",
-  score: "score z",
+  logit: "logit z",
   shifted: "z − largest",
   power: "e to the power of it",
   weight: "divided by the sum",
   sum: "sum",
   hidden: "hidden",
+  reset: "0 (set)",
   shift:
-    "The largest score of the row is taken off first. That changes no weight, because numerator and sum are " +
+    "The largest logit of the row is taken off first. That changes no weight, because numerator and sum are " +
     "divided by the same number; but without it e to the power of 1,000 would be too large for a 64-bit number.",
   hide: "Hide all keys from “{row}”",
   show: "Show “{row}” all keys",
   why:
-    "A row that sees nothing: all scores of “{row}” are −∞. The largest of them is −∞ too, and −∞ − (−∞) is " +
+    "A row that sees nothing: all logits of “{row}” are −∞. The largest of them is −∞ too, and −∞ − (−∞) is " +
     "{bare}: from the formula alone, the whole row and all that follows from it would be {bare}. So such a row " +
     "is given weights 0 and the output ({output}): nothing is mixed in.",
   divided: "= {score} / {temperature}",
@@ -48,30 +50,31 @@ const en = {
 };
 
 const zh = {
-  title: "Softmax：分数变成权重",
-  text: "每个分数变成 e 的幂，总是正数；每一行再除以这一行的和，加起来就等于 1。在这之前，先用温度 T 去除分数。",
+  title: "Softmax：logits 变成权重",
+  text: "每个 logit 变成 e 的幂，exp(z) = e^z，总是正数；每一行再除以这一行的和，加起来就等于 1。在这之前，缩放后的分数要先除以温度 T。",
   question: "把温度降到 0.1，再升到 10，权重会怎样变化？",
-  answer: "温度低，这一行的权重集中到最大的分数上；温度高，各个权重越来越接近。权重的大小次序始终不变，每一行的和也始终是 1。",
+  answer: "温度低，这一行的权重集中到最大的 logit 上；温度高，各个权重越来越接近。权重的大小次序始终不变，每一行的和也始终是 1。",
   temperature: "温度 T",
   exact: "T 的精确值",
   refused: "请输入 0.000001 到 1,000,000 之间的数。",
   one: "T = 1",
-  logits: "分数 / T",
-  weights: "权重",
+  logits: "logits Z = S{scale} / T + M",
+  weights: "权重 A",
   sums: "每行的和",
   working: "逐步计算“{row}”这一行",
   number: "数",
-  score: "分数 z",
+  logit: "logit z",
   shifted: "z − 最大值",
   power: "以它为指数的 e 的幂",
   weight: "除以这一行的和",
   sum: "和",
   hidden: "被遮住",
-  shift: "先减去这一行里最大的分数。分子和分母同除以一个数，所以权重不变；如果不减，e 的 1000 次方 64 位浮点数存不下。",
+  reset: "0（规定）",
+  shift: "先减去这一行里最大的 logit。分子和分母同除以一个数，所以权重不变；如果不减，e 的 1000 次方 64 位浮点数存不下。",
   hide: "对“{row}”遮住所有的键",
   show: "让“{row}”看见所有的键",
   why:
-    "什么也看不见的一行：“{row}”的分数全是 −∞，其中最大的也是 −∞，而 −∞ − (−∞) 得到 {bare}。只按公式算，这一行以及由它算出的一切都会变成 {bare}。因此规定这样的一行权重为 0，" +
+    "什么也看不见的一行：“{row}”的 logits 全是 −∞，其中最大的也是 −∞，而 −∞ − (−∞) 得到 {bare}。只按公式算，这一行以及由它算出的一切都会变成 {bare}。因此规定这样的一行权重为 0，" +
     "输出为（{output}）：什么也没有混进来。",
   divided: "= {score} / {temperature}",
   made: "= e^({shifted}) / {total} = {power} / {total}",
@@ -112,7 +115,7 @@ const makeTemperature = (speak) => {
   };
 };
 
-// The chosen row, line by line: score, less the largest, power, weight, with the sums.
+// The chosen row, line by line: logit, less the largest, power, weight, with the sums.
 const makeWorking = (speak) => {
   const table = make("table", { className: "working" });
   const caption = table.createCaption();
@@ -134,11 +137,15 @@ const makeWorking = (speak) => {
       );
       const cells = (values, other) =>
         values.map((value, key) => cell(visible[key] ? format(value) : other, !visible[key]));
+      const isBlind = !visible.some(Boolean);
+      // what the formula gives for a row that sees nothing, before its weights are set to 0
+      const bare = String(-Infinity - -Infinity);
+      const [shifted, power, weight, sum] = isBlind ? [bare, bare, speak("reset"), bare] : ["−∞", "0", "0", format(total)];
       body.replaceChildren(
-        line(speak("score"), cells(logits, "−∞"), ""),
-        line(speak("shifted"), cells(logits.map((value) => value - largest), "−∞"), ""),
-        line(speak("power"), cells(powers, "0"), format(total)),
-        line(speak("weight"), cells(weights, "0"), format(weights.reduce((sum, value) => sum + value, 0))),
+        line(speak("logit"), cells(logits, "−∞"), ""),
+        line(speak("shifted"), cells(logits.map((value) => value - largest), shifted), ""),
+        line(speak("power"), cells(powers, power), sum),
+        line(speak("weight"), cells(weights, weight), format(weights.reduce((sum, value) => sum + value, 0))),
       );
     },
   };
@@ -146,13 +153,18 @@ const makeWorking = (speak) => {
 
 export const softmaxStep = {
   id: "softmax",
-  formula: [
-    ["weights", "weight"],
-    " = e^{z} / Σ e^{z},   ",
-    ["z", "score"],
-    " = ",
-    ["scores", "score"],
-    " · scale / T",
+  formula: () => [
+    ["A", "weight"],
+    " = softmax(",
+    ["Z", "score"],
+    "),  ",
+    ["a_{ij}", "weight"],
+    " = exp(",
+    ["z_{ij}", "score"],
+    ") / Σ_{j′} exp(",
+    ["z_{ij′}", "score"],
+    ")",
+    wholeFormula(["softmax", "temperature"]),
   ],
   words: { en, zh },
   build(body, speak) {
@@ -195,7 +207,7 @@ export const softmaxStep = {
         const temperatureText = format(state.temperature);
         logitMatrix.draw(head, logits, {
           ...options,
-          title: speak("logits"),
+          title: speak("logits", { scale: scaleText() }),
           paint: "signed",
           symbol: "score",
           parts: (query, key) => ({

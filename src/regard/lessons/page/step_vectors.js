@@ -3,7 +3,7 @@
 import { editField } from "./edits.js";
 import { make } from "./elements.js";
 import { makeMatrix } from "./matrix.js";
-import { fitMask } from "./masks.js";
+import { fitMask, keepOfMask } from "./masks.js";
 import { sinusoidal } from "./numbers.js";
 import { makeWaves } from "./waves.js";
 import { makeWordList } from "./word_list.js";
@@ -11,11 +11,17 @@ import { change, state } from "./state.js";
 
 const en = {
   title: "Words become vectors",
-  text: "A model computes with numbers, so each token becomes a row of numbers: X has a row a token. Attention itself does not know which row comes first. If the order is to matter, a position p is added to the numbers e of each word.",
-  question: "Exchange two words. What happens to the results further down? And with positions added?",
+  text: "A model computes with numbers. A sentence is cut into tokens (here each word is one), and each token becomes a row of numbers: these rows are X. Attention itself does not know which row comes first. If the order is to matter, the numbers P_i of its position are added to the numbers e_i of each token.",
+  question: "Exchange two words. What happens to the output O? And with positions added?",
   answer: "Without positions and without a mask, each word takes its row of results with it and every number stays the same: “dog bites man” and “man bites dog” are one bag of words. With positions added, the same words at other places are other vectors, so the numbers change.",
   words: "Words (rows of X)",
   others: "Words of the other side (rows that are looked at)",
+  output: "Output O (step 7)",
+  newWord: "word {number}",
+  added: "“{one}” is a new row. Its numbers ({other}) stand there only to be changed, as does its name.",
+  emptyName: "A word needs a name: it stays “{one}”.",
+  sameName: "There is a “{one}” already, so this one is “{other}”.",
+  rowOfPosition: "i = {number}, {token}",
   add: "Add a word",
   remove: "Remove “{token}”",
   rename: "Word {number}",
@@ -31,22 +37,28 @@ const en = {
   sinusoidal: "sines and cosines",
   xWords: "X, the words alone",
   x: "X",
-  xSum: "X with positions = words + positions",
+  xSum: "X with positions = words + P",
   table: "Positions P",
   keyX: "X of the other side",
   valueX: "X of the values",
-  waves: "The columns of P as waves: each point is the number of one position. The first pair of columns turns fastest.",
+  waves: "The columns of P as waves: each point is the number of one position. The first pair of columns turns fastest. As in the formula, positions i are counted from 0: the first word has i = 0. The formula counts columns from 0 too, so column 1 of the table has 2c = 0.",
   wavesName: "Waves of the columns {columns} over the positions 0 to {last}; the numbers are in the table of positions.",
   given: "Q, K and V themselves are given here: the rows below are theirs.",
   columnName: "column {number}",
 };
 const zh = {
   title: "词变成向量",
-  text: "模型只会算数，所以每个词元先变成一行数：X 的一行就是一个词元。注意力本身不知道哪一行在前。如果要让顺序起作用，就给每个词的数 e 加上它的位置编码 p。",
-  question: "交换两个词，后面的结果会怎样？加上位置之后再交换呢？",
-  answer: "没有位置也没有掩码时，每个词带着自己那一行结果一起换位，数一个都不变：“狗咬人”和“人咬狗”成了同一袋词。加上位置以后，同样的词在别的位置就是别的向量，数就变了。",
+  text: "模型只会算数。句子先切成词元（token，这里一个词就是一个词元），每个词元变成一行数，这些行合起来就是 X。注意力本身不知道哪一行在前。如果要让顺序起作用，就给每个词元的数 e_i 加上它的位置编码 P_i。",
+  question: "交换两个词，输出 O 会怎样？加上位置编码之后再交换呢？",
+  answer: "不加位置编码、也没有掩码时，每个词带着自己那一行结果一起换位，数一个都不变：“狗咬人”和“人咬狗”成了同一袋词。加上位置编码以后，同样的词换个位置就是另一个向量，数就变了。",
   words: "词（X 的行）",
   others: "另一边的词（被关注的行）",
+  output: "输出 O（第 7 步）",
+  newWord: "词{number}",
+  added: "“{one}”是新加的一行，里面的数（{other}）只是占位：名称和数都可以改。",
+  emptyName: "词不能为空：仍是“{one}”。",
+  sameName: "已经有“{one}”了，所以这一个叫“{other}”。",
+  rowOfPosition: "i = {number}，{token}",
   add: "加一个词",
   remove: "去掉“{token}”",
   rename: "第 {number} 个词",
@@ -57,17 +69,17 @@ const zh = {
   exchangedSame: "“{one}”和“{other}”换了位置。变的只是行的次序：每个词的查询、键、值和输出都和原来一样。",
   exchangedMask: "“{one}”和“{other}”换了位置。掩码是按位置定的，所以它们看得见的词可能变了。",
   exchangedPositions: "“{one}”和“{other}”换了位置，也就互换了位置编码：它们的向量，以及由此算出的一切，都变了。",
-  positions: "位置",
+  positions: "位置编码",
   none: "不加",
   sinusoidal: "正弦和余弦",
   xWords: "X，只有词",
   x: "X",
-  xSum: "带位置的 X = 词 + 位置",
-  table: "位置 P",
+  xSum: "带位置编码的 X = 词 + P",
+  table: "位置编码 P",
   keyX: "另一边的 X",
   valueX: "值一边的 X",
-  waves: "P 的各列画成波：每个点是一个位置上的数。最前面的一对列变化最快。",
-  wavesName: "第 {columns} 列的波，位置 0 到 {last}；数值见位置表。",
+  waves: "P 的各列画成波：每个点是一个位置上的数。最前面的一对列变化最快。和公式里一样，位置 i 从 0 数起：第一个词 i = 0。公式里的列也从 0 数起，所以表中第 1 列就是 2c = 0 的那一列。",
+  wavesName: "第 {columns} 列的波，位置 0 到 {last}；数值见位置编码表。",
   given: "这里直接给出了 Q、K、V：下面就是它们的各行。",
   columnName: "第 {number} 列",
 };
@@ -79,6 +91,7 @@ const GIVEN = {
   valueX: { title: "V", symbol: "value" },
 };
 const MOST_ROWS = 32;
+const MOST_WRITTEN = 8; // numbers of a new row
 // Names and matrices that have the same rows.
 const OTHER_SIDE = { names: "keyTokens", matrices: ["keyX", "valueX"] };
 const OWN_SIDE = { names: "tokens", matrices: ["x"] };
@@ -86,7 +99,7 @@ const OWN_SIDE = { names: "tokens", matrices: ["x"] };
 // Whole numbers from 0 to 2 for a new word, others for each row.
 const newRow = (row, width) => Array.from({ length: width }, (_, column) => (row + 2 * column + 1) % 3);
 
-// Change the rows of a side by a function of lists; the mask follows.
+// Change the rows of a side by a function of lists; the mask, which goes by places, follows.
 const changeRows = ({ names, matrices }, edit) => {
   const fields = { [names]: edit(state[names], "name") };
   for (const name of matrices) if (state[name]) fields[name] = edit(state[name], name);
@@ -94,12 +107,48 @@ const changeRows = ({ names, matrices }, edit) => {
   change({ ...fields, mask: fitMask(state.mask, next.x.length, (next.keyX ?? next.x).length) });
 };
 
+// A name of a row that no other row has: of the same words, with the number of the occurrence.
+const uniqueName = (names, row, text) => {
+  const others = names.filter((_, at) => at !== row);
+  let name = text;
+  for (let count = 2; others.includes(name); count += 1) name = `${text}#${count}`;
+  return name;
+};
+
+const removeRow = (side, row) => {
+  const without = (list) => list.filter((_, at) => at !== row);
+  const all = (list) => list.map((_, at) => at);
+  const [queries, keys] = [all(state.x), all(state.keyX ?? state.x)];
+  const isOwn = side === OWN_SIDE;
+  const mask = keepOfMask(
+    state.mask,
+    isOwn ? without(queries) : queries,
+    isOwn && state.keyX ? keys : without(keys),
+  );
+  const fields = { [side.names]: without(state[side.names]), mask };
+  for (const name of side.matrices) if (state[name]) fields[name] = without(state[name]);
+  change(fields);
+};
+
 const listOf = (side, said) => ({
-  rename: (row, text) =>
-    change({ [side.names]: state[side.names].map((old, at) => (at === row ? text : old)) }),
-  remove: (row) => changeRows(side, (list) => list.filter((_, at) => at !== row)),
-  add: (text) =>
-    changeRows(side, (list, name) => [...list, name === "name" ? text : newRow(list.length, list[0].length)]),
+  // Whether the name was taken.
+  rename(row, text) {
+    const old = state[side.names][row];
+    if (!text.trim()) {
+      said("emptyName", old);
+      return false;
+    }
+    const name = uniqueName(state[side.names], row, text.trim());
+    change({ [side.names]: state[side.names].map((token, at) => (at === row ? name : token)) });
+    if (name !== text.trim()) said("sameName", text.trim(), name);
+    return true;
+  },
+  remove: (row) => removeRow(side, row),
+  add(text) {
+    const row = newRow(state[side.names].length, state[side.matrices[0]][0].length);
+    changeRows(side, (list, name) => [...list, name === "name" ? text : newRow(list.length, list[0].length)]);
+    said("added", text, row.length > MOST_WRITTEN ? `${row.slice(0, MOST_WRITTEN).join(" ")} …` : row.join(" "));
+  },
   exchange(one, other) {
     const [first, second] = [state[side.names][one], state[side.names][other]];
     const order = state[side.names].map((_, at) => (at === one ? other : at === other ? one : at));
@@ -109,17 +158,21 @@ const listOf = (side, said) => ({
   },
 });
 
+// What a sentence about a change is true of.
+const shown = () => [state.tokens, state.keyTokens, state.positions, state.mask];
+
 export const vectorsStep = {
   id: "vectors",
-  formula: [["x_i", "x"], " = e_i + p_i,  p_{i,2c} = sin(i / 10000^{2c/D}),  p_{i,2c+1} = cos(i / 10000^{2c/D})"],
+  formula: [["x_i", "x"], " = e_i + P_i,  P_{i,2c} = sin(i / 10000^{2c/D}),  P_{i,2c+1} = cos(i / 10000^{2c/D})"],
   words: { en, zh },
   build(body, speak) {
     let said = null;
+    const outputs = []; // by head: each has a name of its own
     const tell = (name, one, other) => {
-      said = { name, one, other };
+      said = { name, one, other, of: shown() };
       sentence.textContent = speak(name, { one, other });
     };
-    const given = make("p", { className: "hint" });
+    const givenNote = make("p", { className: "hint" });
     const lists = [OWN_SIDE, OTHER_SIDE].map((side) => makeWordList(listOf(side, tell)));
     const sentence = make("p", { className: "exchanged", role: "status" });
     const legend = make("span", {});
@@ -140,7 +193,7 @@ export const vectorsStep = {
     for (const side of ["keyX", "valueX"]) others.append(raw[side].element, sums[side].element);
     const waves = makeWaves();
     const caption = make("p", { className: "hint" });
-    body.append(given, ...lists.map(({ element }) => element), sentence, positions, line, waves.element, caption, others);
+    body.append(givenNote, ...lists.map(({ element }) => element), sentence, positions, line, waves.element, caption, others);
 
     const drawSide = (numbers, side) => {
       const there = state[side] !== null;
@@ -151,17 +204,17 @@ export const vectorsStep = {
       sums[side].element.hidden = !there;
       if (!there) return;
       const edit = editField(side);
-      const given = state.heads === null ? GIVEN[side] : null; // then the rows are queries, keys and values
-      const title = given?.title ?? speak(side);
-      const symbol = given?.symbol ?? "x";
+      const symbols = state.heads === null ? GIVEN[side] : null; // then the rows are queries, keys and values
+      const title = symbols?.title ?? speak(side);
+      const symbol = symbols?.symbol ?? "x";
       if (!isAdded) {
         sums[side].draw(state[side], { title, rows, symbol, edit, ...chosen });
         return;
       }
       const added = side === "x" ? numbers.positions : sinusoidal(state[side].length, state[side][0].length);
-      raw[side].draw(state[side], { title: side === "x" && !given ? speak("xWords") : title, rows, symbol, edit, ...chosen });
+      raw[side].draw(state[side], { title: side === "x" && !symbols ? speak("xWords") : title, rows, symbol, edit, ...chosen });
       sums[side].draw(numbers[side], {
-        title: side === "x" && !given ? speak("xSum") : `${title} + P`,
+        title: side === "x" && !symbols ? speak("xSum") : `${title} + P`,
         rows,
         symbol,
         parts: (row, column) => ({
@@ -176,12 +229,25 @@ export const vectorsStep = {
 
     return {
       draw(numbers) {
-        given.textContent = state.heads === null ? speak("given") : "";
-        given.hidden = state.heads !== null;
+        givenNote.textContent = state.heads === null ? speak("given") : "";
+        givenNote.hidden = state.heads !== null;
         lists[0].draw(state.tokens, { title: speak("words"), most: MOST_ROWS, speak });
         lists[1].element.hidden = state.keyTokens === null;
         if (state.keyTokens) lists[1].draw(state.keyTokens, { title: speak("others"), most: MOST_ROWS, speak });
+        if (said?.of.some((value, at) => value !== shown()[at])) said = null;
         sentence.textContent = said ? speak(said.name, said) : "";
+        outputs[state.head] ??= makeMatrix(`output-${state.head}`);
+        if (!outputs[state.head].element.isConnected) body.append(outputs[state.head].element);
+        outputs.forEach(({ element }, head) => {
+          element.hidden = head !== state.head;
+        });
+        outputs[state.head].draw(numbers.heads[state.head].output, {
+          title: speak("output"),
+          rows: state.tokens,
+          symbol: "output",
+          chosen: state.row,
+          onChoose: (row) => change({ row }, { undoable: false }),
+        });
         legend.textContent = speak("positions");
         positions.setAttribute("aria-label", speak("positions"));
         for (const { value, input, text } of radios) {
@@ -194,7 +260,7 @@ export const vectorsStep = {
         if (!isAdded) return;
         table.draw(numbers.positions, {
           title: speak("table"),
-          rows: state.tokens,
+          rows: state.tokens.map((token, number) => speak("rowOfPosition", { number, token })),
           symbol: "w",
           paint: "signed",
           parts: (row, column) => {

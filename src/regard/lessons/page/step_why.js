@@ -1,12 +1,13 @@
 // Step 1: why attention. A sentence through one vector of fixed size, and with attention: measured, by length.
 
 import { draw, grouped, make } from "./elements.js";
+import { withIndices } from "./formula.js";
 import { recorded } from "./recorded.js";
 import { change, state } from "./state.js";
 
 const en = {
   title: "Why: a sentence in one vector",
-  text: "A network without attention has to pack a sentence into one vector before it may say a word. Here two networks were trained to say a sentence again. With attention, each word looks back at the whole sentence.",
+  text: "A network without attention has to pack a sentence into one vector before it may say a word. Here two networks were trained to say a sentence again. With attention, the network can look back at every word of the sentence before each word that it says.",
   question: "Move the length from 5 to 20 words. Which words does the one vector still have, and what stays right even about the wrong ones?",
   answer: "The first words come back; farther on, more and more are wrong. But nearly every wrong word is of the right kind: an adjective stands where an adjective belongs. The network has learned the grammar of all sentences and lost what was in this one. Its vector has as many numbers for 50 words as for 5.",
   length: "Length of the sentence: {length} words",
@@ -23,19 +24,21 @@ const en = {
   right: "{right} of {length} words are right.",
   readout: "At {length} words, {fixed} of all words come back right through one vector, {attention} with attention.",
   words: "What was said, word by word: {name}",
-  legend: "A word that is wrong has ✗ and a broken edge, and the right word above it.",
+  legend: "A word that is wrong has ✗ and a dashed edge, and the right word above it.",
   wordRight: "{word}, right",
   wordWrong: "{said}, wrong: it should be {word}",
   wordMissing: "nothing was said: it should be {word}",
   wordExtra: "{said}, one too many",
   table: "Share of words that come back right, and of whole sentences, by length",
+  symbols: "h_i is the state of the network at word i of the sentence, c the one vector, {weight} how much of h_i is mixed into c_t, the vector from which word t is said.",
+  straight: " The lines are nearly vertical because the task is to say the same words in the same order: the word to say stands at the same place. In a translation they need not be.",
   columnLength: "words",
   columnWords: "words right",
   columnWhole: "whole sentences right",
-  spread: "{mean} % ({least} to {most})",
-  sizes: "Mean of {runs} training runs with other random numbers, and in brackets the worst and the best; {sentences} sentences of each length that were never trained on. Who knows the grammar and guesses has {guess} % right.",
-  setting: "Measured, not drawn: two GRU networks of about as many numbers ({fixedParameters} without attention, {attentionParameters} with it; states of {fixedState} and {attentionState} numbers; the one vector has {vector}), {steps} steps of training with {batch} sentences each, of 1 to {longest} words, all lengths as often. The sentences are adjective, noun, verb, adjective, noun, over and over, each word drawn from 16.",
-  limits: "Words drawn by chance cannot be shortened. A natural sentence can, so one vector loses less of it; but also in real translation, it falls behind as sentences grow (Cho et al. 2014; Bahdanau et al. 2015).",
+  range: "{mean} ({least}–{most})",
+  sizes: "Means of {runs} training runs that differ in their random numbers, and below it those of the worst and of the best run; {sentences} sentences of each length that were never trained on. A guess that follows the grammar is right for {guess}% of the words.",
+  setting: "Measured, not drawn: two recurrent networks (GRU: they read word by word and carry a state from one word to the next) with nearly the same number of parameters ({fixedParameters} without attention, {attentionParameters} with it) and states of {fixedState} and {attentionState} numbers. The one vector has {vector} numbers: two states, one from reading forwards and one from reading backwards. Trained for {steps} steps with {batch} sentences each, of 1 to {longest} words, all lengths equally often. The sentences are adjective, noun, verb, adjective, noun, over and over, each word drawn from 16.",
+  limits: "Words drawn at random cannot be compressed. A natural sentence can, so one vector loses less of it; but also in real translation, it falls behind as sentences grow (Cho et al. 2014; Bahdanau et al. 2015).",
 };
 
 const zh = {
@@ -63,12 +66,14 @@ const zh = {
   wordMissing: "没有说出来：应为{word}",
   wordExtra: "{said}，多出来的",
   table: "各种长度下，说对的词和整句全对的句子各占多少",
+  symbols: "h_i 是网络读到第 i 个词时的状态，c 是那一个向量，{weight} 表示 h_i 以多大的份额混入 c_t，第 t 个词就由 c_t 说出来。",
+  straight: "连线几乎都是竖直的，因为任务是按原来的次序复述：要说的词就在同样的位置。翻译时不一定如此。",
   columnLength: "词数",
   columnWords: "说对的词",
   columnWhole: "整句全对",
-  spread: "{mean} %（{least} 至 {most}）",
-  sizes: "数字是 {runs} 次训练（随机数各不相同）的平均，括号里是最差和最好的一次；每种长度用 {sentences} 个没有训练过的句子来测。只懂语法、靠猜的话，能对 {guess} %。",
-  setting: "这些是实测，不是示意：两个 GRU 网络，参数个数相近（没有注意力的 {fixedParameters} 个，有注意力的 {attentionParameters} 个；状态分别有 {fixedState} 和 {attentionState} 个数；那一个向量有 {vector} 个数），训练 {steps} 步，每步 {batch} 句，长度 1 到 {longest} 个词，各种长度一样多。句子按“形容词、名词、动词、形容词、名词”循环，每个词从 16 个词里随机抽取。",
+  range: "{mean}（{least}–{most}）",
+  sizes: "数字是 {runs} 次训练（随机数各不相同）的平均，下方小字是最差和最好的一次；每种长度用 {sentences} 个没有训练过的句子来测。只懂语法、靠猜的话，能对 {guess}%。",
+  setting: "这些是实测，不是示意：两个循环网络（GRU，逐词阅读，把一个状态从前一个词传到后一个词），参数个数相近（没有注意力的 {fixedParameters} 个，有注意力的 {attentionParameters} 个），状态分别有 {fixedState} 和 {attentionState} 个数。那一个向量有 {vector} 个数：由顺读和倒读得到的两个状态拼成。训练 {steps} 步，每步 {batch} 句，长度 1 到 {longest} 个词，各种长度一样多。句子按“形容词、名词、动词、形容词、名词”循环，每个词从 16 个词里随机抽取。",
   limits: "随机抽取的词没法压缩。自然的句子可以压缩，一个向量丢得会少一些；但在真实的翻译里，句子一长，它同样会落后（Cho 等，2014；Bahdanau 等，2015）。",
 };
 
@@ -139,10 +144,11 @@ const bar = (share) => {
   filled.style.width = `${100 * share}%`;
   return make("span", { className: "bar", "aria-hidden": "true" }, filled);
 };
-const spreadOf = (speak, values) =>
-  speak("spread", { mean: percent(mean(values)), least: percent(Math.min(...values)), most: percent(Math.max(...values)) });
-const shareCell = (speak, values) => {
-  const cell = make("td", {}, spreadOf(speak, values), bar(mean(values)));
+const meanOf = (values) => `${percent(mean(values))}%`;
+const endsOf = (values) => ({ least: percent(Math.min(...values)), most: percent(Math.max(...values)) });
+const rangeOf = (values) => `${endsOf(values).least}–${endsOf(values).most}`;
+const shareCell = (values) => {
+  const cell = make("td", {}, meanOf(values), " ", make("span", { className: "range", textContent: rangeOf(values) }), bar(mean(values)));
   cell.dataset.mean = String(mean(values));
   return cell;
 };
@@ -154,7 +160,7 @@ const fillTable = (table, speak, data, chosen) => {
   const models = make("tr", {}, ...[...MODELS, ...MODELS].map((model) => scoped("col", speak(model))));
   const rows = data.settings.lengths.map((length) => {
     const cells = ["words_right", "sentences_right"].flatMap((what) =>
-      MODELS.map((model) => shareCell(speak, data.models[model][what][length])),
+      MODELS.map((model) => shareCell(data.models[model][what][length])),
     );
     const row = make("tr", { className: length === chosen ? "chosen" : "" }, scoped("row", String(length)), ...cells);
     row.dataset.length = String(length);
@@ -167,18 +173,17 @@ const fillTable = (table, speak, data, chosen) => {
 export const whyStep = {
   id: "why",
   formula: [
-    ["h", "x"],
-    "₁ … ",
-    ["h", "x"],
-    "ₙ → ",
+    ["h_1", "x"],
+    " … ",
+    ["h_n", "x"],
+    " → ",
     ["c", "value"],
     "  ;  ",
-    ["c", "value"],
-    "ₜ = Σᵢ ",
-    ["α", "weight"],
-    "ₜᵢ ",
-    ["h", "x"],
-    "ᵢ",
+    ["c_t", "value"],
+    " = Σ_i ",
+    ["A_{ti}", "weight"],
+    " ",
+    ["h_i", "x"],
   ],
   words: { en, zh },
   depends: () => [state.why, state.language],
@@ -208,7 +213,8 @@ export const whyStep = {
     const table = make("table", { className: "numbers why-table" });
     const box = make("div", { className: "scroll", tabIndex: 0, role: "region" }, table);
     const notes = ["sizes", "setting", "limits"].map((name) => [name, make("p", { className: "hint" })]);
-    body.append(controls, both, legend, live, box, ...notes.map(([, note]) => note));
+    const symbols = make("p", { className: "hint" });
+    body.append(symbols, controls, both, legend, live, box, ...notes.map(([, note]) => note));
 
     const choose = (fields) => change({ why: { ...state.why, ...fields } }, { undoable: false });
     slider.addEventListener("input", () => choose({ length: lengths[slider.valueAsNumber] }));
@@ -222,7 +228,7 @@ export const whyStep = {
         drawn = key;
         const length = lengths.includes(state.why.length) ? state.why.length : lengths[lengths.length - 1];
         const examples = data.examples.filter((example) => example.length === length);
-        const number = Math.max(0, Math.min(state.why.example, examples.length - 1));
+        const number = Math.max(0, Math.min(Math.trunc(state.why.example), examples.length - 1));
         const example = examples[number];
         const vocabulary = data.vocabulary[state.language];
         const vector = data.models.fixed.vector;
@@ -247,8 +253,12 @@ export const whyStep = {
           );
           list.replaceChildren(...items);
         }
-        legend.textContent = speak("legend");
-        const [fixed, attention] = MODELS.map((model) => spreadOf(speak, data.models[model].words_right[length]));
+        symbols.replaceChildren(...withIndices(speak("symbols", { weight: "A_{ti}" })));
+        legend.textContent = `${speak("legend")}${speak("straight")}`;
+        const [fixed, attention] = MODELS.map((model) => {
+          const shares = data.models[model].words_right[length];
+          return speak("range", { mean: meanOf(shares), ...endsOf(shares) });
+        });
         live.textContent = speak("readout", { length, fixed, attention });
         fillTable(table, speak, data, length);
         box.setAttribute("aria-label", speak("table"));

@@ -1,22 +1,33 @@
 // A wide matrix as strips of colour: a line a row, a small rectangle a number. Each is read in the readout.
 
-import { drawCells, lineColours } from "./cell_colours.js";
+import { drawCells, largestOf, lineColours } from "./cell_colours.js";
 import { indexed } from "./formula.js";
+import { format } from "./number_text.js";
+import { say } from "./words.js";
 
 const LOWEST = 12; // pixels of a row
 const HIGHEST = 22;
+const TICKS = 10; // about as many numbers of columns
 
 export const makeStrip = (matrix) => {
   const box = Object.assign(document.createElement("div"), { className: "strip" });
   const title = Object.assign(document.createElement("div"), { className: "strip-title" });
   const name = document.createElement("span");
   const size = Object.assign(document.createElement("span"), { className: "size" });
-  title.append(name, " ", size);
+  const scale = Object.assign(document.createElement("span"), { className: "strip-scale" });
+  const [least, ramp, most] = ["", "ramp", ""].map((className) =>
+    Object.assign(document.createElement("span"), { className }),
+  );
+  scale.append(least, ramp, most);
+  title.append(name, " ", size, " ", scale);
   const labels = Object.assign(document.createElement("div"), { className: "strip-labels" });
   const canvas = document.createElement("canvas");
   canvas.tabIndex = 0;
   canvas.setAttribute("role", "application");
-  box.append(title, labels, canvas);
+  const hint = Object.assign(document.createElement("p"), { className: "hint strip-hint" });
+  const ticks = Object.assign(document.createElement("div"), { className: "strip-ticks" });
+  ticks.setAttribute("aria-hidden", "true");
+  box.append(title, labels, canvas, ticks, hint);
   let marks = [];
   let known = null; // the title that is shown
   let wide = 0; // pixels of the canvas, as last laid out: asking for it after each change would lay out the page again
@@ -66,6 +77,21 @@ export const makeStrip = (matrix) => {
     }
   };
 
+  // What the colours mean: the scale of each matrix, and the words once in a step.
+  const drawLegend = ({ paint, ownScales }) => {
+    const isWeight = paint === "weight";
+    const largest = isWeight ? 1 : largestOf(matrix.values);
+    scale.hidden = ownScales;
+    ramp.classList.toggle("weight", isWeight);
+    const ends = [isWeight ? "0" : format(-largest), format(largest)];
+    [least, most].forEach((element, at) => element.textContent !== ends[at] && (element.textContent = ends[at]));
+    const isFirst = box.closest("section")?.querySelector(".strip") === box;
+    hint.hidden = !isFirst && !ownScales;
+    const words = [ownScales && say("stripRows"), isFirst && say(isWeight ? "stripWeights" : "stripColours"), isFirst && say("stripKeys")];
+    const text = words.filter(Boolean).join(say("stripGap"));
+    if (hint.textContent !== text) hint.textContent = text;
+  };
+
   // `target` of an event of the canvas, and where it is on it
   const at = ({ target, clientX, clientY }) => {
     if (target !== canvas || clientX === undefined) return null;
@@ -73,6 +99,22 @@ export const makeStrip = (matrix) => {
     const column = Math.floor(((clientX - rect.left) / rect.width) * drawn.columns);
     const row = Math.floor(((clientY - rect.top) / rect.height) * drawn.rows);
     return row >= 0 && row < drawn.rows && column >= 0 && column < drawn.columns ? [row, column] : null;
+  };
+
+  // The numbers of some columns below them: 1, 5, 10, … Columns with names have none: these are read in the readout.
+  const drawTicks = (columns, { columns: names }) => {
+    const key = names.length ? 0 : columns;
+    if (ticks.columns === key) return;
+    ticks.columns = key;
+    const step = key > TICKS * 5 ? Math.ceil(key / TICKS / 10) * 10 : 5;
+    const numbers = key ? [1, ...Array.from({ length: Math.floor(key / step) }, (_, at) => (at + 1) * step)] : [];
+    ticks.replaceChildren(
+      ...numbers.map((number) => {
+        const tick = Object.assign(document.createElement("span"), { textContent: String(number) });
+        tick.style.left = `${((number - 0.5) / key) * 100}%`;
+        return tick;
+      }),
+    );
   };
 
   const draw = (values, options) => {
@@ -93,7 +135,9 @@ export const makeStrip = (matrix) => {
       if (label.style.height !== tall) label.style.height = label.style.lineHeight = tall;
       label.classList.toggle("chosen", row === options.chosen);
     }
+    drawTicks(columns, options);
     paint();
+    drawLegend(options);
   };
   new ResizeObserver(() => {
     const { clientWidth } = canvas;

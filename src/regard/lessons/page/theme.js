@@ -3,7 +3,9 @@
 const SYSTEM = "(prefers-color-scheme: dark)";
 const dark = matchMedia(SYSTEM);
 const listeners = [];
-let theme = "system";
+// The history of the browser remembers it for this tab, so that reloading keeps it and a link does not carry it.
+let chosen = { light: "light", dark: "dark" }[history.state?.theme] ?? "system";
+export const theme = () => chosen;
 
 const darkRules = [...document.styleSheets]
   .flatMap((sheet) => [...sheet.cssRules])
@@ -20,10 +22,16 @@ const apply = (name) => {
   announce();
 };
 export const setTheme = (name) => {
-  theme = name;
-  apply(theme);
+  chosen = name;
+  try {
+    history.replaceState({ theme: chosen }, "");
+  } catch {
+    /* a sandboxed frame has no history of its own */
+  }
+  apply(chosen);
 };
 // On paper, dark ink.
-export const printsLight = (isPrinting) => theme !== "light" && apply(isPrinting ? "light" : theme);
+export const printsLight = (isPrinting) => chosen !== "light" && apply(isPrinting ? "light" : chosen);
 
-dark.addEventListener("change", () => theme === "system" && announce());
+dark.addEventListener("change", () => chosen === "system" && announce());
+if (chosen !== "system") apply(chosen);
