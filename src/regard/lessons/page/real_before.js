@@ -1,10 +1,16 @@
 // What a model did before attention, as sentences: what was measured (observe/before_attention.py), what is concluded
 // from names and says so, and what is unknown.
 
-const positionSentences = (positions, speak) => {
-  const tables = Object.entries(positions);
-  if (!tables.length) return [speak("noPositions")];
-  return [...tables.map(([name, kind]) => speak(kind, { name })), speak("positionsAdded")];
+const sideOf = (name) => name.split(".").find((part) => part === "encoder" || part === "decoder");
+
+// A table of the other side of a translator is none of this layer's: its name says so.
+const isOfLayer = (table, { name, kind }) =>
+  kind === "cross" || !sideOf(table) || !sideOf(name) || sideOf(table) === sideOf(name);
+
+const positionSentences = (positions, layer, speak) => {
+  if (!Object.keys(positions).length) return [speak("noPositions")];
+  const tables = Object.entries(positions).filter(([name]) => isOfLayer(name, layer));
+  return tables.length ? [...tables.map(([name, kind]) => speak(kind, { name })), speak("positionsAdded")] : [];
 };
 
 const projection = ([symbol, input, side]) => `${symbol} = ${input} W_${symbol.toUpperCase()}${side.bias ? " + b" : ""}`;
@@ -43,7 +49,7 @@ const biasSentences = (layer, speak) => {
 export const sentencesBefore = (positions, layer, speak) => {
   const { before, kind } = layer;
   if (!positions) return [speak("beforeUnknown")];
-  const sentences = [...positionSentences(positions, speak), ...biasSentences(layer, speak)];
+  const sentences = [...positionSentences(positions, layer, speak), ...biasSentences(layer, speak)];
   if (!before?.query && !before?.key) return [...sentences, speak("layerUnknown")];
   sentences.push(before.input ? speak("norm", { name: before.input }) : speak("normUnknown"));
   const other = kind === "cross" ? "y" : "x";
