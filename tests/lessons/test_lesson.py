@@ -17,6 +17,7 @@ import regard
 from regard import masks
 from regard.errors import InputError
 from regard.hub import Loaded
+from regard.lessons.lesson import lesson_of_translation
 from sweeps import sweep
 
 X = [[1, 0, 1, 0], [0, 2, 0, 1], [1, 1, 1, 1]]
@@ -294,6 +295,8 @@ def test_an_encoder_decoder_opens_with_one_of_its_heads(translator):
 
 
 NAN, INF = float("nan"), float("inf")
+TWO = {"w_query": [W, W], "w_key": [W, W], "w_value": [W, W]}
+BY_HEAD = masks.MaskMod(lambda batch, head, i, j: (i >= j) | (head == 1))
 REFUSED = [  # arguments beside OWN, and words of the one sentence
     ({"x": "我爱你"}, "`x` must be a matrix of numbers"),
     ({"x": [["1", "2", "3", "4"]]}, "`x` must be a matrix of numbers"),
@@ -344,6 +347,8 @@ REFUSED = [  # arguments beside OWN, and words of the one sentence
     ({"mask": [[True, False]] * 3}, r"of shape \(3, 3\), got bool of shape \(3, 2\)"),
     ({"mask": "causal"}, "`mask` must be a mask of regard.masks"),
     ({"mask": masks.Padding(torch.tensor([[1, 1, 1], [1, 1, 0]]))}, "one mask for all heads of one text"),
+    ({**TWO, "mask": BY_HEAD}, "one mask for all heads, got one that differs by head"),
+    ({"mask": masks.Causal}, r"got the class Causal: make one, as in Causal\("),
     ({"scale": NAN}, "`scale` must be a finite number up to 1e.70, got nan"),
     ({"scale": 1e100}, "`scale` must be a finite number up to 1e.70, got 1e.100"),
     ({"scale": 10**400}, "`scale` must be a finite number up to 1e.70, got 1000"),
@@ -376,6 +381,25 @@ def test_what_does_not_fit_is_refused_with_one_sentence():
             sentence = str(raised.value)
             assert "\n" not in sentence
             assert len(sentence) < 300
+
+
+def test_of_another_type_is_refused_with_one_sentence_too(tmp_path):
+    refused = [
+        ({"text": 5}, "`text` must be a text that a model reads, got 5: numbers of your own"),
+        ({"text": ["hi"]}, "`text` must be a text that a model reads"),
+        ({"text": "hi", "model": 5}, "`model` must be a name, a folder or what regard.load_model returns, got int"),
+        ({"text": "hi", "translator": object()}, "`translator` must be a name, .* give the folder"),
+        ({"text": "hi", "layer": "x"}, "`layer` must be a number from 0, got 'x'"),
+        ({"text": "hi", "head": True}, "`head` must be a number from 0, got True"),
+    ]
+    for case in sweep(refused, name=lambda refusal: str(refusal[0])):
+        with case as (arguments, words), pytest.raises(InputError, match=words):
+            regard.lesson(**arguments)
+    for path in (5, None):
+        with pytest.raises(InputError, match=r"`path` must be the name of a file that ends in \.html"):
+            regard.lesson().to_html(path)
+    with pytest.raises(InputError, match='`lang` must be "en" or "zh", got \'de\''):
+        lesson_of_translation({}, language="de")
 
 
 def test_a_page_holds_at_most_2_mb_of_numbers():

@@ -74,6 +74,17 @@ def test_lines_of_50_random_states_compute_what_the_page_shows(functions, capsys
             assert str(names["result"]) in printed
 
 
+def test_a_mask_drawn_by_hand_is_that_of_as_many_heads_as_queries(functions):
+    editor = Editor(seed=31)
+    weights = {part: editor.rows(2, 2) for part in ("query", "key", "value")}
+    state = dict(example_lesson().start) | {"x": editor.rows(3, 2), "heads": [weights] * 3}
+    state |= {"mask": {"kind": "drawn", "rows": ["100", "011", "110"]}}
+    names: dict = {}
+    exec(call(functions, "asPython", state), names)
+    for head in range(3):
+        assert difference(names["weights"][head].tolist(), expected(state)[f"weights-{head}"]) <= TOLERANCE
+
+
 def test_lines_of_a_real_head_have_its_bias_cap_and_sink(functions):
     editor = Editor(seed=3)
     for number in range(8):

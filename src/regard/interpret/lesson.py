@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,7 @@ from regard.lessons.example import EXAMPLE
 from regard.lessons.lesson import NO_MASK, Lesson, lesson_of_heads, lesson_of_translation
 from regard.lessons.limits import LARGEST_COUNT, LARGEST_NUMBER
 from regard.lessons.own_numbers import OwnNumbers, as_array, shown
-from regard.lessons.text_words import Language
+from regard.lessons.text_words import Language, check_language
 from regard.record.places import Name, find_place
 from regard.record.tokens import Token
 
@@ -88,12 +88,12 @@ def lesson(
             looked at does not exist, or arguments exclude each other.
         ObservationError: The model's attention runs where its queries and keys cannot be seen.
     """
-    if lang not in get_args(Language):
-        raise InputError(f'`lang` must be "en" or "zh", got {shown(lang)}')
+    check_language(lang)
     about = {"w_query": w_query, "w_key": w_key, "w_value": w_value, "w_output": w_output, "key_x": key_x}
     about |= {"value_x": value_x, "tokens": tokens, "query_tokens": query_tokens}
     if text is not None:
         numbers = {"x": x, **about, "mask": mask, "scale": scale}
+        _check_text(text, {"model": model, "translator": translator}, {"layer": layer, "head": head})
         _exclude(numbers, "is for numbers of your own, and a text is read by a model: give one of them")
         if translator is None:
             return _lesson_of_text(text, model, layer, head, token, lang)
@@ -112,6 +112,25 @@ def _exclude(arguments: Mapping[str, Any], rule: str) -> None:
     for name, value in arguments.items():
         if value is not None:
             raise InputError(f"`{name}` {rule}")
+
+
+def _check_text(text: object, models: Mapping[str, Any], numbers: Mapping[str, Any]) -> None:
+    from regard.hub import Loaded
+
+    if not isinstance(text, str):
+        raise InputError(
+            f"`text` must be a text that a model reads, got {shown(text)}: numbers of your own are given by name, as "
+            "in regard.lesson(x=[[1, 0], [0, 1]], …)"
+        )
+    for name, model in models.items():
+        if model is not None and not isinstance(model, str | Loaded):
+            raise InputError(
+                f"`{name}` must be a name, a folder or what regard.load_model returns, got {type(model).__name__}: "
+                "give the folder that it is loaded from"
+            )
+    for name, number in numbers.items():
+        if number is not None and (isinstance(number, bool) or not isinstance(number, int)):
+            raise InputError(f"`{name}` must be a number from 0, got {shown(number)}")
 
 
 def _lesson_of_text(
@@ -148,7 +167,7 @@ def _lesson_of_numbers(
     is_number = isinstance(scale, int | float) and not isinstance(scale, bool)
     if scale is not None and not (is_number and abs(scale) <= LARGEST_NUMBER):  # nor is a NaN
         raise InputError(f"`scale` must be a finite number up to {LARGEST_NUMBER:.0e}, got {shown(scale)}")
-    state, visible = (NO_MASK, None) if mask is None else _read_mask(mask, numbers.pairs)
+    state, visible = (NO_MASK, None) if mask is None else _read_mask(mask, numbers.pairs, numbers.count)
     heads = numbers.work(scale=scale, visible=visible)
     count = len(heads.heads)
     if head is not None and (isinstance(head, bool) or not isinstance(head, int) or not 0 <= head < count):
@@ -164,14 +183,22 @@ def _lesson_of_numbers(
     )
 
 
-def _read_mask(mask: Any, pairs: tuple[int, int]) -> tuple[Mapping[str, Any], npt.NDArray[np.bool_]]:
+def _read_mask(mask: Any, pairs: tuple[int, int], heads: int) -> tuple[Mapping[str, Any], npt.NDArray[np.bool_]]:
     """Return a mask as the page's state has it, by its name if the page knows it, and its matrix."""
+    if isinstance(mask, type) and hasattr(mask, "bind"):
+        raise InputError(f"`mask` must be a mask, got the class {mask.__name__}: make one, as in {mask.__name__}(…)")
     if hasattr(mask, "bind"):
-        dense = mask.bind(*pairs).dense()
+        bound = mask.bind(*pairs)
+        dense = bound.dense()
         if dense.shape[:2] != (1, 1):
             raise InputError(
                 "`mask` must be one mask for all heads of one text, got one for "
                 f"{dense.shape[0]} texts and {dense.shape[1]} heads"
+            )
+        # A function of the head declares no heads.
+        if any(not other.equal(dense[0, 0]) for other in bound.dense(batch=1, heads=heads)[0]):
+            raise InputError(
+                "`mask` must be one mask for all heads, got one that differs by head: make a lesson of each"
             )
         visible = np.asarray(dense[0, 0])
         return _named_mask(mask, pairs[1]) or _drawn(visible), visible

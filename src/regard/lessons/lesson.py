@@ -19,7 +19,7 @@ from regard.lessons.limits import MOST_BYTES, MOST_HEADS, MOST_TOKENS
 from regard.lessons.page import TITLES, lesson_html
 from regard.lessons.steps import Worked
 from regard.lessons.text import Steps
-from regard.lessons.text_words import Language
+from regard.lessons.text_words import Language, check_language
 from regard.render.labels import visible
 
 __all__ = [
@@ -97,6 +97,8 @@ class Lesson:
         Raises:
             InputError: The file does not end in .html, or cannot be written.
         """
+        if not isinstance(path, str | PathLike):
+            raise InputError(f"`path` must be the name of a file that ends in .html, got {path!r}")
         target = Path(path).expanduser()
         if target.suffix.lower() != ".html":
             raise InputError(f"`path` must end in .html, as a lesson is a page, got {str(path)!r}")
@@ -168,6 +170,7 @@ def lesson_of_translation(translation: Mapping[str, Any], *, language: Language 
 
 def _start(heads: WorkedHeads, language: Language) -> dict[str, Any]:
     """Return all fields of the state, as lessons/page/state.js has them."""
+    check_language(language)
     worked = heads.heads[0]
     projected = worked.x is not None
     inputs = (worked.x, worked.key_x, worked.value_x) if projected else (worked.queries, worked.keys, worked.values)

@@ -86,6 +86,11 @@ class OwnNumbers:
         """Number of queries and of keys."""
         return len(self.x), len(self.x if self.key_x is None else self.key_x)
 
+    @property
+    def count(self) -> int:
+        """Number of heads."""
+        return 1 if self.projections is None else len(self.projections[0])
+
     def work(self, *, scale: float | None = None, visible: npt.NDArray[np.bool_] | None = None) -> WorkedHeads:
         """Work out all heads, and join them.
 

@@ -177,13 +177,13 @@ def work_from(
     q, k, v = as_matrix("queries", queries), as_matrix("keys", keys), as_matrix("values", values)
     _check_shapes(q, k, v)
     key_names, query_names, first = _stand(tokens, query_tokens, len(q), len(k))
-    seen, added = _mask_and_bias(visible, bias, (len(q), len(k)))
+    allowed, added = _mask_and_bias(visible, bias, (len(q), len(k)))
     factor = float(1 / np.sqrt(q.shape[1])) if scale is None else scale
     scores = _products(q, k)
     scaled = _scaled(scores, factor)
     capped = scaled if softcap is None else softcap * np.tanh(scaled / softcap)
     logits = capped if added is None else capped + added
-    weights = _softmax(logits, seen, sink)
+    weights = _softmax(logits, allowed, sink)
     return Worked(
         tokens=key_names,
         query_tokens=query_names,
@@ -194,7 +194,7 @@ def work_from(
         scale=factor,
         scaled=scaled,
         logits=logits,
-        visible=seen,
+        visible=allowed,
         weights=weights,
         output=weights @ v,
         bias=added,
@@ -301,12 +301,14 @@ def _mask_and_bias(
     visible: npt.NDArray[np.bool_] | None, bias: npt.NDArray[Any] | None, pairs: tuple[int, int]
 ) -> tuple[npt.NDArray[np.bool_], Floats | None]:
     """Return both for every pair; a bias of −∞ is a mask."""
-    seen = np.ones(pairs, dtype=bool) if visible is None else _spread("visible", np.asarray(visible, dtype=bool), pairs)
+    allowed = (
+        np.ones(pairs, dtype=bool) if visible is None else _spread("visible", np.asarray(visible, dtype=bool), pairs)
+    )
     if bias is None:
-        return seen, None
+        return allowed, None
     added = _spread("bias", np.asarray(bias, dtype=np.float64), pairs)
-    seen = seen & (added != -np.inf)
-    return seen, np.where(seen, added, 0.0)
+    allowed = allowed & (added != -np.inf)
+    return allowed, np.where(allowed, added, 0.0)
 
 
 def _stand(

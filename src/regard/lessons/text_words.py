@@ -1,9 +1,11 @@
 """The texts of `regard steps`, one table per language; the numbers and formulas between them are the same."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
-__all__ = ["CHINESE", "ENGLISH", "Language", "Wording", "wording"]
+from regard.errors import InputError
+
+__all__ = ["CHINESE", "ENGLISH", "Language", "Wording", "check_language", "wording"]
 
 Language = Literal["en", "zh"]
 
@@ -151,6 +153,16 @@ CHINESE = Wording(
     size="（{count}，显示 {shown}）",
     rounded="数字显示三位有效数字，计算时使用全部精度。",
 )
+
+
+def check_language(lang: object) -> None:
+    """Refuse what is no language of a lesson.
+
+    Raises:
+        InputError: It is neither "en" nor "zh".
+    """
+    if lang not in get_args(Language):
+        raise InputError(f'`lang` must be "en" or "zh", got {lang!r}')
 
 
 def wording(lang: Language) -> Wording:

@@ -12,7 +12,7 @@ export const layerNorm = (rows) =>
     return row.map((value) => (value - mean) / Math.sqrt(variance + EPSILON));
   });
 
-// The row of one head of all layers, counted through, or of their mean: head −1.
+// The row of one head of all layers, by its number over all of them (from 0), or of their mean: head −1.
 export const rowOfHead = (weights, head) => {
   const rows = weights.flat();
   if (head >= 0) return rows[head];

@@ -64,7 +64,7 @@ const MASKS = {
   prefix: ({ length }) => [`prefix_lm(${length})`, "prefix_lm"],
   drawn: ({ rows }) => {
     const lines = rows.map((row) => `    [${[...row].join(", ")}],`);
-    return [["torch.tensor([", ...lines, "], dtype=torch.bool)"].join("\n"), null];
+    return [["Dense(torch.tensor([", ...lines, "], dtype=torch.bool))"].join("\n"), "Dense"];
   },
 };
 

@@ -20,6 +20,7 @@ const en = {
   different: "Make three different matrices",
   weights: "Weights A (step 6)",
   positions: "X has its positions added already. Its own numbers are changed in step “{step}”.",
+  gap: " ",
   words: "Words become vectors",
   cross: "Queries are made of the tokens that look, keys and values of the tokens that are looked at.",
   x: "X",
@@ -47,6 +48,7 @@ const zh = {
   different: "换成三个不同的矩阵",
   weights: "权重 A（第 6 步）",
   positions: "这里的 X 已经加上了位置编码。它本身的数要在“{step}”那一步里改。",
+  gap: "",
   words: "词变成向量",
   cross: "查询来自发出注意力的一边，键和值来自被关注的另一边。",
   x: "X",
@@ -112,17 +114,17 @@ const buildHead = (body, speak, head) => {
     drawInputs(numbers);
     PARTS.forEach(({ part, name, weight, from }, at) => {
       const line = rows[at];
-      const given = state.heads === null;
-      line.weight.element.hidden = line.equals.hidden = given;
-      const matrix = given ? null : state.heads[head][part];
-      if (!given) line.weight.draw(matrix, { title: weight, symbol: part, edit: editHead(head, part) });
-      const title = speak(given ? `given${name[0].toUpperCase()}${name.slice(1)}` : name);
+      const isGiven = state.heads === null;
+      line.weight.element.hidden = line.equals.hidden = isGiven;
+      const matrix = isGiven ? null : state.heads[head][part];
+      if (!isGiven) line.weight.draw(matrix, { title: weight, symbol: part, edit: editHead(head, part) });
+      const title = speak(isGiven ? `given${name[0].toUpperCase()}${name.slice(1)}` : name);
       line.product.draw(numbers.heads[head][name], {
         title,
         rows: rowsOf(part === "query" ? "x" : from()),
         symbol: part,
-        parts: given ? null : productParts([from(), numbers[from()]], [`w-${part}-${head}`, matrix]),
-        edit: given && state.positions === "none" ? editField(from()) : null,
+        parts: isGiven ? null : productParts([from(), numbers[from()]], [`w-${part}-${head}`, matrix]),
+        edit: isGiven && state.positions === "none" ? editField(from()) : null,
         chosen: part === "query" ? state.row : null,
         onChoose: part === "query" ? choose : null,
       });
@@ -182,16 +184,16 @@ export const projectionsStep = {
     const weights = []; // by head
     return {
       draw(numbers) {
-        const given = state.heads === null;
-        const sentences = [given ? speak("given") : speak("hint")];
-        if (state.keyX && !given) sentences.unshift(speak("cross"));
+        const isGiven = state.heads === null;
+        const sentences = [isGiven ? speak("given") : speak("hint")];
+        if (state.keyX && !isGiven) sentences.unshift(speak("cross"));
         if (state.positions !== "none") sentences.push(speak("positions", { step: speak("words") }));
-        note.textContent = sentences.join(" ");
-        buttons.hidden = given;
+        note.textContent = sentences.join(speak("gap"));
+        buttons.hidden = isGiven;
         double.replaceChildren(...withIndices(speak("double")));
         halve.replaceChildren(...withIndices(speak("halve")));
         different.textContent = speak("different");
-        different.hidden = same.hidden = given || !areSame(state.heads[state.head]);
+        different.hidden = same.hidden = isGiven || !areSame(state.heads[state.head]);
         same.replaceChildren(...withIndices(speak("same")));
         heads[state.head] ??= buildHead(products, speak, state.head);
         weights[state.head] ??= makeMatrix(`weights-${state.head}`);

@@ -7,6 +7,7 @@ import { makeMatrix } from "./matrix.js";
 import { format } from "./number_text.js";
 import { sentencesBefore } from "./real_before.js";
 import { largestProducts, strongest, unpack, workHead } from "./real_numbers.js";
+import { makeRealPython } from "./real_python.js";
 import { REAL_WORDS } from "./real_words.js";
 import { recorded } from "./recorded.js";
 import { change, state } from "./state.js";
@@ -197,6 +198,7 @@ export const realStep = {
     found.setAttribute("aria-live", "polite");
     const noValues = make("p", { className: "real-missing", hidden: true });
     const mixed = make("div", {}, matrices.values.element, mixedTitle, matrices.mixed.element, matrices.output.element);
+    const python = makeRealPython();
     const shown = make(
       "div",
       { className: "real-shown", hidden: true },
@@ -219,6 +221,7 @@ export const realStep = {
       checked,
       noValues,
       mixed,
+      python.element,
     );
     const omitted = make("ul", { className: "real-omitted" });
     body.append(source, sample, controls, trouble, shown, own.element, omitted);
@@ -263,7 +266,7 @@ export const realStep = {
       });
       if (repeated.length) sentences.push(speak("again", { ...repeated[0], number: repeated[0].token.split("#").at(-1) }));
       notes.hidden = !sentences.length;
-      setText(notes, sentences.join(" "));
+      setText(notes, sentences.join(speak("gap")));
     };
 
     const drawVectors = (at, steps, queries, keys) => {
@@ -319,7 +322,7 @@ export const realStep = {
       stages.unshift([speak("score"), steps.scores]);
       const weights = steps.weights[at.query];
       const lines = keys.map((token, key) => {
-        const button = make("button", { type: "button", "aria-label": speak("choose", { token }) }, isolated(token));
+        const button = make("button", { type: "button", title: speak("choose", { token }) }, isolated(token));
         button.dataset.key = String(key);
         button.setAttribute("aria-pressed", String(key === at.key));
         button.addEventListener("click", () => choose({ key }));
@@ -471,6 +474,7 @@ export const realStep = {
       drawRow(at, layer, steps, query, keys);
       drawWeights(at, layer, steps, queries, keys);
       drawMixed(at, steps, query, keys);
+      python.show(layer, steps, queries, keys);
       body.dataset.shown = `${at.layer} ${at.head} ${at.query} ${at.key}`;
     };
     return { draw };

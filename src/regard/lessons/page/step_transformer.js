@@ -4,6 +4,7 @@ import { draw, make } from "./elements.js";
 import { withIndices } from "./formula.js";
 import { drawLayer, placesOf } from "./layer_diagram.js";
 import { addResidual, layerNorm } from "./layer_numbers.js";
+import { LIMITS } from "./limits.js";
 import { makeMatrix } from "./matrix.js";
 import { recorded } from "./recorded.js";
 import { change, state } from "./state.js";
@@ -16,12 +17,13 @@ const en = {
   answer: "No. The mean of the eight heads has its largest weight on “deep”, and nearly as much on “learning”: 深度学习 is both words. Single heads differ: some look at “deep”, some at “learning”. And for “度” the row is spread over the sentence, because after 深 the decoder hardly needs it: what it has written itself says enough. A row shows what was mixed in, no more.",
   questionOwn: "Write the translation token by token, then choose single heads. Do they all look at the same tokens of the source?",
   answerOwn: "Mostly not. Each head has its own queries and keys, so its row is its own; the mean of all heads hides that. A row shows in which proportions values were mixed, no more.",
-  layerTitle: "Around attention: the sizes at each place",
+  gap: " ",
+  layerTitle: "Around attention: the shape of the vectors at each place",
   norm: "Normalization",
   post: "after each part (post-norm)",
   pre: "before each part (pre-norm)",
-  postText: "Post-norm: LayerNorm(x + part(x)), as in the Transformer of 2017 and BERT.",
-  preText: "Pre-norm: x + part(LayerNorm(x)), as in GPT-2 and most models since. The residual runs through all layers untouched, and one normalization follows the last layer.",
+  postText: "Post-norm, as in the Transformer of 2017 and BERT: each part is followed by a normalization. y are the rows between the two parts, x′ those that the layer hands on; the decoder has cross-attention as a part between them, of the same form.",
+  preText: "Pre-norm, as in GPT-2 and most models since: each part reads normalized rows. The residual runs through all layers untouched, and one normalization follows the last layer. y are the rows between the two parts, x′ those that the layer hands on; the decoder has cross-attention as a part between them, of the same form.",
   sizesOf: "Sizes of",
   lesson: "this lesson",
   base: "Transformer base (2017)",
@@ -43,21 +45,30 @@ const en = {
   lastNormalization: "LayerNorm, after the last layer",
   residual: "what came in: {size}",
   attentionSize: "{heads} × ({rows} × {dim}), joined {joined}, out {size}",
-  crossSize: "queries {queries}, keys from the encoder {keys}",
+  joinedSize: "{heads} × ({rows} × {dim}), joined {joined}, no W_O",
+  noSum: "✗ cannot be added to what came in: {size}",
+  crossSize: "queries {queries}; keys and values {keys}",
   feedSize: "{size} → {inner} → {size}",
   toDecoder: "to each decoder layer: keys and values",
   toNext: "to the next layer",
   toWords: "linear and softmax: probabilities",
   wordsSize: "{rows} × vocabulary",
-  diagramHint: "n tokens are read, m are written. A row keeps its {width} numbers through the whole layer, or it could not be added.",
-  misfit: "Here attention gives rows of {result} numbers and X has {width}: they cannot be added. In a model, W_O makes {width} numbers of them again. Choose a random W_O in the step “Several heads”, or add heads there until their outputs fit.",
+  bothHint: "n tokens are read, m are written, and “K, V” is the same place in both pictures: what the encoder gives is what cross-attention reads.",
+  lessonHint: "{read} tokens are read, m are written, and “K, V” is the same place in both pictures: what the encoder gives is what cross-attention reads.",
+  sidesHint: "{read} tokens are read, {write} are written, and “K, V” is the same place in both pictures: what the encoder gives is what cross-attention reads.",
+  encoderHint: "n tokens are read; this model has no decoder.",
+  decoderHint: "m tokens are read and written on; this model has no encoder.",
+  widthHint: "A row keeps its {width} numbers through the whole layer, or it could not be added.",
+  misfit: "Here attention gives rows of {result} numbers and X has {width}: they cannot be added. In a model, W_O makes {width} numbers of them again. Choose a random W_O in the step “Several heads”.",
+  misfitHeads: "Or have {count} heads there ({now} now): then {result} numbers of each, joined, are {width}.",
   layerNumbers: "The first half of this lesson's layer, in numbers",
   residualTitle: "x + attention",
   normalizedTitle: "LayerNorm(x + attention)",
   preTitle: "LayerNorm(x), which attention would read",
-  normalizedHint: "Each row now has mean 0 and variance 1, whatever the sizes before. (A model multiplies it with a learned gain and adds a bias, 1 and 0 at first.)",
+  normalizedHint: "Each row now has mean 0 and variance 1, whatever the sizes before. (A model multiplies it by a learned gain and adds a bias, 1 and 0 at first.)",
+  constantRows: "But the numbers of {tokens} are all equal: such a row has variance 0, nothing can make it 1, and it becomes a row of 0.",
   normalizedCell: "= ({value} − {mean}) / √({variance} + 0.00001)",
-  models: "Known models in these sizes",
+  models: "The sizes of some well-known models",
   model: "model",
   layers: "layers",
   hidden: "width D",
@@ -77,7 +88,7 @@ const en = {
   next: "Next token",
   play: "Play",
   pause: "Pause",
-  headChoice: "Cross-attention of",
+  headChoice: "Cross-attention of (layers and heads from 0)",
   meanOfHeads: "mean of all {count} heads",
   headOfLayer: "layer {layer}, head {head}",
   writtenSoFar: "Written so far",
@@ -85,12 +96,13 @@ const en = {
   rowCaption: "The decoder has read “{input}” last and looks at the source before it writes “{token}”",
   sourceToken: "source",
   weight: "weight",
-  likeliest: "The five likeliest tokens at step {step}",
+  likeliest: "The five likeliest tokens at step {step}, of the whole vocabulary",
   nextToken: "token",
   probability: "probability",
-  matrixTitle: "Cross-attention",
-  recordedHere: "Recorded from a translator that regard train examples/learning_machines.toml made in four minutes; this sentence is in none of its training pairs. At each step the likeliest token is taken.",
+  matrixTitle: "Cross-attention so far",
+  recordedHere: "Recorded from a translator that regard train examples/learning_machines.toml made in four minutes; this sentence is in none of its training pairs. A token is the smallest unit that it writes; in this sentence each Chinese character is one. At each step the likeliest token is taken.",
   recordedOwn: "Recorded from {model}. At each step the likeliest token is taken.",
+  marks: "<s> and </s> are marks of the beginning and the end.",
   notEnded: "It was stopped after {count} tokens.",
 };
 
@@ -101,13 +113,14 @@ const zh = {
   answer: "不是。八个头的平均在“deep”上权重最大，在“learning”上也差不多：“深度学习”对应的是两个词。单看各个头，有的看“deep”，有的看“learning”。到了“度”，这一行就散开了：写出“深”以后，解码器靠自己写过的内容就基本知道下一个字。一行权重只说明混入了什么，不说明别的。",
   questionOwn: "把译文一个词元一个词元地写出来，再逐个选择单独的头。它们看的是源句里同样的词元吗？",
   answerOwn: "大多不是。每个头有自己的查询和键，所以各有各的一行；全部头的平均把这些差别盖住了。一行权重只说明值按什么比例混合，不说明别的。",
-  layerTitle: "注意力的周围：每一处向量的大小",
+  gap: "",
+  layerTitle: "注意力前后各处的形状",
   norm: "归一化",
   post: "在每一部分之后（post-norm）",
   pre: "在每一部分之前（pre-norm）",
-  postText: "后归一化：LayerNorm(x + 部分(x))，2017 年的 Transformer 和 BERT 如此。",
-  preText: "前归一化：x + 部分(LayerNorm(x))，GPT-2 和此后的多数模型如此。残差一路穿过所有层，不受改动，最后一层之后再归一化一次。",
-  sizesOf: "大小取自",
+  postText: "后归一化：每一部分之后做归一化，2017 年的 Transformer 和 BERT 如此。y 是两部分之间的各行，x′ 是这一层交出的各行；解码器在两者之间还有同样形式的交叉注意力。",
+  preText: "前归一化：每一部分读入的是归一化之后的行，GPT-2 和此后的多数模型如此。残差一路穿过所有层，不受改动，最后一层之后再归一化一次。y 是两部分之间的各行，x′ 是这一层交出的各行；解码器在两者之间还有同样形式的交叉注意力。",
+  sizesOf: "尺寸取自",
   lesson: "这一课",
   base: "Transformer base（2017）",
   bert: "BERT base",
@@ -128,21 +141,30 @@ const zh = {
   lastNormalization: "LayerNorm，在最后一层之后",
   residual: "进来时的 {size}",
   attentionSize: "{heads} × ({rows} × {dim})，拼接 {joined}，输出 {size}",
-  crossSize: "查询 {queries}，键来自编码器 {keys}",
+  joinedSize: "{heads} × ({rows} × {dim})，拼接 {joined}，没有 W_O",
+  noSum: "✗ 无法与进来时的 {size} 相加",
+  crossSize: "查询 {queries}；键和值 {keys}",
   feedSize: "{size} → {inner} → {size}",
   toDecoder: "送往每个解码器层：键和值",
   toNext: "送往下一层",
   toWords: "线性层和 softmax：概率",
   wordsSize: "{rows} × 词表大小",
-  diagramHint: "读入 n 个词元，写出 m 个。每一行在整层里都保持 {width} 个数，否则无法相加。",
-  misfit: "这里注意力给出的每行有 {result} 个数，而 X 的每行有 {width} 个，无法相加。模型里，经过 W_O 之后又是 {width} 个数。到“多个头”那一步选一个随机的 W_O，或者添几个头，就能对上。",
-  layerNumbers: "这一课的层的前半部分，用数来看",
+  bothHint: "读入 n 个词元，写出 m 个。两张图里的“K, V”是同一处：编码器给出的，就是交叉注意力读取的。",
+  lessonHint: "读入 {read} 个词元，写出 m 个。两张图里的“K, V”是同一处：编码器给出的，就是交叉注意力读取的。",
+  sidesHint: "读入 {read} 个词元，写出 {write} 个。两张图里的“K, V”是同一处：编码器给出的，就是交叉注意力读取的。",
+  encoderHint: "读入 n 个词元；这个模型没有解码器。",
+  decoderHint: "读入 m 个词元并接着往下写；这个模型没有编码器。",
+  widthHint: "每一行在整层里都保持 {width} 个数，否则无法相加。",
+  misfit: "这里注意力给出的每行有 {result} 个数，而 X 的每行有 {width} 个，无法相加。模型里，经过 W_O 之后又是 {width} 个数。到“多个头”那一步选一个随机的 W_O，就能对上。",
+  misfitHeads: "也可以在那里设 {count} 个头（现在 {now} 个）：每头 {result} 个数，拼起来正好 {width} 个。",
+  layerNumbers: "本课这一层的前半部分：具体数值",
   residualTitle: "x + 注意力",
   normalizedTitle: "LayerNorm(x + 注意力)",
   preTitle: "LayerNorm(x)，注意力读的将是它",
   normalizedHint: "无论之前大小如何，现在每行均值为 0，方差为 1。（模型还会乘上学到的增益、加上偏置，它们起初是 1 和 0。）",
+  constantRows: "不过 {tokens} 这一行的各个数都相同：方差为 0，怎么缩放也变不成 1，结果整行都是 0。",
   normalizedCell: "= ({value} − {mean}) / √({variance} + 0.00001)",
-  models: "几个著名模型的这些大小",
+  models: "几个著名模型的尺寸",
   model: "模型",
   layers: "层数",
   hidden: "宽度 D",
@@ -162,22 +184,24 @@ const zh = {
   next: "下一个词元",
   play: "播放",
   pause: "暂停",
-  headChoice: "交叉注意力取自",
+  headChoice: "交叉注意力取自（层和头从 0 数起）",
   meanOfHeads: "全部 {count} 个头的平均",
-  headOfLayer: "第 {layer} 层第 {head} 个头",
+  headOfLayer: "层 {layer}，头 {head}",
   writtenSoFar: "已写出的部分",
   readout: "{count} 个词元中的第 {step} 个：“{token}”，概率 {probability}。交叉注意力（{head}）权重最大的是“{source}”：{weight}。",
   rowCaption: "解码器刚读过“{input}”，看一看源句，然后写出“{token}”",
   sourceToken: "源句",
   weight: "权重",
-  likeliest: "第 {step} 步概率最大的五个词元",
+  likeliest: "第 {step} 步，整个词表中概率最大的五个词元",
   nextToken: "词元",
   probability: "概率",
-  matrixTitle: "交叉注意力",
-  recordedHere: "录自 regard train examples/learning_machines.toml 用四分钟训练出的翻译模型；这句话不在它的训练句对里。每一步取概率最大的词元。",
+  matrixTitle: "到此为止的交叉注意力",
+  recordedHere: "录自 regard train examples/learning_machines.toml 用四分钟训练出的翻译模型；这句话不在它的训练句对里。词元是模型书写的最小单位，这句译文里恰好是单个汉字。每一步取概率最大的词元。",
   recordedOwn: "录自 {model}。每一步取概率最大的词元。",
+  marks: "<s> 是开头标记，</s> 是结尾标记。",
   notEnded: "写到 {count} 个词元时停下。",
 };
+
 
 const KNOWN = {
   base: { encoder: 6, decoder: 6, width: 512, heads: 8, inner: 2048, norm: "post" },
@@ -209,6 +233,7 @@ const lessonSizes = (numbers) => {
     heads: numbers.heads.length,
     dim: head.queries[0].length,
     joined: numbers.joined[0].length,
+    result: (numbers.result ?? numbers.joined)[0].length,
     inner: 4 * state.x[0].length,
     encoder: null,
     decoder: null,
@@ -222,15 +247,18 @@ const modelSizes = ({ width, heads, inner, encoder, decoder }) => ({
   heads,
   dim: width / heads,
   joined: width,
+  result: width,
   inner,
   encoder,
   decoder,
 });
 
 const attentionBlock = (speak, name, sizes, rows) => {
-  const { heads, dim, joined, width } = sizes;
-  const filled = { heads, rows, dim, joined: times(rows, joined), size: times(rows, width) };
-  return { kind: "attention", name: speak(name), size: speak("attentionSize", filled) };
+  const { heads, dim, joined, result, width } = sizes;
+  const fits = result === width;
+  const filled = { heads, rows, dim, joined: times(rows, joined), size: times(rows, result) };
+  const size = speak(fits || result !== joined ? "attentionSize" : "joinedSize", filled);
+  return { kind: "attention", name: speak(name), size, noSum: fits ? null : speak("noSum", { size: times(rows, width) }) };
 };
 const feedBlock = (speak, { width, inner }, rows) => {
   const filled = { size: times(rows, width), inner: times(rows, inner) };
@@ -250,7 +278,7 @@ const encoderPlaces = (speak, sizes, norm) => {
   const own = { ...sizes, width };
   const blocks = [attentionBlock(speak, "selfAttention", own, read), feedBlock(speak, own, read)];
   const [input, name] = sizes.decoder === 0 ? ["textVectors", "toNext"] : ["sourceVectors", "toDecoder"];
-  const output = [{ kind: "output", name: speak(name), size: times(read, width) }];
+  const output = [{ kind: "output", name: speak(name), size: times(read, width), side: name === "toDecoder" ? "out" : null }];
   return layerOf(speak, sizes, read, width, blocks, norm, { input, output });
 };
 const decoderPlaces = (speak, sizes, norm) => {
@@ -258,12 +286,19 @@ const decoderPlaces = (speak, sizes, norm) => {
   const blocks = [attentionBlock(speak, "maskedAttention", sizes, rows)];
   if (sizes.encoder !== 0) {
     const filled = { queries: times(rows, width), keys: times(sizes.read, sizes.sourceWidth) };
-    blocks.push({ kind: "cross", side: true, name: speak("crossAttention"), size: speak("crossSize", filled) });
+    blocks.push({ kind: "cross", side: "in", name: speak("crossAttention"), size: speak("crossSize", filled) });
   }
   blocks.push(feedBlock(speak, sizes, rows));
   const output = [{ kind: "output", name: speak("toWords"), size: speak("wordsSize", { rows }) }];
   const input = sizes.encoder === 0 ? "textVectors" : "targetVectors";
   return layerOf(speak, sizes, rows, width, blocks, norm, { input, output });
+};
+
+const hintOf = ({ encoder, decoder, read, write }) => {
+  if (encoder === 0) return "decoderHint";
+  if (decoder === 0) return "encoderHint";
+  if (read === "n") return "bothHint";
+  return write === "m" ? "lessonHint" : "sidesHint";
 };
 
 const modelTable = (table, speak, models, chosen) => {
@@ -302,7 +337,12 @@ const makeLayerNumbers = (speak) => {
     const labels = { rows: state.tokens, symbol: "output", chosen: state.row };
     title.textContent = speak("layerNumbers");
     misfit.hidden = fits;
-    misfit.replaceChildren(...withIndices(speak("misfit", { result: result[0].length, width: numbers.x[0].length })));
+    const [joined, width] = [result[0].length, numbers.x[0].length];
+    const own = numbers.heads[0].output[0].length; // numbers of a head
+    const byHeads = !numbers.result && width % own === 0 && width / own <= LIMITS.heads;
+    const sentences = [speak("misfit", { result: joined, width })];
+    if (byHeads) sentences.push(speak("misfitHeads", { count: width / own, now: numbers.heads.length, result: own, width }));
+    misfit.replaceChildren(...withIndices(sentences.join(speak("gap"))));
     const isPost = norm === "post";
     residual.element.hidden = !isPost || !fits;
     normalized.element.hidden = isPost && !fits;
@@ -322,7 +362,9 @@ const makeLayerNumbers = (speak) => {
       title: speak(isPost ? "normalizedTitle" : "preTitle"),
       parts: normalizedCell(input),
     });
-    hint.textContent = speak("normalizedHint");
+    const constant = state.tokens.filter((_, row) => input[row].every((value) => value === input[row][0]));
+    const names = constant.map((token) => `“${token}”`).join(" ");
+    hint.textContent = [speak("normalizedHint"), ...(names ? [speak("constantRows", { tokens: names })] : [])].join(speak("gap"));
     hint.hidden = normalized.element.hidden;
   };
   return { element, draw };
@@ -335,30 +377,19 @@ const wordsOf = (words) =>
 const x = ["x", "x"];
 const attention = ["Attention", "output"];
 
+const [between, next] = [["y", "output"], ["x′", "x"]];
+const network = ["FFN", "w"];
+const FORMULAS = {
+  post: [between, " = LayerNorm(", x, " + ", attention, "(", x, ")),  ", next, " = LayerNorm(", between, " + ", network, "(", between, "))"],
+  pre: [between, " = ", x, " + ", attention, "(LayerNorm(", x, ")),  ", next, " = ", between, " + ", network, "(LayerNorm(", between, "))"],
+};
+const formulaOf = (norm) => [
+  ...FORMULAS[norm], ",  ", network, "(u) = max(0, u ", ["W_1", "w"], " + b_1) ", ["W_2", "w"], " + b_2",
+];
+
 export const transformerStep = {
   id: "transformer",
-  formula: [
-    ["z", "output"],
-    " = LayerNorm(",
-    x,
-    " + ",
-    attention,
-    "(",
-    x,
-    ")) ;  LayerNorm(",
-    ["z", "output"],
-    " + FFN(",
-    ["z", "output"],
-    ")) ;  FFN(",
-    ["z", "output"],
-    ") = max(0, ",
-    ["z", "output"],
-    " ",
-    ["W₁", "w"],
-    " + b₁) ",
-    ["W₂", "w"],
-    " + b₂",
-  ],
+  formula: () => formulaOf(state.transformer.norm === "pre" ? "pre" : "post"),
   words: { en: wordsOf(en), zh: wordsOf(zh) },
   build(body, speak) {
     const { translation } = recorded;
@@ -421,7 +452,7 @@ export const transformerStep = {
           const places = side === "encoder" ? encoderPlaces : decoderPlaces;
           drawLayer(svg, places(speak, sizes, norm), heading.textContent);
         }
-        diagramHint.textContent = speak("diagramHint", { width: sizes.width });
+        diagramHint.textContent = `${speak(hintOf(sizes), sizes)}${speak("gap")}${speak("widthHint", sizes)}`;
         layerNumbers.draw(numbers, norm);
         modelTable(table, speak, models, model);
         box.setAttribute("aria-label", speak("models"));

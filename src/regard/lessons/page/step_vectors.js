@@ -17,10 +17,11 @@ const en = {
   answer: "Without positions and without a mask, each word takes its row of results with it and every number stays the same: “dog bites man” and “man bites dog” are one bag of words. With positions added, the same words at other places are other vectors, so the numbers change.",
   words: "Words (rows of X)",
   others: "Words of the other side (rows that are looked at)",
-  gloss: "我 爱 你 is Chinese and means “I love you”.",
   output: "Output O (step 7)",
   newWord: "word {number}",
   added: "“{one}” is a new row. Its numbers ({other}) stand there only to be changed, as does its name.",
+  emptyName: "A word needs a name: it stays “{one}”.",
+  sameName: "There is a “{one}” already, so this one is “{other}”.",
   rowOfPosition: "i = {number}, {token}",
   add: "Add a word",
   remove: "Remove “{token}”",
@@ -56,6 +57,8 @@ const zh = {
   output: "输出 O（第 7 步）",
   newWord: "词{number}",
   added: "“{one}”是新加的一行，里面的数（{other}）只是占位：名称和数都可以改。",
+  emptyName: "词不能为空：仍是“{one}”。",
+  sameName: "已经有“{one}”了，所以这一个叫“{other}”。",
   rowOfPosition: "i = {number}，{token}",
   add: "加一个词",
   remove: "去掉“{token}”",
@@ -114,9 +117,27 @@ const changeRows = (side, order, text) => {
   change({ ...fields, mask });
 };
 
+// A name of a row that no other row has: of the same words, with the number of the occurrence.
+const uniqueName = (names, row, text) => {
+  const others = names.filter((_, at) => at !== row);
+  let name = text;
+  for (let count = 2; others.includes(name); count += 1) name = `${text}#${count}`;
+  return name;
+};
+
 const listOf = (side, said) => ({
-  rename: (row, text) =>
-    change({ [side.names]: state[side.names].map((old, at) => (at === row ? text : old)) }),
+  // Whether the name was taken.
+  rename(row, text) {
+    const old = state[side.names][row];
+    if (!text.trim()) {
+      said("emptyName", old);
+      return false;
+    }
+    const name = uniqueName(state[side.names], row, text.trim());
+    change({ [side.names]: state[side.names].map((token, at) => (at === row ? name : token)) });
+    if (name !== text.trim()) said("sameName", text.trim(), name);
+    return true;
+  },
   remove: (row) => changeRows(side, placesOf(state[side.names]).filter((at) => at !== row)),
   add(text) {
     const row = newRow(state[side.names].length, state[side.matrices[0]][0].length);
@@ -135,8 +156,6 @@ const listOf = (side, said) => ({
 // What a sentence about a change is true of.
 const shown = () => [state.tokens, state.keyTokens, state.positions, state.mask];
 
-const isExample = () => state.tokens.join(" ") === "我 爱 你";
-
 export const vectorsStep = {
   id: "vectors",
   formula: [["x_i", "x"], " = e_i + P_i,  P_{i,2c} = sin(i / 10000^{2c/D}),  P_{i,2c+1} = cos(i / 10000^{2c/D})"],
@@ -148,7 +167,7 @@ export const vectorsStep = {
       said = { name, one, other, of: shown() };
       sentence.textContent = speak(name, { one, other });
     };
-    const given = make("p", { className: "hint" });
+    const givenNote = make("p", { className: "hint" });
     const lists = [OWN_SIDE, OTHER_SIDE].map((side) => makeWordList(listOf(side, tell)));
     const sentence = make("p", { className: "exchanged", role: "status" });
     const legend = make("span", {});
@@ -169,7 +188,7 @@ export const vectorsStep = {
     for (const side of ["keyX", "valueX"]) others.append(raw[side].element, sums[side].element);
     const waves = makeWaves();
     const caption = make("p", { className: "hint" });
-    body.append(given, ...lists.map(({ element }) => element), sentence, positions, line, waves.element, caption, others);
+    body.append(givenNote, ...lists.map(({ element }) => element), sentence, positions, line, waves.element, caption, others);
 
     const drawSide = (numbers, side) => {
       const there = state[side] !== null;
@@ -180,17 +199,17 @@ export const vectorsStep = {
       sums[side].element.hidden = !there;
       if (!there) return;
       const edit = editField(side);
-      const given = state.heads === null ? GIVEN[side] : null; // then the rows are queries, keys and values
-      const title = given?.title ?? speak(side);
-      const symbol = given?.symbol ?? "x";
+      const symbols = state.heads === null ? GIVEN[side] : null; // then the rows are queries, keys and values
+      const title = symbols?.title ?? speak(side);
+      const symbol = symbols?.symbol ?? "x";
       if (!isAdded) {
         sums[side].draw(state[side], { title, rows, symbol, edit, ...chosen });
         return;
       }
       const added = side === "x" ? numbers.positions : sinusoidal(state[side].length, state[side][0].length);
-      raw[side].draw(state[side], { title: side === "x" && !given ? speak("xWords") : title, rows, symbol, edit, ...chosen });
+      raw[side].draw(state[side], { title: side === "x" && !symbols ? speak("xWords") : title, rows, symbol, edit, ...chosen });
       sums[side].draw(numbers[side], {
-        title: side === "x" && !given ? speak("xSum") : `${title} + P`,
+        title: side === "x" && !symbols ? speak("xSum") : `${title} + P`,
         rows,
         symbol,
         parts: (row, column) => ({
@@ -205,9 +224,8 @@ export const vectorsStep = {
 
     return {
       draw(numbers) {
-        const note = state.heads === null ? speak("given") : state.language === "en" && isExample() ? speak("gloss") : "";
-        given.textContent = note;
-        given.hidden = !note;
+        givenNote.textContent = state.heads === null ? speak("given") : "";
+        givenNote.hidden = state.heads !== null;
         lists[0].draw(state.tokens, { title: speak("words"), most: LIMITS.tokens, speak });
         lists[1].element.hidden = state.keyTokens === null;
         if (state.keyTokens) lists[1].draw(state.keyTokens, { title: speak("others"), most: LIMITS.tokens, speak });

@@ -31,12 +31,12 @@ const en = {
   wordExtra: "{said}, one too many",
   table: "Share of words that come back right, and of whole sentences, by length",
   symbols: "h_i is the state of the network at word i of the sentence, c the one vector, {weight} how much of h_i is mixed into c_t, the vector from which word t is said.",
-  straight: "The lines are nearly vertical because the task is to say the same words in the same order: the word to say stands at the same place. In a translation they need not be.",
+  straight: " The lines are nearly vertical because the task is to say the same words in the same order: the word to say stands at the same place. In a translation they need not be.",
   columnLength: "words",
   columnWords: "words right",
   columnWhole: "whole sentences right",
   range: "{mean} ({least}–{most})",
-  sizes: "Mean of {runs} training runs with other random numbers, and below it those of the worst and of the best run; {sentences} sentences of each length that were never trained on. A guess that follows the grammar is right for {guess}% of the words.",
+  sizes: "Means of {runs} training runs that differ in their random numbers, and below it those of the worst and of the best run; {sentences} sentences of each length that were never trained on. A guess that follows the grammar is right for {guess}% of the words.",
   setting: "Measured, not drawn: two recurrent networks (GRU: they read word by word and carry a state from one word to the next) with nearly the same number of parameters ({fixedParameters} without attention, {attentionParameters} with it) and states of {fixedState} and {attentionState} numbers. The one vector has {vector} numbers: two states, one from reading forwards and one from reading backwards. Trained for {steps} steps with {batch} sentences each, of 1 to {longest} words, all lengths equally often. The sentences are adjective, noun, verb, adjective, noun, over and over, each word drawn from 16.",
   limits: "Words drawn at random cannot be compressed. A natural sentence can, so one vector loses less of it; but also in real translation, it falls behind as sentences grow (Cho et al. 2014; Bahdanau et al. 2015).",
 };
@@ -228,7 +228,7 @@ export const whyStep = {
         drawn = key;
         const length = lengths.includes(state.why.length) ? state.why.length : lengths[lengths.length - 1];
         const examples = data.examples.filter((example) => example.length === length);
-        const number = Math.max(0, Math.min(state.why.example, examples.length - 1));
+        const number = Math.max(0, Math.min(Math.trunc(state.why.example), examples.length - 1));
         const example = examples[number];
         const vocabulary = data.vocabulary[state.language];
         const vector = data.models.fixed.vector;
@@ -254,7 +254,7 @@ export const whyStep = {
           list.replaceChildren(...items);
         }
         symbols.replaceChildren(...withIndices(speak("symbols", { weight: "A_{ti}" })));
-        legend.textContent = `${speak("legend")} ${speak("straight")}`;
+        legend.textContent = `${speak("legend")}${speak("straight")}`;
         const [fixed, attention] = MODELS.map((model) => {
           const shares = data.models[model].words_right[length];
           return speak("range", { mean: meanOf(shares), ...endsOf(shares) });

@@ -3,11 +3,11 @@
 import { make } from "./elements.js";
 import { rowOfHead } from "./layer_numbers.js";
 import { makeMatrix } from "./matrix.js";
+import { format } from "./number_text.js";
 import { change, state } from "./state.js";
 
 const PAUSE = 1400; // milliseconds between tokens
 const still = matchMedia("(prefers-reduced-motion: reduce)");
-const number = (value) => value.toFixed(2);
 
 const barRows = (table, caption, headings, rows) => {
   const head = make("tr", {}, ...headings.map((text) => make("th", { scope: "col", textContent: text })));
@@ -16,7 +16,7 @@ const barRows = (table, caption, headings, rows) => {
     filled.style.width = `${100 * value}%`;
     const label = make("th", { scope: "row", textContent: name });
     if (note) label.append(" ", make("span", { className: "note", textContent: note }));
-    const shown = make("td", { className: "number", textContent: number(value) });
+    const shown = make("td", { className: "number", textContent: format(value) });
     const bar = make("td", { className: "bar-cell", "aria-hidden": "true" }, make("span", { className: "bar" }, filled));
     const row = make("tr", { className: chosen ? "chosen" : "" }, label, shown, bar);
     row.dataset.value = String(value);
@@ -85,7 +85,7 @@ export const makePlayer = (translation, speak) => {
   const headName = (head) =>
     head < 0
       ? speak("meanOfHeads", { count: layers * heads })
-      : speak("headOfLayer", { layer: Math.floor(head / heads) + 1, head: (head % heads) + 1 });
+      : speak("headOfLayer", { layer: Math.floor(head / heads), head: head % heads });
   const buttons = steps.map((step, at) => {
     const token = make("button", { type: "button", textContent: step.token });
     token.dataset.step = String(at + 1);
@@ -123,9 +123,9 @@ export const makePlayer = (translation, speak) => {
       step: written,
       count: steps.length,
       token: step.token,
-      probability: number(step.probability),
+      probability: format(step.probability),
       source: source[largest],
-      weight: number(row[largest]),
+      weight: format(row[largest]),
       head: headName(head),
     });
     const rowCaption = speak("rowCaption", { input: step.input, token: step.token });
@@ -134,10 +134,10 @@ export const makePlayer = (translation, speak) => {
     const likely = step.likeliest.map(([name, value]) => ({ name, value, chosen: name === step.token }));
     barRows(likeliest, speak("likeliest", { step: written }), [speak("nextToken"), speak("probability")], likely);
     matrix.draw(
-      steps.map(({ weights }) => rowOfHead(weights, head)),
+      steps.slice(0, written).map(({ weights }) => rowOfHead(weights, head)),
       {
         title: speak("matrixTitle"),
-        rows: steps.map(({ token }) => token),
+        rows: steps.slice(0, written).map(({ token }) => token),
         columns: source,
         paint: "weight",
         symbol: "weight",
@@ -145,8 +145,10 @@ export const makePlayer = (translation, speak) => {
         onChoose: (at) => byHand(() => at + 1)(),
       },
     );
-    const end = translation.ended ? "" : ` ${speak("notEnded", { count: steps.length })}`;
-    made.textContent = speak(translation.made ? "recordedHere" : "recordedOwn", { model: translation.model }) + end;
+    const sentences = [speak(translation.made ? "recordedHere" : "recordedOwn", { model: translation.model })];
+    if (translation.made) sentences.push(speak("marks"));
+    if (!translation.ended) sentences.push(speak("notEnded", { count: steps.length }));
+    made.textContent = sentences.join(speak("gap"));
   };
   return { element, draw };
 };

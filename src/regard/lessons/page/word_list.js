@@ -1,22 +1,22 @@
 // The names of rows: renamed, added, removed, exchanged.
 
 import { make } from "./elements.js";
-import { LIMITS } from "./limits.js";
 
+const LONGEST = 24; // characters of a name that is typed
 
 const setText = (element, text) => element.textContent !== text && (element.textContent = text);
 
-// `actions` has rename(row, text), remove(row), add(text) and exchange(row, row).
+// `actions` has rename(row, text), which is false for a name that is refused, remove(row), add(text) and exchange(row, row).
 export const makeWordList = (actions) => {
   const title = make("h3", {});
   const list = make("ol", { className: "words" });
   const add = make("button", { type: "button", className: "add" });
   const most = make("span", { className: "hint" });
-  const [one, other] = [make("select", {}), make("select", {})];
+  const selects = [make("select", {}), make("select", {})];
   const labels = [make("span", {}), make("span", {})];
   const swap = make("button", { type: "button", className: "swap" });
   const exchange = make("div", { className: "field-row no-print" });
-  exchange.append(make("label", {}, labels[0], " ", one), make("label", {}, labels[1], " ", other), swap);
+  exchange.append(make("label", {}, labels[0], " ", selects[0]), make("label", {}, labels[1], " ", selects[1]), swap);
   const element = make("div", { className: "word-list" });
   element.append(title, list, make("p", { className: "field-row no-print" }, add, most), exchange);
   let rows = [];
@@ -25,9 +25,11 @@ export const makeWordList = (actions) => {
   let words = null; // those of the step
 
   const makeRow = (row) => {
-    const input = make("input", { type: "text", maxLength: LIMITS.characters, spellcheck: false });
+    const input = make("input", { type: "text", maxLength: LONGEST, spellcheck: false });
     const remove = make("button", { type: "button", className: "remove", textContent: "×" });
-    input.addEventListener("change", () => actions.rename(row, input.value));
+    input.addEventListener("change", () => {
+      if (!actions.rename(row, input.value)) input.value = names[row];
+    });
     input.addEventListener("keydown", (event) => {
       if (event.isComposing) return;
       if (event.key === "Enter") input.blur();
@@ -51,7 +53,7 @@ export const makeWordList = (actions) => {
     rows.at(-1).input.focus();
     rows.at(-1).input.select();
   });
-  [one, other].forEach((select, at) =>
+  selects.forEach((select, at) =>
     select.addEventListener("change", () => {
       chosen[at] = Number(select.value);
       swap.disabled = chosen[0] === chosen[1];
@@ -85,8 +87,8 @@ export const makeWordList = (actions) => {
       setText(labels[1], speak("and"));
       setText(swap, speak("doExchange"));
       swap.disabled = chosen[0] === chosen[1];
-      fillSelect(one, chosen[0]);
-      fillSelect(other, chosen[1]);
+      fillSelect(selects[0], chosen[0]);
+      fillSelect(selects[1], chosen[1]);
     },
   };
 };
