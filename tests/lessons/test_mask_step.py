@@ -253,7 +253,7 @@ def test_what_is_said_of_the_growth_is_that_of_the_chosen_mask(opened, language:
             assert said[0] in sentence
             # two lines only where there are two
             assert tab.locator("#step-mask .growth .line-mask").count() == (kind != "none")
-            assert tab.locator("#step-mask .growth .name-mask").count() == (kind != "none")
+            assert tab.locator("#step-mask .mask-growth .legend li").count() == 1 + (kind != "none")
         text = tab.locator("#step-mask").inner_text()
         assert "对数" not in text  # the word for a logarithm
         assert "e^" not in text

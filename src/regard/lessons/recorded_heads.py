@@ -37,7 +37,8 @@ LARGEST_LAYER = 8_000_000  # characters of one layer
 
 Array = npt.NDArray[Any]
 
-_TABLES = ("learned", "sinusoidal")
+_UNKNOWN = ["unknown"]
+_TABLES = ("sinusoidal", "other")
 
 
 @dataclass(frozen=True, eq=False)
@@ -325,28 +326,32 @@ def _before_layer(record: Record, layer: Layer) -> dict[str, Any] | None:
     noted = (_noted(record, "layers") or {}).get(layer.name)
     if not isinstance(noted, Mapping):
         return None
-    known: dict[str, Any] = {}
-    if isinstance(noted.get("input"), str):
-        known["input"] = visible(noted["input"])
+    known: dict[str, Any] = {
+        name: visible(noted[name]) for name in ("input", "bias_table", "class") if isinstance(noted.get(name), str)
+    }
     for side in ("query", "key", "value"):
         if isinstance(made := noted.get(side), Mapping) and isinstance(made.get("bias"), bool):
             known[side] = {"bias": made["bias"]}
-            if side != "value":
-                known[side]["then"] = _changes(made.get("then"))
+            if "then" in made and (changes := _changes(made["then"])) != _UNKNOWN:
+                known[side]["then"] = changes
     return known or None
 
 
 def _changes(then: Any) -> list[Any] | None:
-    """Return what followed a projection; None where that is not known."""
+    """Return what followed a projection; None where it became something else, `_UNKNOWN` where the note is no note of
+    regard's.
+    """
+    if then is None:
+        return None
     changes: list[Any] = []
-    for change in then if isinstance(then, list) else [None]:
+    for change in then if isinstance(then, list) else [then]:
         match change:
-            case "rotated" | "scaled":
+            case "rotated" | "turned" | "scaled":
                 changes.append(change)
             case ["norm", str(name)]:
                 changes.append(["norm", visible(name)])
             case _:
-                return None
+                return _UNKNOWN
     return changes
 
 

@@ -132,7 +132,8 @@ class QueriesKeys:
                 'with keep="weights"'
             )
         if self._before is not None:
-            self._before.compare(extent.site, problem.q, problem.k)
+            is_whole = call.head_numbers is None and call.project is None  # those of chosen heads are not all
+            self._before.compare(extent.site, problem, call.v if is_whole else None)
         self._is_chosen = call.head_numbers is not None
         if call.head_numbers is not None:
             problem = self._of_heads(problem, call.head_numbers, extent)
