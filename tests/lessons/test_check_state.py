@@ -66,6 +66,15 @@ BAD = [
     ('{"scoresStep": {"dim": "x", "seed": 1, "scores": [1]}}', "type", "scoresStep.dim"),
     ('{"scoresStep": {"dim": 1, "seed": 1, "scores": []}}', "most", "scoresStep.scores"),
     ('{"scoresStep": {"dim": 1, "seed": 1}}', "missing", "scoresStep.scores"),
+    ('{"scoresStep": {"dim": 2048, "seed": 1, "scores": [1]}}', "integer", "scoresStep.dim"),
+    ('{"scoresStep": {"dim": 64, "seed": 0.5, "scores": [1]}}', "integer", "scoresStep.seed"),
+    ('{"scoresStep": {"dim": 64, "seed": 1, "scores": [1,2,3,4,5,6,7,8,9,10,11,12,13]}}', "most", "scoresStep.scores"),
+    ('{"maskStep": {"length": 1e9, "random": 1, "seed": 1}}', "integer", "maskStep.length"),
+    ('{"maskStep": {"length": -3.5, "random": 1, "seed": 1}}', "integer", "maskStep.length"),
+    ('{"maskStep": {"length": 12, "random": 33, "seed": 1}}', "integer", "maskStep.random"),
+    ('{"maskStep": {"length": 12, "random": 1, "seed": -1}}', "integer", "maskStep.seed"),
+    ('{"otherScores": {"factor": 0.5}}', "range", "otherScores.factor"),
+    ('{"otherScores": {"factor": 1e60}}', "range", "otherScores.factor"),
     ('{"temperature": 1e-320}', "overflow", "logits-0"),
 ]  # fmt: skip
 CHECK = r"""([text, start]) => {

@@ -91,7 +91,7 @@ def test_heads_come_and_go_and_all_numbers_follow(opened) -> None:
         assert three["heads"][2] != three["heads"][0]
         assert three["output"][:4] == two["output"]
         assert np.shape(three["output"]) == (6, 4)
-        press(tab, "Remove head 2")
+        press(tab, "Remove head 1")
         rest = check_against_regard(tab, start)
         assert rest["heads"] == [three["heads"][0], three["heads"][2]]
         assert rest["output"] == [*three["output"][:2], *three["output"][4:]]
@@ -120,7 +120,7 @@ def test_an_identity_stays_one_and_the_result_is_concat(opened) -> None:
     start = random_state(tokens=4, heads=1)
     with opened(start) as tab:
         press(tab, "WO = identity")
-        for name, size in [("Add a head", 4), ("Add a head", 6), ("Remove head 1", 4)]:
+        for name, size in [("Add a head", 4), ("Add a head", 6), ("Remove head 0", 4)]:
             press(tab, name)
             state = check_against_regard(tab, start)
             assert state["output"] == np.eye(size).tolist()
@@ -130,7 +130,7 @@ def test_an_identity_stays_one_and_the_result_is_concat(opened) -> None:
 def test_there_are_1_to_8_heads(opened) -> None:
     start = start_state()
     with opened(start) as tab:
-        assert tab.locator("#step-heads").get_by_role("button", name="Remove head 1").is_hidden()
+        assert tab.locator("#step-heads").get_by_role("button", name="Remove head 0").is_hidden()
         for _ in range(7):
             press(tab, "Add a head")
         state = check_against_regard(tab, start)
@@ -143,14 +143,14 @@ def test_there_are_1_to_8_heads(opened) -> None:
 def test_the_head_that_is_looked_at_stays_the_same_head(opened) -> None:
     start = random_state(tokens=4, heads=4)
     with opened(start) as tab:
-        press(tab, "Look at head 3 in the other steps")
-        press(tab, "Remove head 1")
+        press(tab, "Look at head 2 in the other steps")
+        press(tab, "Remove head 0")
         state = check_against_regard(tab, start)
         assert state["head"] == 1
         assert state["heads"][1] == start["heads"][2]
-        press(tab, "Remove head 3")
-        assert check_against_regard(tab, start)["head"] == 1
         press(tab, "Remove head 2")
+        assert check_against_regard(tab, start)["head"] == 1
+        press(tab, "Remove head 1")
         assert check_against_regard(tab, start)["head"] == 0
 
 
@@ -177,7 +177,11 @@ def test_shapes_are_written_at_every_place(opened) -> None:
     start = start_state(heads=start_state()["heads"] * 2, output=np.eye(4).tolist())
     with opened(start) as tab:
         text = tab.locator("#step-heads").inner_text()
-        assert "n × H·dv = 3 × 2·2 = 3 × 4" in text
+        assert "n × H·dv = 3 × 2·2 = 3 × 4" in text.replace("\n", "")
+        assert "WO is H·dv × D′ = 4 × 4" in text.replace("\n", "")
+        assert (
+            tab.locator("#step-heads caption sub").all_inner_texts().count("v") == 6
+        )  # of W_V, of the output of each head, of Concat and of W_O
         assert "X is n × D = 3 × 4" in text
         sizes = {
             "w-query-1": "4 × 2",
@@ -188,6 +192,21 @@ def test_shapes_are_written_at_every_place(opened) -> None:
         }
         for name, size in sizes.items():
             assert size in tab.locator(f"#step-heads [data-name='{name}'] caption").inner_text(), name
+
+
+def test_the_question_is_answered_by_what_it_asks_for(opened) -> None:
+    with opened(random_state(tokens=4, heads=1)) as tab:
+        question = tab.locator("#step-heads .question summary").inner_text().replace("\n", "")
+        assert "“WO = random numbers”" in question
+        press(tab, "WO = random numbers")
+        before = {name: values(tab, name, "heads") for name in ("w-output", "joined", "output-0")}
+        press(tab, "Add a head")
+        after = {name: values(tab, name, "heads") for name in before}
+        assert after["w-output"].shape == (4, 4)
+        assert after["joined"].shape == (4, 4)
+        for name in before:
+            rows, columns = before[name].shape
+            assert (after[name][:rows, :columns] == before[name]).all()
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])

@@ -236,6 +236,29 @@ def test_pairs_for_128_1024_and_4096_tokens_are_those_of_regards_masks(opened) -
                 assert cells == expected, mask
 
 
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_what_is_said_of_the_growth_is_that_of_the_chosen_mask(opened, language: str) -> None:
+    """Twice the tokens, from 1024 to 2048: four times the pairs under some masks, twice under others."""
+    said = {"en": ("four times", "twice as many"), "zh": ("四倍", "只变成两倍")}[language]
+    with opened(random_state(tokens=6) | {"language": language}) as tab:
+        start = random_state(tokens=6)
+        for kind in ["none", "causal", "window", "longformer", "bigbird", "prefix"]:
+            choose(tab, kind)
+            mask = state_of(tab, start)["mask"]
+            factor = pairs_by_regard(mask, 2048) / pairs_by_regard(mask, 1024)
+            sentence = tab.locator("#step-mask .mask-growth .hint").inner_text()
+            grows_less = said[1] in sentence.removeprefix("Twice as many")
+            assert grows_less == (factor < 2.1), (kind, factor, sentence)
+            assert grows_less or factor > 3.9
+            assert said[0] in sentence
+            # two lines only where there are two
+            assert tab.locator("#step-mask .growth .line-mask").count() == (kind != "none")
+            assert tab.locator("#step-mask .mask-growth .legend li").count() == 1 + (kind != "none")
+        text = tab.locator("#step-mask").inner_text()
+        assert "对数" not in text  # the word for a logarithm
+        assert "e^" not in text
+
+
 def test_cells_that_mean_these_tokens_alone_have_no_growth(opened) -> None:
     with opened(random_state(tokens=6)) as tab:
         for kind in ("padding", "drawn"):
@@ -292,9 +315,10 @@ def test_a_number_that_does_not_fit_gets_one_sentence_and_changes_nothing(opened
 
 def test_a_screen_reader_reads_the_matrix_as_a_table_of_named_cells(opened) -> None:
     with opened(start_state()) as tab:
-        assert cell(tab, 0, 1).get_attribute("aria-label") == "我 may see 爱: yes"
+        assert cell(tab, 0, 1).get_attribute("aria-label") == "我 may see 爱"
+        assert cell(tab, 0, 1).get_attribute("aria-pressed") == "true"
         act(tab, lambda: cell(tab, 0, 1).click())
-        assert cell(tab, 0, 1).get_attribute("aria-label") == "我 may see 爱: no"
+        assert cell(tab, 0, 1).get_attribute("aria-label") == "我 may see 爱"
         assert cell(tab, 0, 1).get_attribute("aria-pressed") == "false"
         grid = tab.locator("#step-mask .mask-grid")
         assert grid.locator("caption").text_content() == "Who may see whom: rows are queries, columns are keys"

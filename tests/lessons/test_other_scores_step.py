@@ -124,9 +124,14 @@ def test_the_table_compares_the_row_by_all_four_scores(opened) -> None:
                 np.testing.assert_allclose(row["weights"], weights[3], atol=1e-12, rtol=0, err_msg=kind)
         choose(tab, "additive")
         assert check_against_regard(tab, start)["score"] == seen["additive"]
-        rows = tab.locator("#step-other_scores .comparison tbody tr")
-        assert rows.locator("th").all_inner_texts() == start["tokens"]
-        assert "−∞" in rows.nth(4).inner_text()
+        table = tab.locator("#step-other_scores .comparison table")
+        assert table.locator("thead th").all_inner_texts() == ["key", *start["tokens"]]
+        groups = ["dot product", "additive (chosen)", "bilinear", "cosine"]
+        assert table.locator("th[scope=rowgroup]").all_inner_texts() == groups
+        for lines in table.locator("tbody").all():
+            assert lines.locator("th[scope=row]").all_inner_texts() == ["score s", "logit z", "weight a"]
+            hidden = [line.locator("td").last.inner_text() for line in lines.locator("tr").all()[1:]]
+            assert hidden[1:] == ["−∞", "0"]
 
 
 def test_a_longer_query_changes_no_weight_of_the_cosine(opened) -> None:
@@ -143,6 +148,28 @@ def test_a_longer_query_changes_no_weight_of_the_cosine(opened) -> None:
         choose(tab, state["score"]["kind"])
         bound = np.abs(values(tab, "score-vector", "other_scores")).sum()
         assert np.abs(after["additive"]["scores"]).max() <= bound
+
+
+def test_a_longer_query_changes_the_additive_weights_that_the_page_begins_with(opened) -> None:
+    """By the factor 3, its first parameters gave the weights of the factor 1 again, to three digits."""
+    with opened(start_state()) as tab:
+        for row in range(3):
+            act(tab, lambda row=row: tab.locator("#row").select_option(str(row))) if row else None
+            largest = []
+            for factor in ("1", "2", "3", "5"):
+                tab.locator("#step-other_scores input[name=query-factor]").fill(factor)
+                settle(tab)
+                largest.append(max(comparison(tab)["additive"]["weights"]))
+            assert np.diff(largest).max() < 0, largest  # less at each
+            assert largest[0] - largest[2] > 0.1, largest
+            tab.locator("#step-other_scores input[name=query-factor]").fill("1")
+            settle(tab)
+
+
+def test_all_four_scores_are_in_sight_on_a_narrow_screen(opened) -> None:
+    with opened(start_state(), viewport={"width": 360, "height": 800}) as tab:
+        box = tab.locator("#step-other_scores .comparison")
+        assert box.evaluate("box => box.scrollWidth <= box.clientWidth")
 
 
 def test_bilinear_begins_as_the_dot_product_without_its_scale(opened) -> None:

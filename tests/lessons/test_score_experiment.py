@@ -39,6 +39,8 @@ def test_the_experiment_measures_random_queries_and_keys(functions):
         width = result["width"]
         products = torch.einsum("dq,dqk->qk", numbers[:width, :, 0], numbers[:width, :, 1:])
         assert result["variance"] == pytest.approx(float(products.square().mean()), rel=1e-12)
+        distances = torch.zeros(queries, dtype=torch.float64)
+        rows = {}
         for name, factor in (("plain", 1.0), ("divided", width**-0.5)):
             weights = (products * factor).softmax(-1)
             jacobians = torch.vmap(torch.func.jacrev(lambda row: row.softmax(-1)))(products * factor)
@@ -49,7 +51,12 @@ def test_the_experiment_measures_random_queries_and_keys(functions):
             }
             for measure, value in wanted.items():
                 assert result[name][measure] == pytest.approx(float(value), rel=1e-9), (width, name, measure)
-            assert result[name]["weights"] == pytest.approx(weights[0].tolist(), rel=1e-9)
+            distances += (weights.amax(-1) - weights.amax(-1).mean()).abs()
+            rows[name] = weights
+        usual = int(distances.argmin())
+        assert result["query"] == usual
+        for name, weights in rows.items():
+            assert result[name]["weights"] == pytest.approx(weights[usual].tolist(), rel=1e-9)
 
 
 def test_variance_grows_with_the_width_and_the_division_keeps_the_gradient(functions):
@@ -61,6 +68,8 @@ def test_variance_grows_with_the_width_and_the_division_keeps_the_gradient(funct
         for result in found[1:]:
             assert result["divided"]["gradient"] == pytest.approx(0.366, abs=0.02)
             assert result["divided"]["largest"] < 0.4
+            for kind in ("plain", "divided"):  # the query whose bars are drawn is no exception
+                assert max(result[kind]["weights"]) == pytest.approx(result[kind]["largest"], abs=0.03)
         assert found[-1]["plain"]["gradient"] < 0.07
         assert found[-1]["plain"]["largest"] > 0.95
         assert call(functions, "experiment", seed, 1024) == found

@@ -30,6 +30,10 @@ def number(text):
     return float(text.replace("−", "-").replace("-∞", "-inf") or "nan")
 
 
+def rows_of(tab, selector):
+    return [row.locator("td") for row in tab.locator(f"{selector} tbody tr").all()]
+
+
 def table(tab, selector):
     """The body of a table: the head of each row, and its numbers."""
     rows = tab.locator(f"{selector} tbody tr").all()
@@ -98,6 +102,8 @@ def test_a_row_that_sees_nothing_has_weights_and_output_0_and_the_page_says_why(
         warning = tab.locator("#step-softmax .warning").inner_text()
         assert "−∞ − (−∞) is NaN" in warning
         assert "the output (0, 0)" in warning
+        rows = [row.all_inner_texts() for row in rows_of(tab, "#step-softmax .working")]
+        assert rows == [["−∞"] * 3 + [""], ["NaN"] * 3 + [""], ["NaN"] * 4, ["0 (set)"] * 3 + ["0"]]
         act(tab, button.click)
         assert state_of(tab, start_state())["mask"] == {"kind": "drawn", "rows": ["111", "111", "111"]}
         assert tab.locator("#step-softmax .warning").is_hidden()
@@ -118,6 +124,73 @@ def test_scores_are_divided_by_the_root_of_d_or_not_or_multiplied_by_any_number(
         slider = tab.locator("input[name='scale-slider']")
         act(tab, lambda: slider.press("End"))
         assert values(tab, "scaled-0", "scores")[2].tolist() == [8, 12, 16]
+
+
+FORMULAS = {
+    "dot": ("S = Q K⊤ → S / √d", "O = softmax(Q K⊤ / √d / T + M) V", "scores S = Q K⊤", "S / √d = S · 0.707"),
+    "additive": ("Sij = va · tanh(Wa qi + Ua kj)", "O = softmax(S / T + M) V", "scores S", "= S"),
+    "bilinear": ("S = Q W K⊤", "O = softmax(S / T + M) V", "scores S = Q W K⊤", "= S"),
+    "cosine": ("Sij = qi · kj / (|qi| |kj|) → S / τ", "O = softmax(S / τ / T + M) V", "scores S", "S / τ = S · 10"),
+}
+
+
+def test_formula_text_and_titles_of_the_scores_follow_the_score_and_the_scale(opened):
+    def shown(tab):
+        step = tab.locator("#step-scores")
+        whole = step.locator(".formula .whole").text_content()
+        own = step.locator(".formula").text_content().removesuffix(whole)
+        titles = [
+            step.locator(f"[data-name='{name}-0'] caption span").first.text_content() for name in ("scores", "scaled")
+        ]
+        return own, whole, titles[0], titles[1].removeprefix("scaled scores ")
+
+    with opened("scores") as tab:
+        for kind, formulas in FORMULAS.items():
+            act(
+                tab,
+                lambda kind=kind: (
+                    tab.locator("#step-other_scores .choices input").first.focus(),
+                    tab.locator(f"#step-other_scores input[value='{kind}']").check(),
+                ),
+            ) if kind != "dot" else None
+            assert shown(tab) == formulas
+            assert ("dot product:" in tab.locator("#step-scores .text").inner_text()) == (kind == "dot")
+        act(tab, lambda: tab.locator("input[name='scale'][value='none']").check())
+        assert shown(tab)[1:] == ("O = softmax(S / T + M) V", "scores S", "= S")
+        act(tab, lambda: tab.locator("#step-other_scores input[value='dot']").check())
+        act(tab, lambda: tab.locator("input[name='scale'][value='own']").check())
+        field = tab.locator("input[name='scale-exact']")
+        act(tab, lambda: (field.fill("-0.25"), field.press("Enter")))
+        whole = "O = softmax(Q K⊤ · (−0.25) / T + M) V"
+        assert shown(tab) == ("S = Q K⊤ → S · (−0.25)", whole, "scores S = Q K⊤", "S · (−0.25)")
+
+
+MARKED = {
+    "scores": ["Q", " K⊤", " / √d"],
+    "mask": [" + M"],
+    "softmax": ["softmax(", " / T", ")"],
+    "mixing": ["O", "V"],
+    "heads": ["Oi"],
+    "other_scores": ["Q", " K⊤"],
+}
+
+
+@pytest.mark.parametrize(("language", "scaled"), [("en", "scaled scores S / √d"), ("zh", "缩放后的分数 S / √d")])
+def test_scores_scaled_scores_and_logits_have_one_name_and_each_step_its_part_of_one_formula(opened, language, scaled):
+    def title(tab, step, name):
+        return tab.locator(f"#step-{step} [data-name='{name}-0'] caption span").first.text_content()
+
+    with opened("scores", start_state(language=language)) as tab:
+        assert title(tab, "scores", "scaled").startswith(scaled)
+        assert values(tab, "scaled-0", "scores").tolist() != values(tab, "scores-0", "scores").tolist()
+        for step in ("mask", "softmax"):
+            assert title(tab, step, "logits") == "logits Z = S / √d / T + M"
+        for step, parts in MARKED.items():
+            formula = tab.locator(f"#step-{step} .formula .whole").first
+            assert formula.locator("mark").all_text_contents() == parts, step
+            index = "i" if step == "heads" else ""
+            expected = f"O{index} = softmax(Q{index} K{index}⊤ / √d / T + M) V{index}"
+            assert formula.text_content() == expected
 
 
 def test_a_score_says_which_products_made_it(opened):
@@ -167,6 +240,9 @@ def test_a_row_of_scores_of_ones_own_shows_what_is_left_of_the_gradient(opened):
         weights = torch.tensor([10.0, 1, 1], dtype=torch.float64).softmax(-1)
         assert values(tab, "trial-weights", "scores")[0].tolist() == pytest.approx(weights.tolist(), rel=1e-12)
         assert f"1 − {float(1 - weights[0]):.3g}" in text.inner_text()
+        act(tab, lambda: tab.get_by_role("button", name="Take 1, 1, 1").click())
+        assert "The largest weight is 0.333." in text.inner_text()
+        act(tab, lambda: tab.get_by_role("button", name="Take 10, 1, 1").click())
         act(tab, lambda: tab.locator("button[name='add-score']").click())
         assert values(tab, "trial-scores", "scores").tolist() == [[10, 1, 1, 1]]
         for _ in range(3):

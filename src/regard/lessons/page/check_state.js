@@ -3,6 +3,7 @@
 import { MASK_KINDS } from "./masks.js";
 import { LARGEST } from "./number_text.js";
 import { compute } from "./numbers.js";
+import { LENGTHS, RANGES } from "./own_ranges.js";
 import { STEP_IDS } from "./step_ids.js";
 
 const MOST = { tokens: 32, width: 512, heads: 8, characters: 64, list: 64, count: 2 ** 20 };
@@ -26,12 +27,14 @@ const SCORE_FIELDS = { dot: [], cosine: [], additive: ["query", "key", "vector"]
 export const CHECK_WORDS = {
   en: {
     unreadable: "This is no lesson: the text is not JSON.",
+    version: "It is JSON, but no lesson that this page saved: such a file has \"regard_lesson\": {version}.",
     object: "{field} must be an object with names and values, got {got}.",
     unknown: "{field} is nothing that a lesson has: leave it out.",
     missing: "{field} is missing.",
     number: "{field} must be a number between −1e70 and 1e70, got {got}.",
     positive: "{field} must be a number above 0, got {got}.",
     integer: "{field} must be a whole number from {least} to {most}, got {got}.",
+    range: "{field} must be a number from {least} to {most}, got {got}.",
     odd: "{field} must be odd, got {got}: it counts a token and as many on either side.",
     even: "{field} must be even, got {got}: half of it lies on either side.",
     choice: "{field} must be one of {choices}, got {got}.",
@@ -49,12 +52,14 @@ export const CHECK_WORDS = {
   },
   zh: {
     unreadable: "这不是一份课程：内容不是 JSON。",
+    version: "内容是 JSON，但不是这一页保存的课程：那样的文件里有 \"regard_lesson\": {version}。",
     object: "{field} 应当是由名称和值组成的对象，这里却是 {got}。",
     unknown: "课程里没有 {field} 这一项，请去掉。",
     missing: "缺少 {field}。",
     number: "{field} 应当是 −1e70 到 1e70 之间的数，这里却是 {got}。",
     positive: "{field} 应当是大于 0 的数，这里却是 {got}。",
     integer: "{field} 应当是 {least} 到 {most} 之间的整数，这里却是 {got}。",
+    range: "{field} 应当是 {least} 到 {most} 之间的数，这里却是 {got}。",
     odd: "{field} 应当是奇数，这里却是 {got}：它数的是词元自己和两边同样多的词元。",
     even: "{field} 应当是偶数，这里却是 {got}：两边各占一半。",
     choice: "{field} 只能是 {choices} 之一，这里却是 {got}。",
@@ -259,7 +264,7 @@ const checkLike = (field, value, like) => {
     checkFields(field, value, Object.keys(like));
     for (const [name, part] of Object.entries(like)) checkLike(`${field}.${name}`, value[name], part);
   } else if (Array.isArray(like)) {
-    checkList(field, value, Math.max(MOST.list, like.length));
+    checkList(field, value, LENGTHS[field] ?? Math.max(MOST.list, like.length));
     if (like.length && !value.length) refuse("most", field, { most: MOST.list, got: 0 });
     if (like.length) value.forEach((part, at) => checkLike(`${field}[${at}]`, part, like[0]));
     else value.forEach((part, at) => checkPlain(`${field}[${at}]`, part));
@@ -269,7 +274,12 @@ const checkLike = (field, value, like) => {
   } else {
     if (typeof value !== typeof like) refuse("type", field, { got: short(value) });
     checkPlain(field, value);
+    if (Object.hasOwn(RANGES, field)) checkRange(field, value, RANGES[field]);
   }
+};
+const checkRange = (field, value, { least, most, isWhole }) => {
+  if (isWhole) checkInteger(field, value, least, most);
+  else if (value < least || value > most) refuse("range", field, { least, most, got: short(value) });
 };
 const checkPlain = (field, value) => {
   if (typeof value === "number") checkNumber(field, value);

@@ -102,7 +102,7 @@ export const makeMaskGrid = ({ paint }) => {
   let drawn = "";
   return {
     element,
-    // name(query, key, isVisible): what a screen reader says of a cell.
+    // name(query, key): what a screen reader says of a cell, before whether it is pressed.
     draw(visible, { rows, columns, title, name, chosen }) {
       if (shape !== JSON.stringify([rows, columns])) {
         shape = JSON.stringify([rows, columns]);
@@ -122,7 +122,7 @@ export const makeMaskGrid = ({ paint }) => {
           button.textContent = isVisible ? "✓" : "✕";
           button.classList.toggle("is-hidden", !isVisible);
           button.setAttribute("aria-pressed", String(isVisible));
-          button.setAttribute("aria-label", name(row, column, isVisible));
+          button.setAttribute("aria-label", name(row, column));
         });
       });
     },

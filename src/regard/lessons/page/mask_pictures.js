@@ -103,6 +103,11 @@ const axes = (speak) => {
   return [...heights, ...marks, label((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 4, speak("axisLength"), "middle")];
 };
 
+const lineItem = (name, text) => {
+  const line = draw("path", { d: "M0 5H32", class: name });
+  return make("li", {}, draw("svg", { viewBox: "0 0 32 10", "aria-hidden": "true" }, line), text);
+};
+
 // How the pairs grow from 1 to 4,096 tokens, for a mask and for all pairs, with three lengths as a table.
 export const makeGrowth = () => {
   const picture = draw("svg", { class: "growth", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img" });
@@ -111,7 +116,8 @@ export const makeGrowth = () => {
   const body = make("tbody");
   const table = make("table", { className: "numbers" }, caption, head, body);
   const hint = make("p", { className: "hint" });
-  const element = make("div", { className: "mask-growth" }, picture, table, hint);
+  const legend = make("ul", { className: "legend" });
+  const element = make("div", { className: "mask-growth" }, picture, legend, table, hint);
   let drawn = "";
   const all = LENGTHS.map((length) => ({ length, pairs: length ** 2 }));
   const rowOf = (length, pairs, speak) => {
@@ -135,18 +141,16 @@ export const makeGrowth = () => {
       const hasRule = points[0].pairs !== null;
       const hasLine = hasRule && mask.kind !== "none"; // without a mask it would be that of all pairs
       const rows = TABLE.map((length) => [length, pairsAt(mask, length)]);
-      const title = (text, points, share, className) => {
-        const at = points.find(({ length }) => length >= share * LONGEST);
-        const place = { x: across(at.length) - 6, y: up(at.pairs) - 6, class: className, "text-anchor": "end" };
-        return draw("text", place, text);
-      };
       element.values = rows;
       picture.setAttribute("aria-label", speak(hasLine ? "growthName" : "growthAll", { name }));
       picture.replaceChildren(
         ...axes(speak),
         draw("path", { d: lineOf(all), class: "line-all" }),
-        title(speak("allPairs"), all, 0.75, "name-all"),
-        ...(hasLine ? [draw("path", { d: lineOf(points), class: "line-mask" }), title(name, points, 1, "name-mask")] : []),
+        ...(hasLine ? [draw("path", { d: lineOf(points), class: "line-mask" })] : []),
+      );
+      legend.replaceChildren(
+        lineItem("line-all", speak("allPairs")),
+        ...(hasLine ? [lineItem("line-mask", name)] : []),
       );
       caption.textContent = speak("growthTable");
       const titles = [speak("axisLength"), speak("allPairs"), name, speak("share")];

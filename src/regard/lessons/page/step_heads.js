@@ -14,15 +14,15 @@ const MARKS = ["●", "▲", "■", "◆", "★", "▼", "✚", "⬟"]; // of th
 
 const en = {
   title: "Several heads",
-  text: "One set of weights a row can follow one relation. So the same X goes through several heads, each with its own W_Q, W_K and W_V; their outputs are written side by side, and W_O mixes them.",
+  text: "With one set of weights, a row can follow one relation only. So the same X goes through several heads, each with its own W_Q, W_K and W_V; their outputs are written side by side, and W_O mixes them.",
   question:
     "Press “W_O = random numbers” at the end of this step, then “Add a head”, then remove it again. Which columns come and go in Concat, which rows in W_O, and do the other heads’ numbers move?",
   answer:
     "The head’s own columns in Concat, and the rows of W_O that multiply them. The numbers of the other heads do not move: the heads do not see each other. Only in W_O do they meet.",
   source:
-    "Each head i has its own Q_i = X W_{Q,i}, K_i = X W_{K,i} and V_i = X W_{V,i}, and so its own output O_i. The paper calls it head_i, and writes Q, K, V for what is X here (Vaswani et al. 2017, section 3.2.2).",
+    "Each head i has its own Q_i = X W_{Q,i}, K_i = X W_{K,i} and V_i = X W_{V,i}, and so its own output O_i. The paper calls it head_i, and writes Q, K, V for what is X here (Vaswani et al. 2017, section 3.2.2). Heads are counted from 0, as in models.",
   sourceOther:
-    "Each head i has its own Q_i = X W_{Q,i}; K_i and V_i come from the other side, each by the head’s own W_{K,i} and W_{V,i}; and so it has its own output O_i. The paper calls it head_i (Vaswani et al. 2017, section 3.2.2).",
+    "Each head i has its own Q_i = X W_{Q,i}; K_i and V_i come from the other side, each by the head’s own W_{K,i} and W_{V,i}; and so it has its own output O_i. The paper calls it head_i (Vaswani et al. 2017, section 3.2.2). Heads are counted from 0, as in models.",
   add: "Add a head",
   addHelp: "A new head is a copy of head {head} with some random changes.",
   most: "{most} heads are the most that this page shows.",
@@ -61,19 +61,19 @@ const zh = {
   answer:
     "增减的是这个头自己在 Concat 里的几列，以及 W_O 中与这几列相乘的几行。其他头的数都不动：各个头互相看不见，直到 W_O 才汇合。",
   source:
-    "第 i 个头有自己的 Q_i = X W_{Q,i}、K_i = X W_{K,i} 和 V_i = X W_{V,i}，因而有自己的输出 O_i。论文里把它叫作 head_i，并用 Q、K、V 表示这里的 X（Vaswani 等，2017，3.2.2 节）。",
+    "头 i 有自己的 Q_i = X W_{Q,i}、K_i = X W_{K,i} 和 V_i = X W_{V,i}，因而有自己的输出 O_i。论文里把它叫作 head_i，并用 Q、K、V 表示这里的 X（Vaswani 等，2017，3.2.2 节）。头从 0 数起，和模型里一样。",
   sourceOther:
-    "第 i 个头有自己的 Q_i = X W_{Q,i}；K_i 和 V_i 来自另一侧，也各用自己的 W_{K,i}、W_{V,i}；因而有自己的输出 O_i。论文里把它叫作 head_i（Vaswani 等，2017，3.2.2 节）。",
+    "头 i 有自己的 Q_i = X W_{Q,i}；K_i 和 V_i 来自另一侧，也各用自己的 W_{K,i}、W_{V,i}；因而有自己的输出 O_i。论文里把它叫作 head_i（Vaswani 等，2017，3.2.2 节）。头从 0 数起，和模型里一样。",
   add: "加一个头",
-  addHelp: "新的头由第 {head} 个头复制而来，再随机改动一些数。",
+  addHelp: "新的头是头 {head} 的副本，再随机改动一些数。",
   most: "这一页最多显示 {most} 个头。",
   given: "这里直接给出了 Q、K、V，没有算出它们的矩阵。要有更多的头，就需要那些矩阵。",
-  remove: "去掉第 {head} 个头",
-  removed: "去掉了第 {head} 个头，现在有 {count} 个。",
-  added: "加上了第 {head} 个头，现在有 {count} 个。",
-  head: "第 {head} 个头",
-  look: "在其他步骤里看第 {head} 个头",
-  looked: "其他步骤正显示第 {head} 个头",
+  remove: "去掉头 {head}",
+  removed: "去掉了头 {head}，现在有 {count} 个。",
+  added: "加上了头 {head}，现在有 {count} 个。",
+  head: "头 {head}",
+  look: "在其他步骤里看头 {head}",
+  looked: "其他步骤正显示头 {head}",
   shapes: "X 是 n × D = {x}：n 个词元，每个 D 个数。d 是查询和键的宽度，d_v 是值的宽度，m 是键的个数，H 是头的个数。",
   outputShape:
     "W_O 是 H·d_v × D′ = {shape}：Concat 的每一列对应它的一行。D′ 是结果的宽度，可以任选；Transformer 里取 D，结果才能与 X 相加。",
@@ -82,7 +82,7 @@ const zh = {
   joinTitle: "并排拼接：Concat",
   join: "n × H·d_v = {rows} × {heads}·{value} = {shape}",
   joinName: "{count} 个头的拼接：{blocks}",
-  block: "第 {head} 个头：{shape}",
+  block: "头 {head}：{shape}",
   joined: "Concat",
   outputTitle: "由 W_O 混合",
   noOutput: "没有 W_O 时，Concat 就是结果。",
@@ -91,7 +91,7 @@ const zh = {
   useNone: "不用 W_O",
   result: "MultiHead",
   shape: "（{shape}）",
-  copied: "抄自第 {head} 个头的第 {column} 列",
+  copied: "抄自头 {head} 的第 {column} 列",
 };
 
 const shapeOf = (matrix) => `${matrix.length} × ${matrix[0].length}`;
@@ -181,7 +181,7 @@ const makeCard = (at, speak) => {
     for (const [part, { draw }] of projections) {
       const title = { query: "W_Q", key: "W_K", value: "W_V" }[part];
       const shape = speak("shape", { shape: part === "value" ? "D × d_v" : "D × d" });
-      draw(state.heads[at][part], { title: `${title}${shape}`, edit: editHead(at, part), paint: "signed", symbol: "w" });
+      draw(state.heads[at][part], { title: `${title}${shape}`, edit: editHead(at, part), paint: "signed", symbol: part });
     }
   };
   return {
@@ -191,7 +191,7 @@ const makeCard = (at, speak) => {
       const head = numbers.heads[at];
       const keys = state.keyTokens ?? state.tokens;
       const count = numbers.heads.length;
-      heading.textContent = `${MARKS[at]} ${speak("head", { head: at + 1 })}`;
+      heading.textContent = `${MARKS[at]} ${speak("head", { head: at })}`;
       drawOwn();
       const row = { rows: state.tokens, chosen: state.row, onChoose: (row) => change({ row }, { undoable: false }) };
       const hidden = (query, key) => !head.visible[query][key];
@@ -200,7 +200,7 @@ const makeCard = (at, speak) => {
         {
           ...row,
           columns: keys,
-          title: `${speak("weights", { head: at + 1 })}${speak("shape", { shape: "n × m" })}`,
+          title: `${speak("weights", { head: at })}${speak("shape", { shape: "n × m" })}`,
           paint: "weight",
           symbol: "weight",
           hidden,
@@ -211,7 +211,7 @@ const makeCard = (at, speak) => {
         head.output,
         {
           ...row,
-          title: `${speak("output", { head: at + 1 })}${speak("shape", { shape: "n × d_v" })}`,
+          title: `${speak("output", { head: at })}${speak("shape", { shape: "n × d_v" })}`,
           paint: "signed",
           symbol: "output",
           parts: productParts([`weights-${at}`, head.weights], [`values-${at}`, head.values]),
@@ -219,9 +219,9 @@ const makeCard = (at, speak) => {
         head.weights,
         head.values,
       );
-      remove.textContent = speak("remove", { head: at + 1 });
+      remove.textContent = speak("remove", { head: at });
       remove.hidden = count === 1;
-      look.textContent = speak(at === state.head ? "looked" : "look", { head: at + 1 });
+      look.textContent = speak(at === state.head ? "looked" : "look", { head: at });
       look.setAttribute("aria-pressed", String(at === state.head));
       look.hidden = count === 1;
     },
@@ -235,7 +235,7 @@ const makeBlocks = (speak) => {
     element,
     draw({ heads, joined }) {
       const blocks = heads.map(({ output }, at) => ({ at, width: output[0].length, shape: shapeOf(output) }));
-      const texts = blocks.map(({ at, shape }) => speak("block", { head: at + 1, shape }));
+      const texts = blocks.map(({ at, shape }) => speak("block", { head: at, shape }));
       element.setAttribute("aria-label", speak("joinName", { count: heads.length, blocks: texts.join("; ") }));
       element.replaceChildren(
         ...blocks.map(({ at, width, shape }) => {
@@ -252,9 +252,9 @@ export const headsStep = {
   id: "heads",
   formula: () => [
     "MultiHead = Concat(",
-    ["O_1", "output"],
+    ["O_0", "output"],
     ", …, ",
-    ["O_H", "output"],
+    ["O_{H−1}", "output"],
     ") ",
     ["W_O", "w"],
     wholeFormula(["output"], "_i"),
@@ -298,12 +298,12 @@ export const headsStep = {
     );
     let last = null; // what was done to the heads, for the sentence about it
     add.addEventListener("click", () => {
-      const head = state.heads.length + 1;
-      last = { name: "added", filled: { head, count: head } };
+      const head = state.heads.length;
+      last = { name: "added", filled: { head, count: head + 1 } };
       change(withHead(state));
     });
     const removeHead = (at) => {
-      last = { name: "removed", filled: { head: at + 1, count: state.heads.length - 1 } };
+      last = { name: "removed", filled: { head: at, count: state.heads.length - 1 } };
       change(withoutHead(state, at));
       add.focus(); // the button that was pressed may be gone
     };
@@ -330,7 +330,7 @@ export const headsStep = {
       const placeOf = (column) => [Math.floor(column / dv), column % dv];
       const names = numbered(values[0].length, (column) => {
         const [head, own] = placeOf(column);
-        return `${MARKS[head]}${head + 1}.${own + 1}`;
+        return `${MARKS[head]}${head}:${own + 1}`;
       });
       joinTitle.textContent = speak("joinTitle");
       const sizes = { rows: values.length, heads: heads.length, value: dv, shape: shapeOf(values) };
@@ -346,7 +346,7 @@ export const headsStep = {
         parts: (row, column) => {
           const [head, own] = placeOf(column);
           return {
-            text: speak("copied", { head: head + 1, column: own + 1 }),
+            text: speak("copied", { head, column: own + 1 }),
             from: [
               [`output-${head}`, "row", row],
               [`output-${head}`, "column", own],
@@ -397,7 +397,7 @@ export const headsStep = {
         else
           addHelp.textContent = speak(count === MOST_HEADS ? "most" : "addHelp", {
             most: MOST_HEADS,
-            head: state.head + 1,
+            head: state.head,
           });
         if (last && last.filled.count !== count) last = null; // undone since
         news.textContent = last ? speak(last.name, last.filled) : "";

@@ -66,8 +66,7 @@ const en = {
   grid: "Who may see whom: rows are queries, columns are keys",
   gridRows: "Rows are queries, columns are keys.",
   gridHelp: "Click, touch or press Space to hide or show a cell; drag to paint; the arrow keys move.",
-  cellYes: "{query} may see {key}: yes",
-  cellNo: "{query} may see {key}: no",
+  cell: "{query} may see {key}",
   counter: "{pairs} of {all} pairs are visible ({percent}).",
   before: "Before the softmax: hidden pairs are −∞",
   logits: "logits Z = S{scale} / T + M",
@@ -164,8 +163,7 @@ const zh = {
   grid: "谁能看见谁：行是查询，列是键",
   gridRows: "行是查询，列是键。",
   gridHelp: "点击、触摸或按空格键可遮住或显示一格；拖动可连续涂；方向键移动。",
-  cellYes: "{query} 能看见 {key}：是",
-  cellNo: "{query} 能看见 {key}：否",
+  cell: "{query} 能看见 {key}",
   counter: "{all} 对中有 {pairs} 对可见（{percent}）。",
   before: "softmax 之前：被遮住的是 −∞",
   logits: "logits Z = S{scale} / T + M",
@@ -209,7 +207,7 @@ const zh = {
 };
 
 const isEven = { step: 2 };
-const own = () => ({ length: 12, random: 1, seed: 1, ...state.maskStep });
+const own = () => state.maskStep;
 const keyNames = () => state.keyTokens ?? state.tokens;
 
 // What a mask starts from when it is chosen, for this many keys.
@@ -386,6 +384,7 @@ const makeLengthPattern = (speak) => {
       help.textContent = speak("patternHelp");
       text.data = speak("patternLength", { length });
       slider.value = String(length);
+      slider.setAttribute("aria-valuetext", text.data);
       pattern.draw(state.mask, length, seed, speak, state.language);
     },
   };
@@ -462,8 +461,7 @@ export const maskStep = {
           columns,
           title: speak("grid"),
           chosen: state.row,
-          name: (query, key, isVisible) =>
-            speak(isVisible ? "cellYes" : "cellNo", { query: rows[query], key: columns[key] }),
+          name: (query, key) => speak("cell", { query: rows[query], key: columns[key] }),
         });
         help.textContent = [speak("gridRows"), speak("gridHelp")].join(speak("between"));
         counter.textContent = speak("counter", counts(countVisible(visible), rows.length * columns.length, speak));

@@ -3,6 +3,7 @@
 import { make } from "./elements.js";
 import { makeMatrix } from "./matrix.js";
 import { makeMixture } from "./mixture.js";
+import { format } from "./number_text.js";
 import { change, state } from "./state.js";
 import { wholeFormula } from "./whole_formula.js";
 
@@ -18,6 +19,7 @@ const en = {
   values: "values V",
   output: "output O = A V",
   sum: "sum",
+  parts: "Its parts: {parts}.",
   bars: "Number {column} of the output: the parts add up to {value}.",
   more: "The first {count} of {all} numbers are drawn as bars; all are in the matrices.",
   between: " ",
@@ -36,6 +38,7 @@ const zh = {
   values: "值 V",
   output: "输出 O = A V",
   sum: "合计",
+  parts: "各份：{parts}。",
   bars: "输出的第 {column} 个数：各部分加起来是 {value}。",
   more: "条形图只画前 {count} 个数（共 {all} 个），全部的数都在矩阵里。",
   between: "",
@@ -135,9 +138,14 @@ export const mixingStep = {
         const { row, head, tokens } = state;
         const { weights, values, output } = numbers.heads[head];
         const isEmpty = weights[row].every((weight) => weight === 0);
-        about.textContent = speak(isEmpty ? "none" : "row", { token: tokens[row], number: row + 1 });
+        const keys = state.keyTokens ?? tokens;
+        const parts = weights[row].map((weight, key) => `${keys[key]} ${format(weight)}`).join(" + ");
+        about.textContent = [
+          speak(isEmpty ? "none" : "row", { token: tokens[row], number: row + 1 }),
+          ...(isEmpty ? [] : [speak("parts", { parts })]), // narrow parts of the bar have no room for it
+        ].join(speak("between"));
         const { shown } = mixture.draw(
-          { weights: weights[row], values, output: output[row], keys: state.keyTokens ?? tokens },
+          { weights: weights[row], values, output: output[row], keys },
           speak,
         );
         const all = output[row].length;

@@ -328,6 +328,7 @@ const makeComparison = (speak) => {
       table.replaceChildren(caption, head, ...rows.map((row) => groupOf(row, names.length)));
       text.data = speak("longer", { factor });
       slider.value = String(factor);
+      slider.setAttribute("aria-valuetext", text.data);
     },
   };
 };

@@ -1,10 +1,11 @@
 // Step 4: scores, and why they are divided by √d: an experiment with random vectors, and a row of scores to type.
 
-import { draw, make, numberField } from "./elements.js";
+import { draw, grouped, make, numberField } from "./elements.js";
 import { makeHeadMatrix } from "./head_matrix.js";
 import { makeMatrix } from "./matrix.js";
 import { format, formatExactly } from "./number_text.js";
 import { softmaxParts } from "./numbers.js";
+import { MOST_SCORES } from "./own_ranges.js";
 import { complements, experiment, gradientSize, jacobian, KEYS, PAIRS, WIDTHS } from "./score_experiment.js";
 import { makeSlider } from "./slider.js";
 import { change, state } from "./state.js";
@@ -152,7 +153,6 @@ const zh = {
   leftNothing: "其余的权重比最小的 64 位浮点数还小：最大的权重就是 1，梯度是 0。",
 };
 
-const MOST_SCORES = 12;
 const MOST_FACTOR = 2; // of the slider
 const MOST_TYPED = 1e6;
 const own = () => state.scoresStep;
@@ -212,7 +212,7 @@ const makePlot = () => {
   const [width, height, left, bottom] = [260, 150, 46, 26];
   const picture = draw("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", class: "plot" });
   const title = make("figcaption");
-  const x = (value) => left + (Math.log2(value) / 10) * (width - left - 12);
+  const x = (value) => left + (Math.log2(value) / 10) * (width - left - 18);
   return {
     element: make("figure", { className: "plot-figure" }, title, picture),
     // series: [{ points: [[d, value], …], className }]; line: the same, drawn without points
@@ -233,7 +233,7 @@ const makePlot = () => {
         ...[1, 4, 16, 64, 256, 1024].map((d) => text(String(d), [x(d), height - 10], "middle")),
         text(axis, [width - 2, height - bottom - 4], "end"),
         ...ticks.flatMap((tick) => [
-          draw("path", { d: `M${left} ${y(tick)}H${width - 12}`, class: "plot-rule" }),
+          draw("path", { d: `M${left} ${y(tick)}H${width - 18}`, class: "plot-rule" }),
           text(format(tick), [left - 5, y(tick) + 4], "end"),
         ]),
         ...(line ? [draw("path", { d: path(line), class: "plot-line" })] : []),
@@ -358,7 +358,7 @@ const makeExperimentView = (speak) => {
       const results = experiment(seed, WIDTHS[power]);
       const result = results.at(-1);
       heading.textContent = speak("why");
-      text.textContent = speak("experiment", { pairs: PAIRS.toLocaleString("en-US") });
+      text.textContent = speak("experiment", { pairs: grouped(PAIRS) });
       name.data = speak("width", { width: result.width });
       slider.value = String(power);
       slider.setAttribute("aria-valuetext", `d = ${result.width}`);
