@@ -336,7 +336,7 @@ def test_an_atlas_keeps_what_was_asked_for(run, tmp_path: Path) -> None:
 ATLAS_REFUSALS = [
     (["--keep", "qk"], "are for an atlas: add --out it.atlas"),
     (["--layers", "1", "--out", "page.html"], "are for an atlas: add --out it.atlas"),
-    (["--keep", "all", "--out", "it.atlas"], '`keep` must be "maps", "qk" or "weights"'),
+    (["--keep", "all", "--out", "it.atlas"], '`keep` must be "maps", "qk", "qkv" or "weights"'),
     (
         ["--keep", "qk", "--layers", "77", "--out", "it.atlas"],
         "`layers` must name layers that are seen, from 0 to 5",

@@ -280,3 +280,17 @@ def test_a_text_alone_takes_a_model_of_its_own(capture):
     assert capture == [("me5", "works", None, None, None)]
     assert text.startswith("注意力分步计算：me5，层 3，头 5\n")
     assert "“works”（第 3 个）" in text
+
+
+def test_a_translator_needs_a_text_and_a_page_and_nothing_else():
+    for case in sweep(
+        [
+            ((), "`--translator` needs a TEXT"),
+            (("I sleep.",), "give --out page.html"),
+            (("I sleep.", "--out", "page.html", "--head", "1"), "`--head` belongs to other lessons: leave it out"),
+            (("I sleep.", "--out", "page.html", "--x", "x.json"), "`--x` belongs to other lessons: leave it out"),
+            (("I sleep.", "--out", "page.html"), "no-such-run"),
+        ]
+    ):
+        with case as (arguments, sentence), pytest.raises(InputError, match=re.escape(sentence)):
+            run("--translator", "no-such-run", *arguments)

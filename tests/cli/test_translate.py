@@ -4,6 +4,7 @@ import io
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -11,7 +12,9 @@ import sys
 import time
 
 import pytest
+from typer.testing import CliRunner
 
+from regard.cli.app import app
 from regard.cli.termination import Terminable
 from regard.errors import InputError
 from regard.train import Translator, train
@@ -399,3 +402,13 @@ def test_what_is_no_list_and_no_translator_is_said(refused, model, tmp_path):
     assert "smollm2 is no translator" in refused("translate", "red cat", "--model", "smollm2")
     folder = refused("translate", "red cat", "--model", str(model), "--output", str(tmp_path))
     assert f"`--output` must name a file, and {tmp_path} is a folder" in folder
+
+
+def test_a_lesson_shows_the_translation_as_it_is_written(model, expected, tmp_path):
+    """`regard steps --translator` records greedy search, whose tokens the page holds."""
+    page = tmp_path / "page.html"
+    result = CliRunner().invoke(app, ["steps", "one red cat", "--translator", str(model), "--out", str(page)])
+    assert result.exit_code == 0, result.output
+    data = json.loads(re.search('id="data">(.*?)</script>', page.read_text("utf-8"), re.DOTALL)[1])
+    greedy = Translator.load(str(model)).translate(["one red cat"], num_beams=1)
+    assert [data["translation"]["translation"]] == greedy

@@ -279,3 +279,34 @@ def test_the_largest_products_are_those_of_either_sign(opened):
             assert tab.evaluate(f"{path}.rest") == pytest.approx(products.sum() - largest.sum(), abs=1e-12)
             signs |= set(np.sign(largest))
     assert signs == {-1.0, 1.0}
+
+
+@pytest.mark.parametrize("lesson", [0, 1], ids=["bias, cap, mask and sink", "plain"])
+def test_the_lines_of_a_head_compute_its_weights_and_output(opened, capsys, lesson):
+    sink = torch.tensor([0.5, -1.0, 2.0, 0.0], dtype=torch.float64)
+    options = {"bias": ALiBi(4), "mask": Causal(), "score": ScaledDot(softcap=3.0), "normalizer": Softmax(sink)}
+    seen, q, k, v = stack(options, {"scale": 0.7})
+    distance = np.arange(7)[:, None] - np.arange(7)
+    slope = 2.0**-6  # of head 2
+    formula = {"visible": distance >= 0, "bias": -slope * distance, "softcap": 3.0, "sink": sink[2:3]}
+    head = (q[:, 2:3], k[:, 1:2], v[:, 1:2])
+    expected = dense(*head, **formula) if lesson == 0 else dense(*head, scale=0.7)
+    with opened(seen.lesson(layer=lesson, head=2, token="w4")) as tab:
+        tab.evaluate("() => { navigator.clipboard.writeText = () => Promise.reject(new Error()); }")
+        tab.locator("#step-real [name='real-python']").click()
+        tab.wait_for_selector("#step-real .real-python pre:visible")
+        lines = tab.evaluate("document.querySelector('#step-real .real-python pre').textContent")
+        assert tab.evaluate("getSelection().toString()").strip() == lines.strip()  # it can be copied by hand
+        names: dict = {}
+        exec(lines, names)
+        np.testing.assert_allclose(names["weights"], expected.weights[0, 0], atol=1e-12)
+        np.testing.assert_allclose(names["output"], values(tab, "real-weights") @ v.numpy()[0, 1], atol=1e-12)
+        choose(tab, head=1)
+        assert tab.locator("#step-real .real-python pre").is_hidden()  # they were those of another head
+    capsys.readouterr()
+
+
+def test_a_head_without_values_has_no_lines(opened):
+    seen, *_ = stack({}, keep="qk")
+    with opened(seen.lesson(token="w2")) as tab:
+        assert tab.locator("#step-real [name='real-python']").is_hidden()

@@ -1,8 +1,9 @@
 """`regard steps`: how one output of attention comes about, with the numbers; and `steps_command`, for one of a look."""
 
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -55,6 +56,12 @@ def steps(
         str | None,
         typer.Option(help="The token worked out in scalars: a word, such as it or it#2, or a number from 1."),
     ] = None,
+    translator: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RUN", help="With --out: show how a run of `regard train` translates TEXT, token by token."
+        ),
+    ] = None,
     lang: Annotated[Literal["en", "zh"], typer.Option(help="Language of the page.")] = "en",
     out: Annotated[
         Path | None,
@@ -69,6 +76,11 @@ def steps(
     out = None if out is None else out.expanduser()
     check_output("--out", out, ".html")
     own = x is not None or w is not None or tokens is not None
+    if translator is not None:
+        others = {"--x": x, "--w": w, "--tokens": tokens, "--model": model, "--layer": layer}
+        others |= {"--head": head, "--token": token}
+        _translation(text, translator, others, lang, out)
+        return
     if own and any(option is not None for option in (text, model, layer)):
         raise InputError("`--x`, `--w`, `--tokens` are for your own numbers: leave out TEXT, `--model`, `--layer`")
     if own or not any(option is not None for option in (text, model, layer, head)):
@@ -84,6 +96,27 @@ def steps(
     from regard.interpret.lesson import lesson
 
     _save(lesson(read, model=model, layer=layer, head=head, token=token, lang=lang), out, lang)
+
+
+def _translation(
+    text: str | None, translator: str, others: Mapping[str, Any], lang: Literal["en", "zh"], out: Path | None
+) -> None:
+    """Save the lesson of a translation as it is written."""
+    for option, value in others.items():
+        if value is not None:
+            raise InputError(
+                f"`--translator` shows a translation, and `{option}` belongs to other lessons: leave it out"
+            )
+    if text is None or not text.strip():
+        raise InputError(
+            f'`--translator` needs a TEXT: regard steps --translator {translator} --out page.html "I sleep."'
+        )
+    if out is None:
+        raise InputError("`--translator` needs a page to show it on: give --out page.html")
+    read = read_text(text)
+    from regard.interpret.lesson import lesson
+
+    _save(lesson(read, translator=translator, lang=lang), out, lang)
 
 
 def _numbers(

@@ -230,8 +230,8 @@ class Observation(Answers):
             seen.lesson(layer=5, head=11, token="it").to_html("lesson.html")
 
         Args:
-            token: The query that is looked at first; by default as in `look`. Of a word of several tokens, and of the
-                word that it looks at, the two tokens with the largest weight are shown.
+            token: The query that is looked at first; by default as in `look`. Of a word of several tokens it is the
+                first, as in `regard steps`.
             layer: The layer that is shown first, by its number or name; by default as in `look`.
             head: The head, in that layer; by default as in `look`.
             batch_index: The sequence of the batch.

@@ -143,7 +143,7 @@ def _choice(
     stream: Stream | None,
 ) -> tuple[int, int, int, int]:
     """Return the index of the layer, the head, the query and the key that are looked at first, as `regard look` chooses
-    them; of words of several tokens, the two tokens with the largest weight.
+    them; of a word of several tokens, the first, as `regard steps` does, and the key that it gives the largest weight.
     """
     if not record.tokens:
         return _unnamed_choice(record, token, layer, head, batch_index, stream)
@@ -159,9 +159,8 @@ def _choice(
         )
     if max(record.layers[index].queries, record.layers[index].keys) > MOST_TOKENS:
         return index, look.head, rows[0], columns[0]  # which is refused
-    weights = _weights(record.layers[index], kept, focus.batch_index)[look.head][np.ix_(rows, columns)]
-    row, column = np.unravel_index(int(weights.argmax()), weights.shape)
-    return index, look.head, rows[row], columns[column]
+    weights = _weights(record.layers[index], kept, focus.batch_index)[look.head, rows[0], list(columns)]
+    return index, look.head, rows[0], columns[int(weights.argmax())]
 
 
 def _unnamed_choice(

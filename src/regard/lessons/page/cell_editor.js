@@ -7,6 +7,7 @@ import { say } from "./words.js";
 const FIRST_MOVE = 4; // pixels after which a press is a drag
 const NEAR = 120; // pixels between a cell and a sentence about it
 const PIXELS = 3; // of a drag for one step
+const MOST_SHOWN = 24; // characters of what was pasted
 const BEGINS = /^[0-9.+\-−０-９．＋－]$/;
 const ARROWS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
 
@@ -89,6 +90,7 @@ export const makeEditor = (matrix) => {
     keepInView(input);
     input.focus({ preventScroll: true });
     if (text === null) input.select();
+    else input.setSelectionRange(text.length, text.length); // what was selected before may still be
   };
 
   input.addEventListener("keydown", (event) => {
@@ -164,8 +166,31 @@ export const makeEditor = (matrix) => {
     stop(false);
   };
 
+  // A number, or a block of numbers from a table, from this cell on: one change.
+  const paste = (text, row, column) => {
+    calm();
+    const lines = text.trim().split(/\r?\n/).map((line) => line.trim().split(/[\t;\s]+/));
+    const fits = row + lines.length <= matrix.values.length && lines.every((line) => column + line.length <= matrix.values[0].length);
+    if (!fits) {
+      complain("pasteSize", lines.map((line) => line.join(" ")).join(" / ").slice(0, MOST_SHOWN), row, column);
+      return;
+    }
+    const read = lines.map((line) => line.map(readNumber));
+    for (const [down, line] of read.entries()) {
+      for (const [across, { trouble: name }] of line.entries()) {
+        if (!name) continue;
+        complain(name, lines[down][across].slice(0, MOST_SHOWN), row, column);
+        return;
+      }
+    }
+    beginGesture();
+    read.forEach((line, down) => line.forEach(({ value }, across) => matrix.options.edit(row + down, column + across, value)));
+    endGesture();
+  };
+
   return {
     speak,
+    paste,
     isOpen: () => cell !== null,
     begin: (row, column) => begin(row, column, null),
     dragFrom(event, row, column) {

@@ -23,7 +23,7 @@ const sizeOf = ([, a, b]) => a * (b ?? 1);
 
 const sumOf = (terms) => {
   if (terms.length <= MOST_TERMS) return terms.map((term, at) => product(term, at === 0)).join(" + ");
-  const largest = [...terms].sort((one, other) => Math.abs(sizeOf(other)) - Math.abs(sizeOf(one)));
+  const largest = [...terms].sort((left, right) => Math.abs(sizeOf(right)) - Math.abs(sizeOf(left)));
   const others = largest.splice(LARGEST_TERMS);
   const rest = others.reduce((sum, term) => sum + sizeOf(term), 0);
   const listed = largest.map((term, at) => product(term, at === 0) + (term[0] ? ` [${term[0]}]` : ""));

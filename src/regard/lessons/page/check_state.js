@@ -27,6 +27,7 @@ const SCORE_FIELDS = { dot: [], cosine: [], additive: ["query", "key", "vector"]
 export const CHECK_WORDS = {
   en: {
     unreadable: "This is no lesson: the text is not JSON.",
+    version: "It is JSON, but no lesson that this page saved: such a file has \"regard_lesson\": {version}.",
     object: "{field} must be an object with names and values, got {got}.",
     unknown: "{field} is nothing that a lesson has: leave it out.",
     missing: "{field} is missing.",
@@ -51,6 +52,7 @@ export const CHECK_WORDS = {
   },
   zh: {
     unreadable: "这不是一份课程：内容不是 JSON。",
+    version: "内容是 JSON，但不是这一页保存的课程：那样的文件里有 \"regard_lesson\": {version}。",
     object: "{field} 应当是由名称和值组成的对象，这里却是 {got}。",
     unknown: "课程里没有 {field} 这一项，请去掉。",
     missing: "缺少 {field}。",

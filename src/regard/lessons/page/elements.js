@@ -20,6 +20,11 @@ export const draw = (tag, attributes = {}, ...children) => {
   return element;
 };
 
+// Only where it differs: what is written anew is laid out anew.
+export const setText = (element, text) => {
+  if (element.textContent !== text) element.textContent = text;
+};
+
 // A large number, with a comma between thousands from 10,000 on: 1024 is the same wherever it stands.
 export const grouped = (value) => value.toLocaleString("en-US", { useGrouping: "min2" });
 

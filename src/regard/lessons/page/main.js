@@ -71,8 +71,10 @@ const KEYS = [
   ["kAlt", "Alt+↑ Alt+↓"],
   ["kDrag", null],
   ["kSpace", "Space"],
+  ["kPaste", "Ctrl+V"],
   ["kUndo", "Ctrl+Z Ctrl+Shift+Z"],
   ["kSteps", "k j"],
+  ["kHelp", "?"],
 ];
 
 const byId = (name) => document.getElementById(name);
@@ -99,6 +101,7 @@ const drawOthers = () => {
   else resting = setTimeout(drawOthers, 0);
 };
 const drawAll = () => {
+  if (!numbers) return;
   for (const section of sections) if (section.isStale()) section.draw(numbers);
   dataset.settled = dataset.ready;
 };
@@ -118,7 +121,7 @@ const watcher = new IntersectionObserver(
 
 const goTo = (id) => {
   const section = sectionOf(id);
-  if (!section) return;
+  if (!section || !numbers) return;
   for (const before of sections.slice(0, sections.indexOf(section) + 1)) if (before.isStale()) before.draw(numbers);
   section.element.scrollIntoView();
   section.heading.focus({ preventScroll: true });
@@ -168,7 +171,7 @@ const drawControls = () => {
   const glosses = [...new Set([...state.tokens, ...(state.keyTokens ?? [])])].filter((token) => glossOf(token));
   byId("gloss").textContent = glosses.length ? say("gloss", { list: glosses.map(glossed).join(", ") }) : "";
   byId("gloss").hidden = !glosses.length;
-  const heads = Array.from({ length: state.heads?.length ?? 1 }, (_, head) => [head, say("headName", { number: head + 1 })]);
+  const heads = Array.from({ length: state.heads?.length ?? 1 }, (_, head) => [head, say("headName", { number: head })]);
   setOptions(byId("head"), heads, state.head);
   byId("head").closest("label").hidden = heads.length === 1;
   drawLooks();
@@ -203,7 +206,7 @@ const draw = () => {
   drawControls();
   if (next.overflow) {
     overflow = next.overflow;
-    takeBack(); // draws what was before
+    if (!numbers || !takeBack()) drawNotes(); // else what was before is drawn
     return;
   }
   numbers = next;
@@ -277,6 +280,11 @@ const moveStep = (by) => {
   const at = sections.findIndex(({ id }) => id === state.step) + by;
   if (sections[at]) goTo(sections[at].id);
 };
+const showHelp = () => {
+  byId("help").open = true;
+  byId("help").scrollIntoView();
+  byId("help").querySelector("summary").focus({ preventScroll: true });
+};
 const onKey = (event) => {
   if (event.isComposing || event.altKey || typing(event)) return;
   const key = event.key.toLowerCase();
@@ -286,6 +294,7 @@ const onKey = (event) => {
     else return;
   } else if (key === "j") moveStep(1);
   else if (key === "k") moveStep(-1);
+  else if (key === "?") showHelp();
   else return;
   event.preventDefault();
 };
@@ -298,6 +307,7 @@ const listen = () => {
   byId("save").addEventListener("click", () =>
     download(new Blob([fileText()], { type: "application/json" }), "attention-lesson.json"),
   );
+  byId("keys").addEventListener("click", showHelp);
   byId("open").addEventListener("click", () => byId("file").click());
   byId("file").addEventListener("change", openFile);
   byId("python").addEventListener("toggle", drawNotes);

@@ -169,5 +169,10 @@ export const makeMatrix = (name) => {
     event.preventDefault();
   });
   element.addEventListener("keyup", editor.keyUp);
+  element.addEventListener("paste", (event) => {
+    if (editor.isOpen() || !matrix.options.edit || !element.contains(document.activeElement)) return;
+    event.preventDefault();
+    editor.paste(event.clipboardData.getData("text/plain"), ...matrix.cursor);
+  });
   return { element, draw };
 };

@@ -1,6 +1,7 @@
 // A matrix as a table: its cells are updated where they differ.
 
 import { largestOf } from "./cell_colours.js";
+import { setText } from "./elements.js";
 import { indexed } from "./formula.js";
 import { format } from "./number_text.js";
 
@@ -33,8 +34,6 @@ export const makeTable = (matrix) => {
   let shown = []; // what each of them shows
   const known = { title: null };
   let cursor = null;
-
-  const setText = (element, text) => element.textContent !== text && (element.textContent = text);
 
   const layOut = (rows, columns) => {
     head.replaceChildren(document.createElement("td"));

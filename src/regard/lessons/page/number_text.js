@@ -37,6 +37,7 @@ const NUMBER = /^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i;
 export const readNumber = (text) => {
   const normal = text.normalize("NFKC").replaceAll("−", "-").replaceAll("。", ".").trim();
   if (!normal) return { trouble: "emptyCell" };
+  if (/^[+-]?\d+,\d+$/.test(normal)) return { trouble: "comma" };
   if (!NUMBER.test(normal)) return { trouble: "notNumber" };
   const value = Number(normal) + 0;
   return Math.abs(value) > LARGEST ? { trouble: "tooLarge" } : { value };

@@ -1,7 +1,7 @@
 // The road on a small scale: a picture of each stage, which follows every edit and leads to its step.
 
 import { drawCells, lineColours } from "./cell_colours.js";
-import { state } from "./state.js";
+import { addressOfStep, state } from "./state.js";
 
 const SIDE = 30; // pixels of a picture
 
@@ -11,7 +11,7 @@ const STAGES = [
   { name: "Q", symbol: "query", step: "projections", of: (_, head) => head.queries, paint: "signed", arrow: "→" },
   { name: "K", symbol: "key", step: "projections", of: (_, head) => head.keys, paint: "signed" },
   { name: "V", symbol: "value", step: "projections", of: (_, head) => head.values, paint: "signed" },
-  { name: "S", symbol: "score", step: "scores", of: (_, head) => head.scaled, paint: "signed", arrow: "→" },
+  { name: "S", symbol: "score", step: "scores", of: (_, head) => head.scores, paint: "signed", arrow: "→" },
   { name: "A", symbol: "weight", step: "softmax", of: (_, head) => head.weights, paint: "weight", arrow: "→" },
   { name: "O", symbol: "output", step: "mixing", of: (_, head) => head.output, paint: "signed", arrow: "→" },
 ];
@@ -38,7 +38,12 @@ export const makeOverview = (element, titleOf, goTo) => {
     const canvas = document.createElement("canvas");
     canvas.setAttribute("aria-hidden", "true");
     link.append(canvas, Object.assign(document.createElement("span"), { textContent: stage.name }));
+    // the address of the moment, for a new tab or a copy of the link
+    for (const act of ["pointerenter", "focus"]) {
+      link.addEventListener(act, () => (link.href = addressOfStep(stage.step)));
+    }
     link.addEventListener("click", (event) => {
+      if (event.ctrlKey || event.metaKey || event.shiftKey) return;
       event.preventDefault();
       goTo(stage.step);
     });

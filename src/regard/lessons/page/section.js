@@ -1,13 +1,12 @@
 // The section of a step: heading, text, formula, what it shows, a question with its answer on demand, and its picture.
 
+import { setText } from "./elements.js";
 import { makeFormula, withIndices } from "./formula.js";
 import { savePicture } from "./picture.js";
 import { watchEdges } from "./scroll_edges.js";
 import { say, sayer } from "./words.js";
 
 const KINDS = ["png", "svg"];
-
-const setText = (element, text) => element.textContent !== text && (element.textContent = text);
 
 const setSentence = (element, sentence) => {
   if (element.sentence === sentence) return;

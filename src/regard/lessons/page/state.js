@@ -15,9 +15,9 @@ const future = [];
 const listeners = [];
 let gesture = null; // a drag: all its changes are one
 
-const same = (one, other) => JSON.stringify(one) === JSON.stringify(other);
-const differences = () =>
-  Object.fromEntries(Object.entries(state).filter(([name, value]) => !same(value, start[name])));
+const same = (left, right) => JSON.stringify(left) === JSON.stringify(right);
+const differences = (fields = {}) =>
+  Object.fromEntries(Object.entries({ ...state, ...fields }).filter(([name, value]) => !same(value, start[name])));
 
 export const onChange = (listener) => listeners.push(listener);
 const announce = () => listeners.forEach((listener) => listener());
@@ -27,11 +27,8 @@ const settle = () => {
   state.row = Math.max(0, Math.min(state.row, state.x.length - 1));
   state.head = Math.max(0, Math.min(state.head, (state.heads?.length ?? 1) - 1));
 };
-let before = null; // the state before the last change
-let isRemembered = false;
-const replace = (fields, remembers = false) => {
-  before = { ...state };
-  isRemembered = remembers;
+let before = null; // the last change: the state, what could be undone and what could be redone
+const replace = (fields) => {
   Object.assign(state, fields);
   settle();
   announce();
@@ -44,16 +41,21 @@ const remember = () => {
 
 // Set some fields of the state. `undoable` is false for what is only looked at, such as the step.
 export const change = (fields, { undoable = true } = {}) => {
-  const remembers = undoable && !gesture?.changed;
-  if (remembers) remember();
+  before = { state: { ...state }, past: [...past], future: [...future], changed: gesture?.changed };
+  if (undoable && !gesture?.changed) remember();
   if (undoable && gesture) gesture.changed = true;
-  replace(fields, remembers);
+  replace(fields);
 };
-// Take back the last change, for a state that cannot be shown.
+// Take back the last change, for a state that cannot be shown. Whether there was one.
 export const takeBack = () => {
-  if (isRemembered) past.pop();
-  if (isRemembered && gesture) gesture.changed = false;
-  replace(before);
+  if (!before) return false;
+  const last = before;
+  before = null;
+  past.splice(0, past.length, ...last.past);
+  future.splice(0, future.length, ...last.future);
+  if (gesture) gesture.changed = last.changed;
+  replace(last.state);
+  return true;
 };
 
 // From here to endGesture, all changes are one to be undone.
@@ -88,11 +90,16 @@ export const isChanged = () => Object.keys(state).some((name) => !LOOKS.includes
 
 // A comma and a colon may stand in an address as they are.
 const encoded = (fields) => encodeURIComponent(JSON.stringify(fields)).replaceAll("%2C", ",").replaceAll("%3A", ":");
-export const address = () => {
-  const fields = differences();
-  return Object.keys(fields).length ? `#${encoded(fields)}` : "#";
+export const address = (fields = {}) => {
+  const changed = differences(fields);
+  return Object.keys(changed).length ? `#${encoded(changed)}` : "#";
 };
 export const isTooLong = (hash = address()) => hash.length > LONGEST;
+// What a link to a step has, so that the step opens with all changes elsewhere too; of too many, the step alone.
+export const addressOfStep = (step) => {
+  const whole = address({ step });
+  return whole === "#" || isTooLong(whole) ? `#step-${step}` : whole;
+};
 export const fileText = () => `${JSON.stringify({ regard_lesson: VERSION, ...differences() }, null, 1)}\n`;
 
 const UNREADABLE = { key: "unreadable", filled: {} };
@@ -103,10 +110,10 @@ const parsed = (text) => {
     return undefined;
   }
 };
+const stepOf = (hash) => /^#step-(\w+)$/.exec(hash)?.[1]; // as a link within the page
 const decoded = (hash) => {
   if (hash.length < 2) return "{}";
-  const step = /^#step-(\w+)$/.exec(hash); // as a link within the page
-  if (step) return JSON.stringify({ step: step[1] });
+  if (stepOf(hash)) return JSON.stringify({ step: stepOf(hash) });
   try {
     return decodeURIComponent(hash.slice(1));
   } catch {
@@ -123,14 +130,15 @@ export const readAddress = (check, { undoable = true } = {}) => {
   const fields = parsed(decoded(location.hash));
   const trouble = fields === undefined ? UNREADABLE : check(fields, start);
   if (trouble) return trouble;
-  const next = { ...start, ...fields };
+  const next = { ...(stepOf(location.hash) ? state : start), ...fields };
   if (!same(next, state)) change(next, { undoable });
   return null;
 };
 // The same of the text of a file.
 export const readFileText = (text, check) => {
   const file = parsed(text);
-  if (file?.regard_lesson !== VERSION) return UNREADABLE;
+  if (file === undefined) return UNREADABLE;
+  if (file?.regard_lesson !== VERSION) return { key: "version", filled: { version: VERSION } };
   const { regard_lesson: _, ...fields } = file;
   const trouble = check(fields, start);
   if (!trouble) change({ ...start, ...fields, step: state.step, language: state.language });

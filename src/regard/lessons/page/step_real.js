@@ -7,6 +7,7 @@ import { makeMatrix } from "./matrix.js";
 import { format } from "./number_text.js";
 import { sentencesBefore } from "./real_before.js";
 import { largestProducts, strongest, unpack, workHead } from "./real_numbers.js";
+import { makeRealPython } from "./real_python.js";
 import { REAL_WORDS } from "./real_words.js";
 import { recorded } from "./recorded.js";
 import { change, state } from "./state.js";
@@ -197,6 +198,7 @@ export const realStep = {
     found.setAttribute("aria-live", "polite");
     const noValues = make("p", { className: "real-missing", hidden: true });
     const mixed = make("div", {}, matrices.values.element, mixedTitle, matrices.mixed.element, matrices.output.element);
+    const python = makeRealPython();
     const shown = make(
       "div",
       { className: "real-shown", hidden: true },
@@ -219,6 +221,7 @@ export const realStep = {
       checked,
       noValues,
       mixed,
+      python.element,
     );
     const omitted = make("ul", { className: "real-omitted" });
     body.append(source, sample, controls, trouble, shown, own.element, omitted);
@@ -471,6 +474,7 @@ export const realStep = {
       drawRow(at, layer, steps, query, keys);
       drawWeights(at, layer, steps, queries, keys);
       drawMixed(at, steps, query, keys);
+      python.show(layer, steps, queries, keys);
       body.dataset.shown = `${at.layer} ${at.head} ${at.query} ${at.key}`;
     };
     return { draw };
