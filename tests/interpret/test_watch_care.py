@@ -261,7 +261,7 @@ def test_nothing_seen_and_wrong_arguments_say_what_to_do() -> None:
     with pytest.raises(InputError, match=r"`model` must be an nn\.Module, got str"), regard.watch("model"):
         pass
     with (
-        pytest.raises(InputError, match='`keep` must be "maps", "qk" or "weights"'),
+        pytest.raises(InputError, match='`keep` must be "maps", "qk", "qkv" or "weights"'),
         regard.watch(Attention(), keep="all"),
     ):
         pass

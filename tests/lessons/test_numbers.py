@@ -3,6 +3,7 @@
 import itertools
 import json
 
+import numpy as np
 import pytest
 import torch
 
@@ -157,6 +158,30 @@ def test_a_mask_over_other_lengths_is_one_that_fits(functions):
             assert [row[:columns] for row in fitted["rows"][:rows]] == [row[:columns] for row in mask["rows"][:rows]]
         if kind == "padding":
             assert fitted["hidden"] == [key for key in mask["hidden"] if key < keys]
+
+
+def test_a_mask_of_what_is_kept_says_of_it_what_it_said_before(functions):
+    """Of padding and of cells drawn by hand all cells stay; of global tokens, which they are."""
+    editor = Editor(seed=21)
+    for kind, _ in itertools.product(("padding", "drawn", "longformer", "bigbird"), range(20)):
+        queries = keys = editor.size() + 1
+        if kind in ("padding", "drawn"):
+            keys += 2
+        mask = editor.mask(kind, queries, keys)
+        rows = sorted(set(range(queries)) - {editor.random.randrange(queries)})
+        columns = rows if queries == keys else sorted(set(range(keys)) - {editor.random.randrange(keys)})
+        kept = call(functions, "keepOfMask", mask, rows, columns)
+        if kind in ("padding", "drawn"):
+            before = np.array(call(functions, "visibleOf", mask, queries, keys))
+            after = call(functions, "visibleOf", kept, len(rows), len(columns))
+            assert after == before[np.ix_(rows, columns)].tolist()
+        if kind == "longformer":
+            assert [columns[at] for at in kept["globals"]] == [at for at in mask["globals"] if at in columns]
+        if kind == "bigbird":
+            assert len(kept["table"]) == len(columns)
+            for position, drawn in zip(columns, kept["table"], strict=True):
+                was = [key for key in mask["table"][position] if key in columns]
+                assert {columns[key] for key in drawn} == set(was) or not was
 
 
 def test_large_scores_zero_vectors_and_rows_that_see_nothing_have_numbers(functions):

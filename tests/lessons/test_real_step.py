@@ -256,7 +256,7 @@ def test_what_was_done_before_is_told_in_both_languages(opened):
         model(input_ids=torch.arange(5, 11)[None])
     with opened(seen.lesson(layer=0)) as tab:
         text = tab.locator("#step-real").inner_text()
-        for part in ("x was normalized (Qwen3RMSNorm)", "q = x W_Q, k = x W_K", "of each head were normalized", "RoPE"):
+        for part in ("x was normalized (Qwen3RMSNorm)", "q = x WQ, k = x WK", "of each head were normalized", "RoPE"):
             assert part in text
         tab.locator("#language").select_option("zh")
         tab.wait_for_function("() => document.querySelector('#step-real h3').textContent.includes('在此之前')")

@@ -58,7 +58,7 @@ def check_step(tab, number, head):
     bars = shown_bars(tab, "translation-row")
     assert [name for name, _, _ in bars] == SOURCE
     assert [value for _, _, value in bars] == pytest.approx(row_of(step, head).tolist(), abs=1e-9)
-    assert [shown for _, shown, _ in bars] == pytest.approx(row_of(step, head).tolist(), abs=0.0051)
+    assert [shown for _, shown, _ in bars] == pytest.approx(row_of(step, head).tolist(), rel=0.0051)
     likely = shown_bars(tab, "translation-likeliest")
     assert [[name, value] for name, _, value in likely] == step["likeliest"]
     written = [item.inner_text() for item in tab.locator("#translation-written li:visible").all()]
@@ -67,7 +67,8 @@ def check_step(tab, number, head):
     assert current.all_inner_texts() == [step["token"]]
     readout = tab.locator("#translation-readout").inner_text()
     assert f"“{step['token']}”" in readout
-    assert f"{step['probability']:.2f}" in readout
+    assert f"{step['probability']:.3g}" in readout  # as many digits as in the matrix
+    assert f"{row_of(step, head).max():.3g}" in readout
     strongest = SOURCE[int(row_of(step, head).argmax())]
     assert f"“{strongest}”" in readout
 
@@ -105,7 +106,14 @@ def test_each_head_can_be_chosen_and_the_whole_matrix_is_there(opened):
                 tab.locator("#translation-head").select_option(str(head))
                 check_step(tab, 1, head)
                 matrix = tab.locator("[data-name='cross-attention']").evaluate("element => element.values")
-                np.testing.assert_allclose(matrix, [row_of(step, head) for step in STEPS], atol=1e-12)
+                np.testing.assert_allclose(matrix, [row_of(STEPS[0], head)], atol=1e-12)  # no more than is written
+        for _ in STEPS[1:]:
+            tab.locator("#translation-next").click()
+        matrix = tab.locator("[data-name='cross-attention']").evaluate("element => element.values")
+        np.testing.assert_allclose(matrix, [row_of(step, HEADS * len(STEPS[0]["weights"]) - 1) for step in STEPS])
+        names = tab.locator("#translation-head option").all_inner_texts()
+        assert names[1:] == [f"layer {layer}, head {head}" for layer in range(2) for head in range(HEADS)]
+        assert "from 0" in tab.locator("label[for='translation-head']").inner_text()
 
 
 def test_it_works_by_keyboard(opened):
@@ -168,9 +176,9 @@ def test_the_diagrams_are_lists_whose_sizes_follow_the_state(opened):
             "feed-forward 5 × 6 → 5 × 24 → 5 × 6",
             "+ what came in: 5 × 6",
             "LayerNorm 5 × 6",
-            "to each decoder layer: keys and values 5 × 6",
+            "to each decoder layer: keys and values 5 × 6 K, V",
         ]
-        assert places(tab, "decoder")[4] == "cross-attention queries m × 6, keys from the encoder 5 × 6"
+        assert places(tab, "decoder")[4] == "cross-attention queries m × 6; keys and values 5 × 6 K, V"
         tab.locator("input[name='norm'][value='pre']").check()
         assert [place.split(" ")[0] for place in places(tab, "encoder")] == (
             ["source:", "LayerNorm", "attention", "+", "LayerNorm", "feed-forward", "+", "LayerNorm,", "to"]
@@ -182,7 +190,8 @@ def test_of_given_queries_and_keys_the_other_side_is_the_source(opened):
     lesson = regard.lesson(x=rng.normal(size=(2, 3)), key_x=rng.normal(size=(5, 3)), value_x=rng.normal(size=(5, 3)))
     with opened(lesson) as tab:
         assert places(tab, "encoder")[0].endswith("5 × 3")
-        assert places(tab, "decoder")[4] == "cross-attention queries 2 × 3, keys from the encoder 5 × 3"
+        assert "5 tokens are read, 2 are written" in tab.locator("#step-transformer").inner_text()
+        assert places(tab, "decoder")[4] == "cross-attention queries 2 × 3; keys and values 5 × 3 K, V"
         assert values(tab, "residual").shape == (2, 3)
 
 
@@ -204,6 +213,7 @@ def test_known_models_have_the_sizes_of_their_papers(opened):
                 assert tab.locator("[data-side='encoder']").is_visible() == encodes
                 assert tab.locator("[data-side='decoder']").is_visible() == decodes
                 assert tab.locator(f"input[name='norm'][value='{norm}']").is_checked()
+        assert "no encoder" in tab.locator("#step-transformer").inner_text()
         assert not any("cross" in place for place in places(tab, "decoder"))
         assert "n × 768" not in " ".join(places(tab, "decoder"))
         assert "12 × (m × 64), joined m × 768, out m × 768" in " ".join(places(tab, "decoder"))
@@ -235,8 +245,12 @@ def test_where_the_widths_differ_one_sentence_says_so(opened):
     matrices = [rng.normal(size=(6, 3)) for _ in range(3)]
     lesson = regard.lesson(x=rng.normal(size=(4, 6)), w_query=matrices[0], w_key=matrices[1], w_value=matrices[2])
     with opened(lesson) as tab:
+        shown = places(tab, "encoder")
+        assert shown[1].replace("\u200b", "") == "attention 1 × (4 × 3), joined 4 × 3, no WO"
+        assert shown[2] == "✗ cannot be added to what came in: 4 × 6"
         warning = tab.locator("#step-transformer .warning")
-        assert re.findall(r"\d+", warning.inner_text()) == ["3", "6", "6"]
+        assert re.findall(r"\d+", warning.inner_text()) == ["3", "6", "6", "2", "1", "3", "6"]
+        assert "Or have 2 heads there" in warning.inner_text()
         assert "“Several heads”" in warning.inner_text()
         assert tab.locator("[data-name='residual']").is_hidden()
         assert tab.locator("[data-name='normalized']").is_hidden()
@@ -246,6 +260,31 @@ def test_where_the_widths_differ_one_sentence_says_so(opened):
         tab.locator("[data-name='residual']").wait_for()
         assert warning.is_hidden()
         assert values(tab, "normalized").mean(1) == pytest.approx([0] * 4, abs=1e-9)
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_the_formula_follows_the_normalization(opened, language):
+    with opened(example_lesson(language)) as tab:
+        formula = tab.locator("#step-transformer .formula").first
+        assert formula.inner_text().startswith("y = LayerNorm(x + Attention(x))")
+        tab.locator("input[name='norm'][value='pre']").check()
+        assert formula.inner_text().startswith("y = x + Attention(LayerNorm(x))")
+
+
+def test_of_a_row_of_equal_numbers_it_is_not_claimed_that_its_variance_is_1(opened):
+    with opened(example_lesson()) as tab:
+        tab.locator("input[name='norm'][value='pre']").check()
+        assert values(tab, "normalized")[2] == pytest.approx([0] * 4)  # of 1 1 1 1
+        text = tab.locator("#step-transformer").inner_text()
+        assert "the numbers of “你” are all equal" in text
+        tab.evaluate("document.getElementById('step-vectors').scrollIntoView()")
+        cell = tab.locator("#step-vectors [data-name='x'] tbody tr").nth(2).locator("td").first
+        cell.click()
+        tab.keyboard.type("3")
+        tab.keyboard.press("Enter")
+        tab.evaluate("document.getElementById('step-transformer').scrollIntoView()")
+        tab.wait_for_function("() => !document.getElementById('step-transformer').innerText.includes('are all equal')")
+        assert values(tab, "normalized")[2].std() == pytest.approx(1, abs=1e-4)
 
 
 def test_a_translation_of_ones_own_is_shown_instead(opened):

@@ -137,7 +137,7 @@ def test_the_setting_is_named_with_its_sizes(opened):
             f"{models['attention']['parameters']:,}",
             str(models["fixed"]["vector"]),
             f"{settings['steps']} steps",
-            f"Mean of {len(settings['seeds'])} training runs",
+            f"Means of {len(settings['seeds'])} training runs",
             f"{settings['sentences']} sentences",
         ):
             assert number in text

@@ -72,10 +72,9 @@ def test_no_translation_is_longer_than_its_own_limit(translator):
     assert all(length <= limit for length, limit in zip(lengths, limits, strict=True))
 
 
+@pytest.mark.parametrize("translator", ["transformer"], indirect=True)  # the output layer of the other is another one
 def test_rounding_that_depends_on_the_batch_changes_nothing(translator):
     """Every other token is as likely as the one before it, but for a rounding error that each size of a batch has."""
-    if isinstance(translator.model, RecurrentSeq2Seq):
-        pytest.skip("its output layer is another one")
 
     def round_otherwise(module, inputs, logits):
         logits = logits.clone()
@@ -138,9 +137,8 @@ def test_what_fails_comes_after_the_translations_of_the_texts_before(translator)
     assert [one.texts for one in found] == [alone(translator)[source] for source in SOURCES[:3]]
 
 
+@pytest.mark.parametrize("translator", ["transformer"], indirect=True)  # the other has no positions
 def test_a_text_that_is_too_long_is_left_empty_and_the_others_are_not(translator):
-    if isinstance(translator.model, RecurrentSeq2Seq):
-        pytest.skip("it has no positions")
     long = "the red car " * 3000
     found = list(translator.stream([SOURCES[0], long, SOURCES[1]]))
     assert [one.problem is None for one in found] == [True, False, True]
