@@ -144,6 +144,9 @@ def test_the_head_that_is_looked_at_stays_the_same_head(opened) -> None:
     start = random_state(tokens=4, heads=4)
     with opened(start) as tab:
         press(tab, "Look at head 2 in the other steps")
+        looks = tab.locator("#step-heads .head-card button[aria-pressed]").all()
+        assert [look.get_attribute("aria-pressed") for look in looks] == ["false", "false", "true", "false"]
+        assert ["✓" in look.inner_text() for look in looks] == [False, False, True, False]
         press(tab, "Remove head 0")
         state = check_against_regard(tab, start)
         assert state["head"] == 1
