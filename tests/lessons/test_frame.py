@@ -583,18 +583,16 @@ def test_the_page_never_scrolls_sideways(opened) -> None:
                 assert tab.evaluate("document.documentElement.scrollWidth") <= width, (language, width)
 
 
-def test_axe_finds_no_violation(opened) -> None:
+@pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
+def test_axe_finds_no_violation(opened, theme: str) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright")
     with opened(color_scheme="light") as tab:
+        settled(tab, lambda: tab.locator("#theme").select_option(theme))
         settled(tab, lambda: tab.locator("#step-vectors input[value=sinusoidal]").check())
         type_in(tab, cell(tab, "w-key-0", 0, 0), "abc")
         tab.evaluate("for (const details of document.querySelectorAll('details')) details.open = true")
-        rules = None  # all of them in the light; in the dark, only what colours can break
-        for theme in ("light", "dark"):
-            settled(tab, lambda theme=theme: tab.locator("#theme").select_option(theme))
-            found = axe.Axe().run(tab, options=rules).response["violations"]
-            assert [(rule["id"], [node["target"] for node in rule["nodes"]][:3]) for rule in found] == [], theme
-            rules = {"runOnly": {"type": "rule", "values": ["color-contrast"]}}
+        found = axe.Axe().run(tab).response["violations"]
+        assert [(rule["id"], [node["target"] for node in rule["nodes"]][:3]) for rule in found] == []
 
 
 def test_a_link_leads_to_a_step(opened) -> None:
@@ -811,3 +809,84 @@ def test_the_steps_have_the_order_of_the_road(opened) -> None:
         steps = tab.evaluate("[...document.querySelectorAll('main > section')].map(({ id }) => id.slice(5))")
         road = "why vectors projections scores mask softmax mixing heads real transformer other_scores"
         assert steps == road.split()
+
+
+def test_typing_replaces_a_number_also_after_its_cell_was_opened_and_closed(opened) -> None:
+    with opened() as tab:
+        target = cell(tab, "x", 0, 0)
+        for close in ("Escape", "Enter"):
+            target.focus()
+            tab.keyboard.press("F2")
+            tab.keyboard.press(close)
+            before = str(values(tab, "x")[0][0])
+            tab.keyboard.type(f"{before}5")  # begins as the number that is there
+            settled(tab, lambda: tab.keyboard.press("Enter"))
+            assert values(tab, "x")[0][0] == float(f"{before}5")
+
+
+def paste(tab, text: str) -> None:
+    tab.evaluate(
+        """text => {
+          const clipboardData = new DataTransfer();
+          clipboardData.setData("text/plain", text);
+          document.activeElement.dispatchEvent(new ClipboardEvent("paste", { clipboardData, bubbles: true }));
+        }""",
+        text,
+    )
+
+
+def test_numbers_are_pasted_as_one_change(opened) -> None:
+    with opened() as tab:
+        cell(tab, "x", 1, 2).focus()
+        settled(tab, lambda: paste(tab, "2.5\t−1\r\n3\t4e-1\r\n"))
+        assert values(tab, "x") == [X[0], [0, 2, 2.5, -1], [1, 1, 3, 0.4]]
+        settled(tab, lambda: tab.locator("#undo").click())
+        assert values(tab, "x") == X
+        assert tab.locator("#undo").is_disabled()
+        for text in ("1 2 3", "1\n2\n3", "1 a"):
+            cell(tab, "x", 1, 2).focus()
+            paste(tab, text)
+            assert len(alerts(tab)) == 1, text
+            assert values(tab, "x") == X, text
+
+
+def test_a_decimal_comma_is_named(opened) -> None:
+    with opened() as tab:
+        type_in(tab, cell(tab, "x", 1, 1), "0,5")
+        assert "comma" in alerts(tab)[0]
+
+
+def test_a_file_that_is_no_lesson_is_named_so(opened, tmp_path: Path) -> None:
+    with opened() as tab:
+        for text, reason in {'{"a": 1}': "regard_lesson", "[1, 2]": "regard_lesson", "{": "not JSON"}.items():
+            (tmp_path / "other.json").write_text(text)
+            tab.locator("#file").set_input_files(tmp_path / "other.json")
+            tab.wait_for_function(
+                "reason => document.getElementById('trouble').textContent.includes(reason)", arg=reason
+            )
+
+
+def test_the_list_of_keys_is_one_key_away(opened) -> None:
+    with opened() as tab:
+        tab.keyboard.press("?")
+        assert tab.locator("#help-list").is_visible()
+        assert tab.evaluate("document.activeElement.parentElement.id") == "help"
+        tab.evaluate("() => { document.getElementById('help').open = false; scrollTo(0, 0); }")
+        tab.locator("#keys").click()
+        assert tab.locator("#help-list").is_visible()
+
+
+def test_a_picture_has_the_tables_of_a_step_too(opened, tmp_path: Path) -> None:
+    from xml.etree import ElementTree
+
+    svg = "{http://www.w3.org/2000/svg}"
+    with opened(fields={"mask": {"kind": "drawn", "rows": ["110", "111", "111"]}}) as tab:
+        for step, words in {"mask": {"✓", "4096"}, "scores": {"entropy", "Variance of q·k up to d = 64"}}.items():
+            with tab.expect_download() as saved:
+                tab.locator(f"#step-{step} .pictures button", has_text="SVG").click()
+            saved.value.save_as(tmp_path / "picture.svg")
+            tree = ElementTree.parse(tmp_path / "picture.svg")
+            texts = [text.text or "" for text in tree.iter(f"{svg}text")]
+            assert all(any(text.startswith(word) for text in texts) for word in words), step
+            if step == "mask":
+                assert texts.count("✓") == 8

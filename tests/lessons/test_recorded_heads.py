@@ -232,14 +232,18 @@ def test_notes_that_are_not_as_regard_writes_them_are_not_known():
     seen, *_ = watched()
     good = {"bias": True, "then": ["rotated", ["norm", "RMSNorm"]]}
     layers = {"layers.0": {"query": good, "key": {"bias": True, "then": ["<b>"]}, "value": {"bias": 3}, "input": ["x"]}}
+    other = {
+        "layers.0": {"class": "<b>", "bias_table": 3, "query": {"bias": True, "then": None}, "key": {"bias": False}}
+    }
     for before, positions, layer in (
         (7, None, None),
         ({"positions": [1], "layers": 5}, None, None),
         ({"positions": {"a": "b"}, "layers": {"layers.0": "x"}}, None, None),
+        ({"positions": {"wpe": "other"}, "layers": layers}, {"wpe": "other"}, {"query": good, "key": {"bias": True}}),
         (
-            {"positions": {"wpe": "learned"}, "layers": layers},
-            {"wpe": "learned"},
-            {"query": good, "key": {"bias": True, "then": None}},
+            {"positions": {}, "layers": other},
+            {},
+            {"class": "<b>", "query": {"bias": True, "then": None}, "key": {"bias": False}},
         ),
     ):
         record = dataclasses.replace(seen.record, notes={"before": before})

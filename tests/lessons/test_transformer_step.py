@@ -302,6 +302,8 @@ def test_a_translation_of_ones_own_is_shown_instead(opened):
     with opened(dataclasses.replace(example_lesson(), data={"translation": own})) as tab:
         assert shown_bars(tab, "translation-row") == [("a", 0.25, 0.25), ("<i>b</i>", 0.75, 0.75)]
         assert tab.locator("#translation-source").inner_text() == "The encoder reads: a <i>b</i>"
+        tops = [tab.locator(name).bounding_box()["y"] for name in ("#translation-source", ".layer-sides")]
+        assert tops[0] < tops[1]  # what the page was made for comes first
         assert tab.locator("#translation-head option").count() == 2
         tab.locator("#translation-next").click()
         assert tab.locator("#translation-written li:visible").all_inner_texts() == ["<b>", "<b>"]

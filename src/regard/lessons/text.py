@@ -25,7 +25,7 @@ def matrix_sections(
     """Yield the steps in matrices, for the chosen queries and keys: all of them, or one query with its
     strongest keys.
     """
-    asked, seen = [worked.query_tokens[row] for row in rows], [worked.tokens[key] for key in keys]
+    queries, tokens = [worked.query_tokens[row] for row in rows], [worked.tokens[key] for key in keys]
 
     def block(name: str, values: Floats, labels: Sequence[str] = (), at: Sequence[int] | None = None) -> Block:
         chosen = values if at is None else values[list(at)]
@@ -34,7 +34,7 @@ def matrix_sections(
     projected = worked.x is not None
     if worked.x is not None:
         projections = {"W_Q": worked.w_query, "W_K": worked.w_key, "W_V": worked.w_value}
-        known = [block(name, found) for name, found in projections.items() if found is not None]
+        known = [block(name, matrix) for name, matrix in projections.items() if matrix is not None]
         yield say.given_matrices, list(flow([*_inputs(worked, block), *known], room))
     names = ("Q", "K", "V")
     if projected:
@@ -42,9 +42,9 @@ def matrix_sections(
     if worked.key_x is not None:
         names = ("Q = X_Q W_Q", "K = X_K W_K", "V = X_V W_V")
     vectors = [
-        block(names[0], worked.queries, asked, rows),
-        block(names[1], worked.keys, seen, keys),
-        *([block(names[2], worked.values, seen, keys)] if worked.has_values else []),
+        block(names[0], worked.queries, queries, rows),
+        block(names[1], worked.keys, tokens, keys),
+        *([block(names[2], worked.values, tokens, keys)] if worked.has_values else []),
     ]
     yield say.vectors, list(flow(vectors, room))
     yield (
@@ -52,7 +52,7 @@ def matrix_sections(
         list(flow([_pairs(worked, stage, rows, keys, say, room) for stage in _stages(worked, say)], room)),
     )
     if worked.has_values:
-        yield say.result, list(flow([block("Z = W V", worked.output, asked, rows)], room))
+        yield say.result, list(flow([block("Z = W V", worked.output, queries, rows)], room))
 
 
 def joined_sections(joined: WorkedHeads, rows: Sequence[int], say: Wording, room: int) -> Iterator[Section]:

@@ -236,15 +236,14 @@ def _is_within(name: str, owner: str) -> bool:
 
 def _is_more(note: dict[str, Any], earlier: dict[str, Any]) -> bool:
     """Return whether a later call shows more: the first had the position whose angle is 0, or one position."""
-    order = ([], ["turned"], ["rotated"])
     if "then" not in note or note["then"] is None:
         return False
     if "then" not in earlier:
         return True
     if earlier["then"] is None:
         return False
-    kinds = [[change for change in then if change in ("turned", "rotated")] for then in (note["then"], earlier["then"])]
-    return order.index(kinds[0]) > order.index(kinds[1]) or (not earlier["then"] and bool(note["then"]))
+    directions = [2 * ("rotated" in then) + ("turned" in then) for then in (note["then"], earlier["then"])]
+    return directions[0] > directions[1] or (not earlier["then"] and bool(note["then"]))
 
 
 def _open_modules(module: nn.Module, name: str) -> Iterator[tuple[str, nn.Module]]:

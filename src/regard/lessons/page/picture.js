@@ -5,10 +5,12 @@ import { colourOf, largestOf } from "./cell_colours.js";
 import { indexed } from "./formula.js";
 import { download } from "./download.js";
 import { format } from "./number_text.js";
+import { drawTable } from "./table_picture.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const FAMILY = 'system-ui, "Noto Sans", "Noto Sans CJK SC", "PingFang SC", "Microsoft YaHei", sans-serif';
 const [WIDTH, LINE, GAP, EDGE] = [960, 26, 28, 20]; // of the page of a picture
+const BOLD = 1.12; // times as wide as text of usual weight
 const MOST_SHARE = 0.45; // of a colour behind a number
 const INHERITED = ["fill", "stroke", "stroke-width", "stroke-dasharray", "font-size", "font-weight", "text-anchor"];
 
@@ -84,7 +86,11 @@ const drawMatrix = (matrix) => {
       const fill = isStrip ? colourText(colourOf(value, largest, options.paint)) : behind(value, largest, options.paint);
       const cell = { x: starts[column], y, width: widths[column] - (isStrip ? 0 : 2), height: LINE - 2, rx: isStrip ? 0 : 3 };
       group.append(node("rect", { ...cell, fill, stroke: isStrip ? "none" : css(chosen ? "--chosen-edge" : "--rule") }));
-      if (isStrip) return;
+      if (isStrip) {
+        const [x1, x2, middle] = [cell.x + cell.width * 0.2, cell.x + cell.width * 0.8, y + LINE / 2 - 1];
+        if (value < 0) group.append(node("line", { x1, x2, y1: middle, y2: middle, stroke: css("--page") }));
+        return;
+      }
       const masked = isHidden(row, column);
       if (masked) {
         const [x1, y1, x2, y2] = [cell.x, y + LINE - 2, cell.x + cell.width, y];
@@ -94,7 +100,11 @@ const drawMatrix = (matrix) => {
       group.append(label(text(row, column), starts[column] + widths[column] - 8, y + 17, end));
     });
   });
-  return { group, width: Math.max(starts.at(-1) + widths.at(-1), 1.12 * widthOf(title) + 10), height: top + rows * LINE };
+  if (isStrip && options.chosen !== null) {
+    const frame = { x: left, y: top + options.chosen * LINE, width: starts.at(-1) + widths.at(-1) - left, height: LINE - 2 };
+    group.append(node("rect", { ...frame, fill: "none", stroke: css("--chosen-edge"), "stroke-width": 2 }));
+  }
+  return { group, width: Math.max(starts.at(-1) + widths.at(-1), BOLD * widthOf(title) + 10), height: top + rows * LINE };
 };
 
 // A drawing of the page itself, with the colours that it has there.
@@ -112,7 +122,24 @@ const copyDrawing = (drawing) => {
   return { group, width, height };
 };
 
-const drawn = (element) => (element.matrix ? drawMatrix(element.matrix) : copyDrawing(element));
+// What a drawing or a table is called on the page: the text under or over it.
+const nameOf = (element) => {
+  const caption = element.closest("figure")?.querySelector("figcaption");
+  const heading = element.closest("div, section, figure")?.querySelector(":scope > h3, :scope > h4");
+  return (caption ?? heading)?.innerText.trim() ?? "";
+};
+const named = (part, name) => {
+  if (!name) return part;
+  const group = node("g", {});
+  part.group.setAttribute("transform", `translate(0 ${LINE})`);
+  group.append(label(name, 0, 14, { "font-weight": 600 }), part.group);
+  return { group, width: Math.max(part.width, BOLD * widthOf(name)), height: part.height + LINE };
+};
+const drawn = (element) => {
+  if (element.matrix) return drawMatrix(element.matrix);
+  const isTable = element.tagName === "TABLE";
+  return named(isTable ? drawTable(element) : copyDrawing(element), nameOf(element));
+};
 const isShown = (element) => element.getClientRects().length > 0;
 
 // The SVG of a step, with its size. Parts flow in lines, as on the page.
@@ -120,8 +147,10 @@ export const pictureOf = (title, body) => {
   const root = node("svg", { xmlns: SVG, "font-family": FAMILY });
   const paper = node("rect", { x: 0, y: 0, fill: css("--page") });
   root.append(paper, label(title, EDGE, EDGE + 18, { "font-size": 20, "font-weight": 600 }));
-  const elements = [...body.querySelectorAll("figure.matrix, svg:not([aria-hidden])")].filter(isShown);
-  let [x, y, height, width] = [EDGE, EDGE + 40, 0, EDGE + widthOf(title, 20)];
+  const elements = [
+    ...body.querySelectorAll("figure.matrix, svg:not([aria-hidden]), table:not(figure.matrix table)"),
+  ].filter(isShown);
+  let [x, y, height, width] = [EDGE, EDGE + 40, 0, EDGE + BOLD * widthOf(title, 20)];
   for (const part of elements.map(drawn)) {
     if (x > EDGE && x + part.width > WIDTH - EDGE) [x, y, height] = [EDGE, y + height + GAP, 0];
     part.group.setAttribute("transform", `translate(${x} ${y})`);

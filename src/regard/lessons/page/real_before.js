@@ -15,12 +15,14 @@ const positionSentences = (positions, layer, speak) => {
 
 const projection = ([symbol, input, side]) => `${symbol} = ${input} W_${symbol.toUpperCase()}${side.bias ? " + b" : ""}`;
 
+const CHANGES = { rotated: "rotated", turned: "turned", scaled: "multiplied" };
+
 const followed = (side, sides, speak) => {
   if (!("then" in side)) return [speak("notCompared", { sides })];
   if (side.then === null) return [speak("otherwise", { sides })];
   if (!side.then.length) return [speak("plain", { sides })];
   return side.then.map((change) =>
-    Array.isArray(change) ? speak("headNorm", { sides, name: change[1] }) : speak(change, { sides }),
+    Array.isArray(change) ? speak("headNorm", { sides, name: change[1] }) : speak(CHANGES[change], { sides }),
   );
 };
 

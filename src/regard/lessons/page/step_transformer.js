@@ -426,8 +426,10 @@ export const transformerStep = {
     const sources = make("p", { className: "hint" });
     const translationTitle = make("h3");
     const player = makePlayer(translation, speak);
-    body.append(layerTitle, controls, normText, pictures, diagramHint, layerNumbers.element, box, sources);
-    body.append(translationTitle, player.element);
+    const layer = [layerTitle, controls, normText, pictures, diagramHint, layerNumbers.element, box, sources];
+    const written = [translationTitle, player.element];
+    // who made a page of a translation sees it first
+    body.append(...(translation.made ? [...layer, ...written] : [...written, ...layer]));
 
     return {
       draw(numbers) {

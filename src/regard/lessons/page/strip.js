@@ -1,6 +1,7 @@
 // A wide matrix as strips of colour: a line a row, a small rectangle a number. Each is read in the readout.
 
 import { drawCells, largestOf, lineColours } from "./cell_colours.js";
+import { setText } from "./elements.js";
 import { indexed } from "./formula.js";
 import { format } from "./number_text.js";
 import { say } from "./words.js";
@@ -24,7 +25,9 @@ export const makeStrip = (matrix) => {
   const canvas = document.createElement("canvas");
   canvas.tabIndex = 0;
   canvas.setAttribute("role", "application");
+  const [colours, keys] = ["", "no-print"].map((className) => Object.assign(document.createElement("span"), { className }));
   const hint = Object.assign(document.createElement("p"), { className: "hint strip-hint" });
+  hint.append(colours, keys);
   const ticks = Object.assign(document.createElement("div"), { className: "strip-ticks" });
   ticks.setAttribute("aria-hidden", "true");
   box.append(title, labels, canvas, ticks, hint);
@@ -84,12 +87,12 @@ export const makeStrip = (matrix) => {
     scale.hidden = ownScales;
     ramp.classList.toggle("weight", isWeight);
     const ends = [isWeight ? "0" : format(-largest), format(largest)];
-    [least, most].forEach((element, at) => element.textContent !== ends[at] && (element.textContent = ends[at]));
+    [least, most].forEach((element, at) => setText(element, ends[at]));
     const isFirst = box.closest("section")?.querySelector(".strip") === box;
     hint.hidden = !isFirst && !ownScales;
-    const words = [ownScales && say("stripRows"), isFirst && say(isWeight ? "stripWeights" : "stripColours"), isFirst && say("stripKeys")];
-    const text = words.filter(Boolean).join(say("stripGap"));
-    if (hint.textContent !== text) hint.textContent = text;
+    const words = [ownScales && say("stripRows"), isFirst && say(isWeight ? "stripWeights" : "stripColours")];
+    setText(colours, words.filter(Boolean).join(say("stripGap")));
+    setText(keys, isFirst ? `${say("stripGap")}${say("stripKeys")}` : "");
   };
 
   // `target` of an event of the canvas, and where it is on it
