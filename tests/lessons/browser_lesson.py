@@ -13,7 +13,7 @@ from torch import Tensor
 
 import regard
 from chromium import address
-from regard import masks, scores
+from lessons.lesson_numbers import mask_of, matrix, score_of
 from regard.lessons.lesson import example_lesson
 from regard.lessons.page import lesson_html
 
@@ -27,14 +27,14 @@ def random_state(tokens: int = 5, width: int = 4, dim: int = 3, heads: int = 2, 
     """A state of random numbers with two decimals."""
     generator = np.random.default_rng(seed)
 
-    def matrix(rows: int, columns: int) -> list[list[float]]:
+    def rows_of(rows: int, columns: int) -> list[list[float]]:
         return generator.normal(size=(rows, columns)).round(2).tolist()
 
     return start_state(
         tokens=[f"t{index}" for index in range(tokens)],
-        x=matrix(tokens, width),
+        x=rows_of(tokens, width),
         heads=[
-            {"query": matrix(width, dim), "key": matrix(width, dim), "value": matrix(width, 2)} for _ in range(heads)
+            {"query": rows_of(width, dim), "key": rows_of(width, dim), "value": rows_of(width, 2)} for _ in range(heads)
         ],
     )
 
@@ -105,65 +105,23 @@ def scrolls_sideways(tab, step: str) -> bool:
     )
 
 
-def double(matrix: Any) -> Tensor:
-    return torch.tensor(matrix, dtype=torch.float64)
-
-
-def mask_of(mask: Mapping[str, Any]) -> Any:
-    """The mask of regard that a state's mask means; None where all is visible."""
-    match mask["kind"]:
-        case "none":
-            return None
-        case "causal":
-            return masks.Causal()
-        case "window":
-            return masks.Window(left=mask["left"], right=mask["right"])
-        case "longformer":
-            return masks.longformer(mask["window"], mask["globals"])
-        case "prefix":
-            return masks.prefix_lm(mask["length"])
-        case "drawn":
-            return masks.Dense(torch.tensor([[flag == "1" for flag in row] for row in mask["rows"]]))
-        case "bigbird":
-            near = masks.bigbird(mask["window"], mask["globals"], 0, block=1)
-            table = torch.tensor([mask["table"]])
-            return near | masks.RandomBlocks(table=table, block=1) if table.numel() else near
-    raise AssertionError(mask)
-
-
 def visible_pairs(mask: Mapping[str, Any], queries: int, keys: int) -> np.ndarray:
     """Which key each query may see, by regard's masks."""
-    if mask["kind"] == "padding":
-        flags = [[int(key not in mask["hidden"]) for key in range(keys)]]
-        return masks.Padding(torch.tensor(flags)).bind(queries, keys).dense()[0, 0].expand(queries, keys).numpy()
-    meaning = mask_of(mask)
+    meaning = mask_of(dict(mask), keys)
     if meaning is None:
         return np.ones((queries, keys), dtype=bool)
     return meaning.bind(queries, keys).dense()[0, 0].expand(queries, keys).numpy()
 
 
-def score_of(score: Mapping[str, Any], cosine_temperature: float = 0.1) -> Any:
-    match score["kind"]:
-        case "dot":
-            return scores.ScaledDot()
-        case "additive":
-            return scores.Additive(double(score["query"]), double(score["key"]), double(score["vector"]))
-        case "bilinear":
-            return scores.Bilinear(double(score["weight"]))
-        case "cosine":
-            return scores.Cosine(cosine_temperature)
-    raise AssertionError(score)
-
-
 def attend(state: Mapping[str, Any], head: int, *, factor: float = 1.0, **options: Any) -> tuple[Tensor, Tensor]:
     """Output and weights of a head of a state by `regard.attention`, in float64. The temperature must be 1."""
-    x = double(state["x"])
-    key_x = x if state["keyX"] is None else double(state["keyX"])
-    value_x = key_x if state["valueX"] is None else double(state["valueX"])
+    x = matrix(state["x"])
+    key_x = x if state["keyX"] is None else matrix(state["keyX"])
+    value_x = key_x if state["valueX"] is None else matrix(state["valueX"])
     q, k, v = x, key_x, value_x
     if state["heads"] is not None:
         q, k, v = (
-            rows @ double(state["heads"][head][part])
+            rows @ matrix(state["heads"][head][part])
             for rows, part in ((x, "query"), (key_x, "key"), (value_x, "value"))
         )
     visible = torch.from_numpy(visible_pairs(state["mask"], len(x), len(key_x)).copy())

@@ -37,7 +37,7 @@ def mask_of(mask: dict[str, Any], keys: int) -> Mask | None:
             return longformer(window, positions)
         case {"kind": "bigbird", "window": window, "globals": count, "table": table}:
             near = bigbird(window, count, 0, block=1)
-            return near | RandomBlocks(block=1, table=torch.tensor([table])) if table[0] else near
+            return near | RandomBlocks(block=1, table=torch.tensor([table])) if any(table) else near
         case {"kind": "prefix", "length": length}:
             return prefix_lm(length)
         case {"kind": "drawn", "rows": rows}:

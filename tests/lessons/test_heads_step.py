@@ -12,7 +12,6 @@ from chromium import chromium, needs_chromium
 from lessons.browser_lesson import (
     act,
     attend,
-    double,
     open_lesson,
     random_state,
     scrolls_sideways,
@@ -21,6 +20,7 @@ from lessons.browser_lesson import (
     state_of,
     values,
 )
+from lessons.lesson_numbers import matrix
 
 pytestmark = [pytest.mark.browser, needs_chromium]
 
@@ -64,7 +64,7 @@ def check_against_regard(tab, start: Mapping[str, Any]) -> dict[str, Any]:
         if state["heads"]:
             for part in ("query", "key", "value"):
                 shown = values(tab, f"w-{part}-{head}", "heads")
-                assert shown.tolist() == double(state["heads"][head][part]).tolist()
+                assert shown.tolist() == matrix(state["heads"][head][part]).tolist()
     joined = torch.cat(outputs, -1)
     np.testing.assert_allclose(values(tab, "joined", "heads"), joined, atol=1e-10, rtol=0)
     assert tab.locator("#step-heads .head-card").count() == count
@@ -72,8 +72,8 @@ def check_against_regard(tab, start: Mapping[str, Any]) -> dict[str, Any]:
     shown = tab.locator("#step-heads [data-name=w-output]")
     assert shown.is_visible() == (state["output"] is not None)
     if state["output"] is not None:
-        assert values(tab, "w-output", "heads").tolist() == double(state["output"]).tolist()
-        result = joined @ double(state["output"])
+        assert values(tab, "w-output", "heads").tolist() == matrix(state["output"]).tolist()
+        result = joined @ matrix(state["output"])
         np.testing.assert_allclose(values(tab, "result", "heads"), result, atol=1e-9, rtol=0)
     return state
 
@@ -144,6 +144,9 @@ def test_the_head_that_is_looked_at_stays_the_same_head(opened) -> None:
     start = random_state(tokens=4, heads=4)
     with opened(start) as tab:
         press(tab, "Look at head 2 in the other steps")
+        looks = tab.locator("#step-heads .head-card button[aria-pressed]").all()
+        assert [look.get_attribute("aria-pressed") for look in looks] == ["false", "false", "true", "false"]
+        assert ["✓" in look.inner_text() for look in looks] == [False, False, True, False]
         press(tab, "Remove head 0")
         state = check_against_regard(tab, start)
         assert state["head"] == 1

@@ -142,7 +142,7 @@ def test_a_cell_that_is_clicked_touched_or_pressed_changes_alone(opened) -> None
         act(tab, lambda: tab.keyboard.press("Enter"))
         assert check_against_regard(tab, start)["rows"] == ["101", "110", "011"]
         assert tab.locator("#step-mask input[value='drawn']").is_checked()
-        assert tab.locator("#step-mask .counter").inner_text() == "6 of 9 pairs are visible (66.7 %)."
+        assert tab.locator("#step-mask .counter").inner_text() == "6 of 9 pairs are visible (66.7\u00a0%)."
 
 
 def test_a_drag_paints_and_is_undone_as_one_change(opened) -> None:

@@ -11,16 +11,16 @@ from chromium import chromium, needs_chromium
 from lessons.browser_lesson import (
     act,
     attend,
-    double,
     open_lesson,
     random_state,
-    score_of,
     scrolls_sideways,
     settle,
     start_state,
     state_of,
     values,
 )
+from lessons.lesson_numbers import matrix, score_of
+from regard.scores import Cosine
 
 pytestmark = [pytest.mark.browser, needs_chromium]
 
@@ -104,7 +104,7 @@ def test_each_score_is_regards_with_the_parameters_that_are_on_the_page(opened, 
             for name in edits.get(kind, []):
                 edit(tab, name, 0, 1, "2.5")
                 part = name.removeprefix("score-")
-                assert double(check_against_regard(tab, start)["score"][part]).reshape(-1, 3)[0, 1] == 2.5
+                assert matrix(check_against_regard(tab, start)["score"][part]).reshape(-1, 3)[0, 1] == 2.5
 
 
 def test_the_table_compares_the_row_by_all_four_scores(opened) -> None:
@@ -191,7 +191,7 @@ def test_tau_is_the_temperature_of_the_cosine(opened) -> None:
         act(tab, lambda: (tau.fill("0.5"), tau.press("Tab")))
         state = check_against_regard(tab, start)
         assert state["scale"] == 2
-        _, weights = attend(start, 0, score=score_of({"kind": "cosine"}, 0.5))
+        _, weights = attend(start, 0, score=Cosine(0.5))
         np.testing.assert_allclose(values(tab, "weights-0", "mask"), weights, atol=1e-12)
         for text in ("0", "-1", "1e400", ""):
             tau.fill(text)

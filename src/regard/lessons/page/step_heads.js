@@ -32,7 +32,6 @@ const en = {
   added: "Head {head} was added; there are {count} now.",
   head: "Head {head}",
   look: "Look at head {head} in the other steps",
-  looked: "Head {head} is shown in the other steps",
   shapes:
     "X is n × D = {x}: n tokens of D numbers. d is the width of queries and keys, d_v that of values, m the number of keys, H the number of heads.",
   outputShape:
@@ -73,7 +72,6 @@ const zh = {
   added: "加上了头 {head}，现在有 {count} 个。",
   head: "头 {head}",
   look: "在其他步骤里看头 {head}",
-  looked: "其他步骤正显示头 {head}",
   shapes: "X 是 n × D = {x}：n 个词元，每个 D 个数。d 是查询和键的宽度，d_v 是值的宽度，m 是键的个数，H 是头的个数。",
   outputShape:
     "W_O 是 H·d_v × D′ = {shape}：Concat 的每一列对应它的一行。D′ 是结果的宽度，可以任选；Transformer 里取 D，结果才能与 X 相加。",
@@ -221,7 +219,7 @@ const makeCard = (at, speak) => {
       );
       remove.textContent = speak("remove", { head: at });
       remove.hidden = count === 1;
-      look.textContent = speak(at === state.head ? "looked" : "look", { head: at });
+      look.textContent = `${at === state.head ? "✓ " : ""}${speak("look", { head: at })}`;
       look.setAttribute("aria-pressed", String(at === state.head));
       look.hidden = count === 1;
     },

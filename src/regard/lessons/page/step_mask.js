@@ -107,7 +107,7 @@ const en = {
   axisLength: "tokens n",
   allPairs: "all pairs, n²",
   millions: "{millions} M",
-  percent: "{share} %",
+  percent: "{share}\u00a0%",
   between: " ",
   share: "share of n²",
 };

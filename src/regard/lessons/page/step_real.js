@@ -1,7 +1,7 @@
 // Step 9: the same steps on the queries, keys and values of a head of a real model.
 
 import { css } from "../../render/page/colours.js";
-import { grouped, make } from "./elements.js";
+import { grouped, make, setText } from "./elements.js";
 import { withIndices } from "./formula.js";
 import { makeMatrix } from "./matrix.js";
 import { format } from "./number_text.js";
@@ -67,10 +67,6 @@ const place = () => {
 const choose = (fields) => change({ real: { ...place(), ...fields } }, { undoable: false });
 
 // --- parts of the page
-
-const setText = (element, text) => {
-  if (element.textContent !== text) element.textContent = text;
-};
 
 // A labelled list of choices; `show(label, texts, numbers, chosen)`.
 const makeSelect = (name) => {
@@ -194,8 +190,8 @@ export const realStep = {
     );
     const products = makeTable("real-products");
     const row = makeTable("real-row");
-    const [found, sink, checked] = [make("p", { className: "counter" }), make("p", { hidden: true }), make("p")];
-    found.setAttribute("aria-live", "polite");
+    const [summary, sink, checked] = [make("p", { className: "counter" }), make("p", { hidden: true }), make("p")];
+    summary.setAttribute("aria-live", "polite");
     const noValues = make("p", { className: "real-missing", hidden: true });
     const mixed = make("div", {}, matrices.values.element, mixedTitle, matrices.mixed.element, matrices.output.element);
     const python = makeRealPython();
@@ -215,7 +211,7 @@ export const realStep = {
         "div",
         { className: "real-tables" },
         make("div", {}, productsTitle, products.element),
-        make("div", {}, rowTitle, found, row.element, sink),
+        make("div", {}, rowTitle, summary, row.element, sink),
       ),
       matrices.weights.element,
       checked,
@@ -362,7 +358,7 @@ export const realStep = {
         if (!steps.visible[at.query][at.key]) return speak("weightHidden", { query, key });
         return speak("weightOf", { query, key, weight: format(weights[at.key]) });
       };
-      setText(found, sentence());
+      setText(summary, sentence());
     };
 
     const drawWeights = (at, layer, steps, queries, keys) => {

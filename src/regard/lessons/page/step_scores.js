@@ -1,12 +1,10 @@
 // Step 4: scores, and why they are divided by √d: an experiment with random vectors, and a row of scores to type.
 
-import { draw, grouped, make, numberField } from "./elements.js";
+import { make, numberField } from "./elements.js";
 import { makeHeadMatrix } from "./head_matrix.js";
-import { makeMatrix } from "./matrix.js";
-import { format, formatExactly } from "./number_text.js";
-import { softmaxParts } from "./numbers.js";
-import { MOST_SCORES } from "./own_ranges.js";
-import { complements, experiment, gradientSize, jacobian, KEYS, PAIRS, WIDTHS } from "./score_experiment.js";
+import { format } from "./number_text.js";
+import { makeExperimentView } from "./score_experiment_view.js";
+import { makeTrial } from "./score_trial.js";
 import { makeSlider } from "./slider.js";
 import { change, state } from "./state.js";
 import { scaleText, wholeFormula } from "./whole_formula.js";
@@ -155,7 +153,6 @@ const zh = {
 
 const MOST_FACTOR = 2; // of the slider
 const MOST_TYPED = 1e6;
-const own = () => state.scoresStep;
 
 // Which factor: the usual one, none, or one's own by a slider or a field.
 const makeScale = (speak) => {
@@ -206,257 +203,6 @@ const makeScale = (speak) => {
   };
 };
 const usualScale = () => (state.score.kind === "cosine" ? 10 : 1);
-
-// A plot of some series over d, both axes by powers of 2 or of 10.
-const makePlot = () => {
-  const [width, height, left, bottom] = [260, 150, 46, 26];
-  const picture = draw("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", class: "plot" });
-  const title = make("figcaption");
-  const x = (value) => left + (Math.log2(value) / 10) * (width - left - 18);
-  return {
-    element: make("figure", { className: "plot-figure" }, title, picture),
-    // series: [{ points: [[d, value], …], className }]; line: the same, drawn without points
-    draw({ caption, label, axis, range: [low, high], ticks, series, line }) {
-      const y = (value) => {
-        const part = Math.log(Math.min(Math.max(value, low), high) / low) / Math.log(high / low);
-        return height - bottom - part * (height - bottom - 10);
-      };
-      const text = (content, at, anchor) => {
-        const element = draw("text", { x: at[0], y: at[1], "text-anchor": anchor });
-        element.textContent = content;
-        return element;
-      };
-      const path = (points) => points.map(([d, value], at) => `${at ? "L" : "M"}${x(d)} ${y(value)}`).join(" ");
-      title.textContent = caption;
-      picture.setAttribute("aria-label", label);
-      picture.replaceChildren(
-        ...[1, 4, 16, 64, 256, 1024].map((d) => text(String(d), [x(d), height - 10], "middle")),
-        text(axis, [width - 2, height - bottom - 4], "end"),
-        ...ticks.flatMap((tick) => [
-          draw("path", { d: `M${left} ${y(tick)}H${width - 18}`, class: "plot-rule" }),
-          text(format(tick), [left - 5, y(tick) + 4], "end"),
-        ]),
-        ...(line ? [draw("path", { d: path(line), class: "plot-line" })] : []),
-        ...series.flatMap(({ points, className }) => [
-          draw("path", { d: path(points), class: `plot-series ${className}` }),
-          ...points.map(([d, value]) =>
-            className === "divided"
-              ? draw("rect", { x: x(d) - 3, y: y(value) - 3, width: 6, height: 6, class: className })
-              : draw("circle", { cx: x(d), cy: y(value), r: 3.4, class: className }),
-          ),
-        ]),
-      );
-    },
-  };
-};
-
-// The 8 weights of one query as bars, each with its number.
-const makeBars = (className) => {
-  const title = make("p", { className: "hint" });
-  const bars = Array.from({ length: KEYS }, (_, at) => {
-    const fill = make("span");
-    const value = make("span", { className: "number" });
-    const name = make("span", { className: "hint", textContent: String(at + 1) });
-    return { fill, value, element: make("li", {}, name, make("span", { className: "bar" }, fill), value) };
-  });
-  const list = make("ol", { className: `weight-bars ${className}` }, ...bars.map(({ element }) => element));
-  return {
-    element: make("div", {}, title, list),
-    draw(text, weights) {
-      title.textContent = text;
-      bars.forEach(({ fill, value }, at) => {
-        fill.style.width = `${weights[at] * 100}%`;
-        value.textContent = weights[at].toFixed(3);
-      });
-    },
-  };
-};
-
-// The experiment: d by a slider, what is measured as a table and two plots, and the weights of one query.
-const makeExperimentView = (speak) => {
-  const heading = make("h3");
-  const text = make("p");
-  const terms = make("p", { className: "hint" });
-  const name = document.createTextNode("");
-  const most = String(WIDTHS.length - 1);
-  const slider = make("input", { type: "range", name: "width", min: "0", max: most, step: "1" });
-  slider.addEventListener("input", () =>
-    change({ scoresStep: { ...own(), dim: WIDTHS[Number(slider.value)] } }, { undoable: false }),
-  );
-  const again = make("button", { type: "button" });
-  again.addEventListener("click", () =>
-    change({ scoresStep: { ...own(), seed: own().seed + 1 } }, { undoable: false }),
-  );
-  const table = make("table", { className: "measured" });
-  const caption = table.createCaption();
-  const head = table.createTHead().insertRow();
-  const body = table.createTBody();
-  const [variances, gradients] = [makePlot(), makePlot()];
-  const oneQuery = make("p");
-  const [plain, divided] = [makeBars("plain"), makeBars("divided")];
-  const columnHead = (textContent) => make("th", { scope: "col", textContent });
-  const line = (title, ...cells) => {
-    const head = make("th", { scope: "row", textContent: title });
-    return make("tr", {}, head, ...cells.map((textContent) => make("td", { textContent })));
-  };
-  const fillTable = (result) => {
-    const { width } = result;
-    caption.textContent = speak("measured", { width });
-    head.replaceChildren(columnHead(speak("what")), columnHead(speak("plain")), columnHead(speak("divided")));
-    body.replaceChildren(
-      line(speak("variance"), format(result.variance), format(result.variance / width)),
-      line(speak("theory"), String(width), "1"),
-      line(speak("largest"), format(result.plain.largest), format(result.divided.largest)),
-      line(speak("entropy"), format(result.plain.entropy), format(result.divided.entropy)),
-      line(speak("gradient"), format(result.plain.gradient), format(result.divided.gradient)),
-    );
-    table.values = result; // as they are, for whoever wants more digits than are shown
-  };
-  const drawPlots = (results) => {
-    const widths = results.map(({ width }) => width).join(", ");
-    const list = (values) => values.map(format).join(", ");
-    variances.draw({
-      caption: speak("varianceChart", { width: results.at(-1).width }),
-      label: speak("varianceChartLabel", { widths, values: list(results.map(({ variance }) => variance)) }),
-      axis: speak("axis"),
-      range: [0.5, 2048],
-      ticks: [1, 32, 1024],
-      line: WIDTHS.map((width) => [width, width]),
-      series: [{ points: results.map(({ width, variance }) => [width, variance]), className: "plain" }],
-    });
-    const of = (kind) => results.map((result) => [result.width, result[kind].gradient]);
-    gradients.draw({
-      caption: speak("gradientChart", { width: results.at(-1).width }),
-      label: speak("gradientChartLabel", {
-        widths,
-        plain: list(of("plain").map(([, value]) => value)),
-        divided: list(of("divided").map(([, value]) => value)),
-      }),
-      axis: speak("axis"),
-      range: [0.02, 0.6],
-      ticks: [0.03, 0.1, 0.3],
-      series: ["plain", "divided"].map((className) => ({ points: of(className), className })),
-    });
-  };
-  const label = make("label", { className: "field" }, name, slider);
-  return {
-    element: make(
-      "div",
-      { className: "experiment" },
-      heading,
-      text,
-      make("div", { className: "controls" }, label, again),
-      make("div", { className: "wide", tabIndex: 0, role: "group" }, table),
-      terms,
-      make("div", { className: "plots" }, variances.element, gradients.element),
-      oneQuery,
-      make("div", { className: "plots" }, plain.element, divided.element),
-    ),
-    draw() {
-      const { dim, seed } = own();
-      const power = Math.max(0, Math.min(WIDTHS.length - 1, Math.round(Math.log2(Math.max(dim, 1)))));
-      const results = experiment(seed, WIDTHS[power]);
-      const result = results.at(-1);
-      heading.textContent = speak("why");
-      text.textContent = speak("experiment", { pairs: grouped(PAIRS) });
-      name.data = speak("width", { width: result.width });
-      slider.value = String(power);
-      slider.setAttribute("aria-valuetext", `d = ${result.width}`);
-      again.textContent = speak("again");
-      fillTable(result);
-      table.parentElement.setAttribute("aria-label", caption.textContent);
-      drawPlots(results);
-      terms.textContent = speak("terms");
-      oneQuery.textContent = speak("oneQuery", { number: result.query + 1 });
-      plain.draw(speak("barsPlain"), result.plain.weights);
-      divided.draw(speak("barsDivided"), result.divided.weights);
-    },
-  };
-};
-
-const PRESETS = [
-  [100, 1, 1],
-  [10, 1, 1],
-  [1, 1, 1],
-];
-
-// What is said of the largest weight: what is missing from 1 where it is near 1, else the weight.
-const NEAR = 0.1;
-const sentenceOf = (left, shown, count) => {
-  if (left === 0 && count > 1) return "leftNothing";
-  if (shown === 1 && left > 0) return "leftHidden";
-  return left < NEAR && left > 0 ? "left" : "largestIs";
-};
-
-// A row of scaled scores that the reader types, with its weights and its gradient.
-const makeTrial = (speak) => {
-  const heading = make("h3");
-  const text = make("p");
-  const set = (scores) => change({ scoresStep: { ...own(), scores } });
-  const [scores, weights, gradient] = ["trial-scores", "trial-weights", "trial-gradient"].map(makeMatrix);
-  const add = make("button", { type: "button", name: "add-score" });
-  const remove = make("button", { type: "button", name: "remove-score" });
-  const tenth = make("button", { type: "button", name: "divide-scores" });
-  add.addEventListener("click", () => set([...own().scores, 1]));
-  remove.addEventListener("click", () => set(own().scores.slice(0, -1)));
-  tenth.addEventListener("click", () => set(own().scores.map((score) => score / 10)));
-  const presets = PRESETS.map((values) => {
-    const button = make("button", { type: "button" });
-    button.addEventListener("click", () => set(values));
-    return { values, button };
-  });
-  const result = make("p", { className: "trial-result", "aria-live": "polite" });
-  return {
-    element: make(
-      "div",
-      { className: "trial" },
-      heading,
-      text,
-      make("div", { className: "controls" }, ...presets.map(({ button }) => button), tenth, add, remove),
-      make("div", { className: "matrices" }, scores.element, weights.element, gradient.element),
-      result,
-    ),
-    draw() {
-      const row = own().scores;
-      const parts = softmaxParts(row, row.map(() => 1));
-      const size = gradientSize(parts.weights);
-      heading.textContent = speak("trial");
-      text.textContent = speak("trialText");
-      scores.draw([row], {
-        title: speak("trialScores"),
-        rows: [" "],
-        symbol: "score",
-        edit: (_, column, value) => set(row.map((score, at) => (at === column ? value : score))),
-      });
-      weights.draw([parts.weights], {
-        title: speak("trialWeights"),
-        rows: [" "],
-        paint: "weight",
-        symbol: "weight",
-        parts: (_, column) => {
-          const shifted = format(row[column] - parts.largest);
-          const made = `${format(parts.powers[column])} / ${format(parts.total)}`;
-          return { text: `= e^(${shifted}) / Σ = ${made} = ${formatExactly(parts.weights[column])}`, from: [] };
-        },
-      });
-      gradient.draw(jacobian(parts.weights), { title: speak("trialJacobian"), paint: "signed", symbol: "weight" });
-      for (const { values, button } of presets) button.textContent = speak("preset", { scores: values.join(", ") });
-      tenth.textContent = speak("trialDivided");
-      add.textContent = speak("add");
-      add.disabled = row.length >= MOST_SCORES;
-      remove.textContent = speak("remove");
-      remove.disabled = row.length <= 1;
-      const at = parts.weights.indexOf(Math.max(...parts.weights));
-      const left = complements(parts.weights)[at];
-      const shown = parts.weights[at];
-      const sentence = speak(sentenceOf(left, shown, row.length), { left: format(left), shown: format(shown) });
-      const sizeText = speak("sizeOf", { size: formatExactly(size) });
-      const digits = speak("exactly", { weights: parts.weights.map(formatExactly).join(", ") });
-      result.textContent = [digits, sentence, sizeText].join(state.language === "zh" ? "" : " ");
-      result.values = { left, size };
-    },
-  };
-};
 
 // The scores of the moment by their formula, and the scaled ones.
 const S = ["S", "score"];
@@ -544,7 +290,7 @@ export const scoresStep = {
             from: [[`scores-${head}`, "cell", query, key]],
           }),
         });
-        const now = JSON.stringify([own(), state.language]);
+        const now = JSON.stringify([state.scoresStep, state.language]);
         if (drawn === now) return; // what follows depends on nothing else
         drawn = now;
         view.draw();

@@ -1,10 +1,8 @@
 // The names of rows: renamed, added, removed, exchanged.
 
-import { make } from "./elements.js";
+import { make, setText } from "./elements.js";
 
 const LONGEST = 24; // characters of a name that is typed
-
-const setText = (element, text) => element.textContent !== text && (element.textContent = text);
 
 // `actions` has rename(row, text), which is false for a name that is refused, remove(row), add(text) and exchange(row, row).
 export const makeWordList = (actions) => {
