@@ -772,10 +772,10 @@ def test_boxes_that_scroll_show_on_which_side_there_is_more(opened) -> None:
         box = "#step-softmax [data-name='weights-0'] .matrix-box"
         sides = f"[...document.querySelector(\"{box}\").classList].filter(name => name.startsWith('more'))"
         assert tab.evaluate(sides) == ["more-right"]
-        assert tab.evaluate(f"getComputedStyle(document.querySelector(\"{box}\")).boxShadow") != "none"
-        tab.evaluate(f"document.querySelector(\"{box}\").scrollBy(30, 0)")
+        assert tab.evaluate(f'getComputedStyle(document.querySelector("{box}")).boxShadow') != "none"
+        tab.evaluate(f'document.querySelector("{box}").scrollBy(30, 0)')
         tab.wait_for_function(f"() => {sides}.length === 2")
-        tab.evaluate(f"document.querySelector(\"{box}\").scrollBy(9999, 0)")
+        tab.evaluate(f'document.querySelector("{box}").scrollBy(9999, 0)')
         tab.wait_for_function(f"() => {sides}.join() === 'more-left'")
         tab.set_viewport_size({"width": 1280, "height": 740})
         tab.wait_for_function(f"() => {sides}.length === 0")
