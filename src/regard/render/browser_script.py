@@ -8,13 +8,15 @@ import hashlib
 import json
 import posixpath
 import re
+from collections.abc import Mapping
 from functools import cache
 from importlib import resources
 from typing import Any
 
-__all__ = ["content_policy", "inert_json", "modules", "one_script", "package_text"]
+__all__ = ["content_policy", "inert_json", "modules", "one_script", "one_style", "package_text"]
 
 _IMPORT = re.compile(r'^import \{([^}]*)\} from "(\.[\w./]*)";\n', re.MULTILINE)
+_COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 _EXPORT = re.compile(r"^export const (\w+)", re.MULTILINE)
 
 
@@ -35,8 +37,15 @@ def modules(entry: str) -> tuple[str, ...]:
 
 def one_script(entry: str) -> str:
     """Return a module and all that it needs as one script, without comment lines and indentation."""
-    lines = (line.strip() for name in modules(entry) for line in _wrapped(name).splitlines())
+    names = {name: f"m{number}" for number, name in enumerate(modules(entry))}
+    lines = (line.strip() for name in names for line in _wrapped(name, names).splitlines())
     return "\n".join(['"use strict";', *(line for line in lines if line and not line.startswith("//"))])
+
+
+def one_style(*names: str) -> str:
+    """Return style sheets as one, without comments and indentation."""
+    text = _COMMENT.sub("", "\n".join(map(package_text, names)))
+    return "\n".join(line for line in map(str.strip, text.splitlines()) if line)
 
 
 def content_policy(script: str, style: str) -> str:
@@ -67,13 +76,13 @@ def _beside(name: str, relative: str) -> str:
     return posixpath.normpath(posixpath.join(posixpath.dirname(name), relative))
 
 
-def _variable(name: str) -> str:
-    return re.sub(r"\W", "_", name.removesuffix(".js"))
-
-
-def _wrapped(name: str) -> str:
+def _wrapped(name: str, names: Mapping[str, str]) -> str:
     text = package_text(name)
-    exports = ", ".join(_EXPORT.findall(text))
-    inner = _IMPORT.sub(lambda found: f"const {{{found[1]}}} = {_variable(_beside(name, found[2]))};\n", text)
+    exports = ",".join(_EXPORT.findall(text))
+    inner = _IMPORT.sub(lambda line: f"const {{{_short(line[1])}}} = {names[_beside(name, line[2])]};\n", text)
     inner = inner.replace("\nexport ", "\n")
-    return f"const {_variable(name)} = (() => {{\n{inner}return {{ {exports} }};\n}})();\n"
+    return f"const {names[name]} = (() => {{\n{inner}return {{ {exports} }};\n}})();\n"
+
+
+def _short(imports: str) -> str:
+    return ",".join(name.strip() for name in imports.split(",") if name.strip())

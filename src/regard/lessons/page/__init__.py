@@ -6,7 +6,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from regard.render.browser_script import content_policy, inert_json, one_script, package_text
+from regard.render.browser_script import content_policy, inert_json, one_script, one_style, package_text
 
 __all__ = ["TITLES", "lesson_html"]
 
@@ -36,7 +36,7 @@ def lesson_html(start: Mapping[str, Any], data: Mapping[str, Any]) -> str:
     """
     from jinja2 import Environment
 
-    style = package_text("render/page/theme.css") + package_text("lessons/page/lesson.css")
+    style = one_style("render/page/theme.css", "lessons/page/lesson.css")
     script = one_script("lessons/page/main.js")
     language = start["language"]
     template = Environment(autoescape=True).from_string(package_text("lessons/page/lesson.html"))

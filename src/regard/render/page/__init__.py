@@ -15,7 +15,7 @@ from typing import Any
 from regard.files import write_atomically
 from regard.record.highlight import Focus
 from regard.record.records import Record
-from regard.render.browser_script import content_policy, inert_json, modules, one_script, package_text
+from regard.render.browser_script import content_policy, inert_json, modules, one_script, one_style, package_text
 from regard.render.labels import apart, check_focus, lede, visible
 from regard.render.page.record_data import Packed, inline_json, pack
 
@@ -55,7 +55,7 @@ def page(record: Record, focus: Focus, *, title: str = "What attends to what", c
     """
     check_focus(record, focus)
     packed = pack(record, focus.batch_index)
-    style, script = client_text("theme.css"), one_script(_INLINE)
+    style, script = one_style("render/page/theme.css"), one_script(_INLINE)
     return client_html(
         inline=True,
         policy=content_policy(script, style),
