@@ -15,6 +15,7 @@ from typing import Any
 __all__ = ["content_policy", "inert_json", "modules", "one_script", "package_text"]
 
 _IMPORT = re.compile(r'^import \{([^}]*)\} from "(\.[\w./]*)";\n', re.MULTILINE)
+_COMMENT = re.compile(r"\s// [^\"'`]*$")  # behind code; where a quote follows, it may stand in a text
 _EXPORT = re.compile(r"^export const (\w+)", re.MULTILINE)
 
 
@@ -34,8 +35,8 @@ def modules(entry: str) -> tuple[str, ...]:
 
 
 def one_script(entry: str) -> str:
-    """Return a module and all that it needs as one script, without comment lines and indentation."""
-    lines = (line.strip() for name in modules(entry) for line in _wrapped(name).splitlines())
+    """Return a module and all that it needs as one script, without comments and indentation."""
+    lines = (_COMMENT.sub("", line).strip() for name in modules(entry) for line in _wrapped(name).splitlines())
     return "\n".join(['"use strict";', *(line for line in lines if line and not line.startswith("//"))])
 
 

@@ -1,6 +1,7 @@
 """The page of a lesson: its data and its browser client as one self-contained HTML file."""
 
 import json
+import re
 from collections.abc import Mapping
 from functools import cache
 from importlib import resources
@@ -36,7 +37,10 @@ def lesson_html(start: Mapping[str, Any], data: Mapping[str, Any]) -> str:
     """
     from jinja2 import Environment
 
-    style = package_text("render/page/theme.css") + package_text("lessons/page/lesson.css")
+    sheets = package_text("render/page/theme.css") + package_text("lessons/page/lesson.css")
+    style = "\n".join(
+        line.strip() for line in re.sub(r"/\*.*?\*/", "", sheets, flags=re.DOTALL).splitlines() if line.strip()
+    )
     script = one_script("lessons/page/main.js")
     language = start["language"]
     template = Environment(autoescape=True).from_string(package_text("lessons/page/lesson.html"))
