@@ -88,7 +88,7 @@ def test_query_key_and_value_in_one_file_need_no_matrices(tmp_path):
     assert "b c  q₁·k₂ = 0·9 = 0" in text
     assert "z₁ = [3]" in text
     assert "W_Q" not in text
-    with pytest.raises(InputError, match="one width for q·k"):
+    with pytest.raises(InputError, match='"query" and "key" of `--x` must have as many columns'):
         run("--x", written(tmp_path / "wide.json", {"query": [[0, 1]], "key": [[1]], "value": [[2]]}))
 
 
@@ -114,7 +114,11 @@ X, W = [[1, 0], [0, 1]], [[1, 0], [0, 1]]
 
 
 REFUSALS = [
-    ([[1, 0, 3]], W, r"`--w` must have as many rows as `--x` has columns \(3\), got `--x` of shape \(1, 3\)"),
+    (
+        [[1, 0, 3]],
+        W,
+        r'"query" of `--w` must have as many rows as `--x` has columns \(3\), got `--x` of shape \(1, 3\)',
+    ),
     ([[1, "a"]], W, "`--x` must be a matrix of numbers"),
     ([[1, 2], [True, 3]], W, "`--x` must be a matrix of numbers, got true in row 2, column 1 of"),
     ([[1, 0]], [[1, 0.5], [1, False]], "`--w` must be a matrix of numbers, got false in row 2, column 2 of"),
@@ -132,7 +136,11 @@ REFUSALS = [
     ({"query": X, "key": X, "value": [[1]]}, W, '"key" and "value" .* as many rows as each other, got 2 and 1'),
     ({"query": X, "key": X, "value": X, "tokens": ["a"]}, W, '"tokens" of `--x` must be a list of 2 names'),
     ({"query": [[1, 2]], "key": [[1, 2]] * 2049, "value": [[1]] * 2049}, W, "at most 2048 rows, got 2049"),
-    ({"query": X, "key": [[1]], "value": X[:1]}, W, r"`--x` of shape \(1, 1\) and `--w` of shape \(2, 2\)"),
+    (
+        {"query": X, "key": [[1]], "value": X[:1]},
+        W,
+        r'"key" of `--w` .* "key" of `--x` of shape \(1, 1\) and a matrix of shape \(2, 2\)',
+    ),
     ([[1, 2]] * 2049, W, "`--x` must have at most 2048 rows, got 2049"),
     (X, {"query": W, "key": W}, '`--w` must be one matrix or an object with "query", "key" and "value"'),
     (X, {"query": W, "key": [[1], [2]], "value": W}, r"columns as each other for q·k, got \(2, 2\) and \(2, 1\)"),
@@ -146,7 +154,11 @@ REFUSALS = [
     (X, {"query": [W, [["a"]]], "key": [W, W], "value": [W, W]}, "`--w query, head 1` must be a matrix of numbers"),
     (X, {"query": W, "key": W, "value": W, "output": [[1]]}, r'"output" of `--w` .*\(1 × 2 = 2\), got \(1, 1\)'),
     (X, {"query": W, "key": W, "value": W, "output": [[1, float("nan")]] * 2}, "`--w output` must hold finite numbers"),
-    (X, {"query": W, "key": W, "value": [[1]]}, r"`--w` must have as many rows .* `--w` of shape \(1, 1\)"),
+    (
+        X,
+        {"query": W, "key": W, "value": [[1]]},
+        r'"value" of `--w` must have as many rows .* a matrix of shape \(1, 1\)',
+    ),
 ]
 
 
@@ -164,6 +176,8 @@ def test_files_that_are_not_matrices_are_refused_in_a_sentence(tmp_path):
         "x.json": (b"{[", "must be JSON"),
         "twice.json": (b'{"query": [[1]], "key": [[1]], "query": [[2]]}', "`--x` must name 'query' once, .*twice.json"),
         "x.csv": (b"a,b\n1,2\n", "without a header, got 'a,b' in line 1"),
+        "semicolons.csv": (b"1;2\n3;4\n", "got '1;2' in line 1 of .*: separate the numbers by commas"),
+        "blanks.csv": (b"1 2\n", "separate the numbers by commas"),
         "bytes.csv": (b"\xff\xfe\x00", "must be a CSV file in UTF-8"),
         "ragged.csv": (b"1,2\n3\n", "rows of one length"),
         "empty.csv": (b"", "must be a matrix of numbers"),
@@ -275,9 +289,11 @@ def test_a_head_of_a_model_for_a_word_of_several_pieces(capture):
     assert "W_Q" not in text
 
 
-def test_a_text_alone_takes_a_model_of_its_own(capture):
-    text = run("works", "--lang", "zh")
-    assert capture == [("me5", "works", None, None, None)]
+def test_a_text_alone_takes_the_model_that_regard_look_takes(capture):
+    run("works")
+    run("作品")
+    assert [model for model, *_ in capture] == ["minilm", "me5"]
+    text = run("作品", "--lang", "zh")
     assert text.startswith("注意力分步计算：me5，层 3，头 5\n")
     assert "“works”（第 3 个）" in text
 

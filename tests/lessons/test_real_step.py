@@ -129,6 +129,50 @@ def test_the_page_opens_with_it_animal_0_65_and_the_five_products_that_make_it(o
         assert "--out page.html" in step.inner_text()
 
 
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_its_numbers_have_the_names_of_the_other_steps_and_are_found_in_the_maps(opened, language):
+    with opened(regard.lesson(lang=language)) as tab:
+        step = tab.locator("#step-real")
+        formula = step.locator(".formula").inner_text()
+        assert all(part in formula for part in ("sj = q · kj", "zj = sj · scale", "a = softmax(z)", "o = Σj aj vj"))
+        heads = " ".join(step.locator('[data-name="real-row"] thead').inner_text().split())
+        assert re.search(r"s = q·k .*z = s · 0\.177.* a\b", heads)
+        first = 0 if language == "en" else 1
+        assert ("component", "第几个分量")[first] in step.locator('[data-name="real-products"] thead').inner_text()
+        text = step.inner_text()
+        for part in (("both counted from 0", "“the#2” is occurrence 2", "[CLS], [SEP] are marks", "absolute values"),
+                     ("都从 0 数起", "“the#2”是第 2 次", "[CLS]、[SEP] 是", "绝对值最大"))[first]:  # fmt: skip
+            assert part in text
+        ticks = step.locator('[data-name="real-queries"] .strip-ticks')
+        assert ticks.locator("span").all_inner_texts() == ["1", "5", "10", "15", "20", "25", "30"]
+        columns = [int(row.inner_text()) for row in step.locator('[data-name="real-products"] tbody th').all()[:5]]
+        query, key = values(tab, "real-queries")[10], values(tab, "real-keys")[2]
+        assert columns == [int(at) + 1 for at in np.argsort(-abs(query * key))[:5]]
+
+
+def test_each_row_of_weight_times_value_can_be_seen(opened):
+    """The smallest of the rows has a hundredth of the numbers of the largest, and as much colour."""
+    with opened(regard.lesson()) as tab:
+        rows = values(tab, "real-mixed")
+        assert abs(rows[:5]).max(1).min() < 0.1 * abs(rows).max()
+        strongest = tab.locator('[data-name="real-mixed"] canvas').evaluate(
+            """(canvas, rows) => {
+              const { width, height } = canvas;
+              const { data } = canvas.getContext("2d").getImageData(0, 0, width, height);
+              return Array.from({ length: rows }, (_, row) => {
+                const y = Math.round(((row + 0.25) * height) / rows);
+                const spreads = Array.from({ length: width }, (_, x) => {
+                  const pixel = data.slice(4 * (y * width + x), 4 * (y * width + x) + 3);
+                  return Math.max(...pixel) - Math.min(...pixel);
+                });
+                return Math.max(...spreads);
+              });
+            }""",
+            len(rows),
+        )
+        assert min(strongest) > 140
+
+
 class Stack(nn.Module):
     def __init__(self, *calls):
         super().__init__()

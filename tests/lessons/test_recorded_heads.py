@@ -227,6 +227,20 @@ def test_what_was_measured_before_attention_comes_with_each_layer_and_nothing_wi
     assert older["layers"][0]["before"] is None
 
 
+def test_without_arguments_an_encoder_decoder_without_tokens_opens_with_cross_attention():
+    import transformers
+
+    sizes = {"vocab_size": 50, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4}
+    config = transformers.T5Config(**sizes, decoder_start_token_id=0, attn_implementation="sdpa")
+    model, ids = transformers.T5Model(config).eval(), torch.arange(5, 14)[None]
+    with torch.no_grad(), regard.watch(model, keep="qkv") as seen:
+        model(input_ids=ids, decoder_input_ids=ids[:, :4])
+    data = seen.lesson().data["real"]
+    assert data["layers"][data["start"]["layer"]]["name"] == "decoder.block.0.layer.1.EncDecAttention"
+    data = seen.lesson(stream="target").data["real"]
+    assert data["layers"][data["start"]["layer"]]["name"] == "decoder.block.0.layer.0.SelfAttention"
+
+
 def test_notes_that_are_not_as_regard_writes_them_are_not_known():
     """A file may have anything in its notes; what is none of the words of the page is not shown."""
     seen, *_ = watched()

@@ -146,7 +146,8 @@ def test_a_text_of_one_word_is_refused_with_the_way_out():
     for case in sweep(itertools.product([None, "cat"], [["cat"], ["[CLS]", "cat", "!", "[SEP]"]])):
         with case as (token, words):
             weights = np.full((2, len(words), len(words)), 1 / len(words))
-            said = "the text is one word, cat, and a picture is of a word that looks at another: write two or more"
+            said = "the text is one word, cat, and looks are those of a word at another: write two or more, or name "
+            said += "`layer` and `head`, whose weights can be shown"
             with pytest.raises(InputError, match=said):
                 choose_focus(record(layer(weights), words=words), token=token)
 

@@ -152,9 +152,10 @@ def _csv(path: Path, option: str) -> list[list[float]]:
         try:
             rows.append([float(cell) for cell in line])
         except ValueError:
+            way = ": separate the numbers by commas" if len(line) == 1 else ""
             raise InputError(
                 f"`{option}` must hold numbers only, without a header, got {','.join(line)[:60]!r} in line {number} "
-                f"of {path}"
+                f"of {path}{way}"
             ) from None
     return rows
 
@@ -180,8 +181,9 @@ def _matrix(loaded: Any, path: Path, option: str) -> Matrix:
     except ValueError:
         raise InputError(f"`{option}` must have rows of one length, those in {path} differ") from None
     if raw.dtype.kind not in "iuf" or raw.ndim != 2 or 0 in raw.shape:
-        found = f"shape {raw.shape}" if raw.dtype.kind in "iuf" else "other entries"
-        raise InputError(f"`{option}` must be a matrix of numbers such as [[1, 0], [0, 1]], got {found} in {path}")
+        kinds = {"c": "complex numbers", "b": "truth values", "O": "objects"}
+        entries = f"shape {raw.shape}" if raw.dtype.kind in "iuf" else kinds.get(raw.dtype.kind, "other entries")
+        raise InputError(f"`{option}` must be a matrix of numbers such as [[1, 0], [0, 1]], got {entries} in {path}")
     with np.errstate(over="ignore"):  # of a wider type
         matrix = raw.astype(np.float64)
     if not (fits := np.abs(matrix) <= LARGEST_NUMBER).all():  # nor is a NaN

@@ -21,7 +21,6 @@ if TYPE_CHECKING:  # what needs NumPy is imported where it is used
 
 __all__ = ["quote", "steps", "steps_command"]
 
-MODEL = "me5"  # for a text without `--model`
 LARGEST = 2048  # rows of `--x`: every pair of them is worked out
 
 
@@ -49,7 +48,9 @@ def steps(
     tokens: Annotated[
         str | None, typer.Option(help="Names of the rows of X (of the keys), with spaces between them.")
     ] = None,
-    model: Annotated[str | None, model_option(f"A model to take a head from (for a TEXT: {MODEL}).")] = None,
+    model: Annotated[
+        str | None, model_option("A model to take a head from; by default the text chooses, as in `regard look`.")
+    ] = None,
     layer: Annotated[int | None, typer.Option(help="Its layer, counted from 0.")] = None,
     head: Annotated[int | None, typer.Option(help="The layer's head, or that of `--w`, counted from 0.")] = None,
     token: Annotated[
@@ -62,7 +63,7 @@ def steps(
             metavar="RUN", help="With --out: show how a run of `regard train` translates TEXT, token by token."
         ),
     ] = None,
-    lang: Annotated[Literal["en", "zh"], typer.Option(help="Language of the page.")] = "en",
+    lang: Annotated[Literal["en", "zh"], typer.Option(help="Language of the text, and of the page.")] = "en",
     out: Annotated[
         Path | None,
         typer.Option(help="Save a lesson, page.html: the same numbers, each of which can be changed in a browser."),
@@ -86,10 +87,15 @@ def steps(
     if own or not any(option is not None for option in (text, model, layer, head)):
         _numbers(_own(x, w, tokens) if own else None, head or 0, token, lang, out)
         return
-    model = MODEL if model is None else model
     if text is None or not text.strip():
-        raise InputError(f'a head needs a TEXT to read, got none: regard steps --model {model} "The cat sat."')
+        raise InputError(
+            f'a head needs a TEXT to read, got none: regard steps --model {model or "minilm"} "The cat sat."'
+        )
     read = read_text(text)
+    if model is None:
+        from regard.interpret.model_loading import name_for
+
+        model = name_for(read)
     if out is None:
         TextConsole().print(_head(read, model, (layer, head, token), lang))
         return
@@ -154,14 +160,24 @@ def _own(x: Path | None, w: Path | None, tokens: str | None) -> "OwnNumbers":
     from regard.cli.matrix_files import read_inputs, read_projections
     from regard.lessons.own_numbers import OwnNumbers
 
+    if x is None and w is None:
+        raise InputError(
+            "`--tokens` names the rows of your own numbers: give `--x FILE` and `--w FILE` with it; the words of the "
+            "example are renamed on its page (--out page.html)"
+        )
     inputs = None if x is None else read_inputs(x)
     if inputs is None or (w is None and inputs.key is None):
-        alone = "--x" if x is not None else "--w" if w is not None else "--tokens"
+        alone = "--x" if x is not None else "--w"
         raise InputError(
             f"your own numbers need both `--x FILE` and `--w FILE`, got `{alone}` alone; a JSON file of "
             '"query", "key" and "value" needs `--x` alone'
         )
     names = _check_rows(inputs, x, tokens)
+    if w is None and inputs.key is not None and inputs.key.shape[1] != inputs.query.shape[1]:
+        raise InputError(
+            '"query" and "key" of `--x` must have as many columns as each other for q·k, got shapes '
+            f"{inputs.query.shape} and {inputs.key.shape}: or give `--w`, whose products have"
+        )
     queries = None
     if inputs.key is not None:
         queries = inputs.query_tokens or [f"query {row + 1}" for row in range(len(inputs.query))]
@@ -191,18 +207,19 @@ def _check_rows(inputs: "Inputs", x: Path | None, tokens: str | None) -> list[st
 
 def _check_heights(projections: "Projections", inputs: "Inputs") -> "Projections":
     """The projections, when they fit what they multiply, and each other."""
-    pairs = (
-        (inputs.query, projections.query),
-        (inputs.query if inputs.key is None else inputs.key, projections.key),
-        (inputs.query if inputs.value is None else inputs.value, projections.value),
-    )
-    for rows, projection in pairs:
+    pairs = {
+        "query": (inputs.query, projections.query),
+        "key": (inputs.query if inputs.key is None else inputs.key, projections.key),
+        "value": (inputs.query if inputs.value is None else inputs.value, projections.value),
+    }
+    for name, (rows, projection) in pairs.items():
         if projection.shape[1] != rows.shape[1]:
+            of_x = "`--x`" if inputs.key is None else f'"{name}" of `--x`'
             raise InputError(
-                f"`--w` must have as many rows as `--x` has columns ({rows.shape[1]}), got `--x` of shape "
-                f"{rows.shape} and `--w` of shape {projection.shape[1:]}"
+                f'"{name}" of `--w` must have as many rows as {of_x} has columns ({rows.shape[1]}), got {of_x} of '
+                f"shape {rows.shape} and a matrix of shape {projection.shape[1:]}; one matrix in `--w` is all three"
             )
-    query, key, value = (projection.shape for _, projection in pairs)
+    query, key, value = (projection.shape for _, projection in pairs.values())
     if query[2] != key[2]:
         raise InputError(
             f'"query" and "key" of `--w` must have as many columns as each other for q·k, got {query[1:]} and {key[1:]}'

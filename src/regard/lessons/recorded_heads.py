@@ -22,7 +22,7 @@ from regard.lessons.text import Steps
 from regard.lessons.text_words import Language, wording
 from regard.record.highlight import choose_focus
 from regard.record.kept_qk import Kept, KeptFormula
-from regard.record.layers import Stream, head_at, several_streams, stream_of
+from regard.record.layers import Stream, head_at, in_stream, several_streams, stream_of
 from regard.record.names import layer_name, visible
 from regard.record.places import Name
 from regard.record.records import Layer, Record
@@ -112,7 +112,9 @@ def recorded_heads(
     for number, (about, blob) in packed.items():
         names = _tokens(record, record.layers[number], batch_index, streams)
         layers.append({**about, "tokens": names, "blob": blob})
-    refusals = {number: _refusal(one, batch_index) for number, one in enumerate(record.layers) if number not in packed}
+    refusals = {
+        number: _refusal(layer, batch_index) for number, layer in enumerate(record.layers) if number not in packed
+    }
     data = {
         "model": visible(record.model) if record.model else "",
         "layers": layers,
@@ -173,8 +175,8 @@ def _unnamed_choice(
     stream: Stream | None,
 ) -> tuple[int, int, int, int]:
     """Return the same of a record whose tokens are not known: the positions have numbers alone."""
-    chosen = record.layer(0 if layer is None else layer, stream)
-    index = next(at for at, one in enumerate(record.layers) if one is chosen)
+    chosen = _first_layer(record, stream) if layer is None else record.layer(layer, stream)
+    index = next(at for at, other in enumerate(record.layers) if other is chosen)
     head = head_at(chosen, chosen.recorded_heads[0] if head is None else head)
     if token is not None and (isinstance(token, bool) or not isinstance(token, int)):
         raise ObservationError(
@@ -188,6 +190,13 @@ def _unnamed_choice(
     return index, head, query, int(chosen.top_keys[batch_index, head, query, 0])
 
 
+def _first_layer(record: Record, stream: Stream | None) -> Layer:
+    """Return the first layer of a stream; by default of cross-attention, if there is any, as `choose_focus` does."""
+    layers = in_stream(record.layers, stream)
+    crossed = [layer for layer in layers if layer.kind == "cross"] if stream is None else []
+    return [*crossed, *layers][0]
+
+
 def _refusal(layer: Layer, batch_index: int) -> str | None:
     """Return why a page cannot show a layer, or None if it can."""
     kept = layer.qk
@@ -196,8 +205,9 @@ def _refusal(layer: Layer, batch_index: int) -> str | None:
     longest = max(layer.queries, layer.keys)
     if longest > MOST_TOKENS:
         return (
-            f"a page shows every row of a head, of at most {MOST_TOKENS} tokens, and this text has {longest:,}: watch "
-            f"a part of it (regard look --tokens 1:{MOST_TOKENS} takes one)"
+            f"a page shows every row of a head, of at most {MOST_TOKENS} tokens, and this text has {longest:,}: record "
+            f"a part of it, as `regard look TEXT --tokens 1:{MOST_TOKENS} --keep qkv --out part.atlas` does, and make "
+            'the page of that: regard.load_atlas("part.atlas").lesson().to_html("page.html")'
         )
     formula = kept.formula(batch_index)
     if not formula.is_product:

@@ -46,8 +46,8 @@ class Scalars:
         if self._few:
             return list(range(len(self.worked.keys)))
         best = np.argsort(-self.worked.weights[self.row], kind="stable")
-        seen: list[int] = best[self.worked.visible[self.row, best]].tolist()
-        return seen if len(seen) <= FEW else seen[:STRONGEST]
+        visible: list[int] = best[self.worked.visible[self.row, best]].tolist()
+        return visible if len(visible) <= FEW else visible[:STRONGEST]
 
     def sections(self) -> Iterator[Section]:
         """Yield the steps in their order."""
@@ -70,7 +70,7 @@ class Scalars:
         return len(self.worked.keys) <= FEW
 
     @property
-    def _seen(self) -> list[bool]:
+    def _visible(self) -> list[bool]:
         """Whether each of the shown keys is visible."""
         visible: list[bool] = self.worked.visible[self.row, self.shown].tolist()
         return visible
@@ -174,7 +174,7 @@ class Scalars:
 
     def _output(self) -> Section:
         worked, at = self.worked, subscript(self.position)
-        keys = [key for key, seen in zip(self.shown, self._seen, strict=True) if seen]
+        keys = [key for key, is_visible in zip(self.shown, self._visible, strict=True) if is_visible]
         weights, values, output = worked.weights[self.row], worked.values, worked.output[self.row]
         total = int(worked.visible[self.row].sum())
         symbols = [f"w{subscript(self.position, key)} v{subscript(key)}" for key in keys]
@@ -196,13 +196,13 @@ class Scalars:
         self, expression: Callable[[int], str], results: Floats, *, symbol: Callable[[int], str] = lambda _: ""
     ) -> list[str]:
         """Return one line per key: its token, expression = result; — if the mask hides it."""
-        seen = self._seen
+        visible = self._visible
         symbols = _columns([symbol(key) for key in self.shown])
-        written = _columns([expression(key) if shows else "" for key, shows in zip(self.shown, seen, strict=True)])
+        written = _columns([expression(key) if shows else "" for key, shows in zip(self.shown, visible, strict=True)])
         lines = []
         for place, key in enumerate(self.shown):
-            lead = f"{self._labels[place]}{symbols[place]}" + (" = " if symbols[place] and seen[place] else "  ")
-            lines.append(lead + (f"{written[place]} = {number(results[key])}" if seen[place] else self._hidden))
+            lead = f"{self._labels[place]}{symbols[place]}" + (" = " if symbols[place] and visible[place] else "  ")
+            lines.append(lead + (f"{written[place]} = {number(results[key])}" if visible[place] else self._hidden))
         return lines
 
     @property

@@ -222,7 +222,10 @@ def _nothing(looks: WordLooks, token: str | None) -> str:
     """Return why no pair of words can be shown, and the way out."""
     words = [word.text for word in looks.queries if not word.special and is_word(word.text)]
     if looks.one_text and len(words) == 1:
-        return f"the text is one word, {words[0]}, and a picture is of a word that looks at another: write two or more"
+        return (
+            f"the text is one word, {words[0]}, and looks are those of a word at another: write two or more, or name "
+            "`layer` and `head`, whose weights can be shown"
+        )
     if not words:
         return "the text has no word that could look at another one: write two words or more"
     if token is not None:
