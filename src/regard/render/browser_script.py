@@ -16,7 +16,8 @@ from typing import Any
 __all__ = ["content_policy", "inert_json", "modules", "one_script", "one_style", "package_text"]
 
 _IMPORT = re.compile(r'^import \{([^}]*)\} from "(\.[\w./]*)";\n', re.MULTILINE)
-_COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
+_COMMENT = re.compile(r"\s// [^\"'`]*$")  # behind code; where a quote follows, it may stand in a text
+_STYLE_COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 _EXPORT = re.compile(r"^export const (\w+)", re.MULTILINE)
 
 
@@ -36,15 +37,15 @@ def modules(entry: str) -> tuple[str, ...]:
 
 
 def one_script(entry: str) -> str:
-    """Return a module and all that it needs as one script, without comment lines and indentation."""
+    """Return a module and all that it needs as one script, without comments and indentation."""
     names = {name: f"m{number}" for number, name in enumerate(modules(entry))}
-    lines = (line.strip() for name in names for line in _wrapped(name, names).splitlines())
+    lines = (_COMMENT.sub("", line).strip() for name in names for line in _wrapped(name, names).splitlines())
     return "\n".join(['"use strict";', *(line for line in lines if line and not line.startswith("//"))])
 
 
 def one_style(*names: str) -> str:
     """Return style sheets as one, without comments and indentation."""
-    text = _COMMENT.sub("", "\n".join(map(package_text, names)))
+    text = _STYLE_COMMENT.sub("", "\n".join(map(package_text, names)))
     return "\n".join(line for line in map(str.strip, text.splitlines()) if line)
 
 
