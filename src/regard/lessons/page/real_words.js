@@ -47,7 +47,7 @@ const en = {
   twoTexts: "x are the vectors of the queries' text, y those of the keys' text.",
   plain: "Nothing else was done to {sides} (measured: exactly what the projections gave).",
   headNorm: "{sides} of each head were normalized ({name}).",
-  rotated: "The direction of {sides} was changed at each position by another angle, and their length kept (measured): a rotation by positions, as RoPE is.",
+  rotated: "The direction of {sides} was changed at each position in another way, and their length kept (measured), as a rotation by positions (RoPE) does.",
   turned: "The direction of {sides} was changed and their length kept (measured). That it differs from position to position, as with RoPE, was not seen.",
   multiplied: "{sides}: multiplied by a constant (measured).",
   otherwise: "Something else was done to {sides} after the projection (measured: they differ); what, is not known.",
