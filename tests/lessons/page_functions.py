@@ -1,6 +1,5 @@
 """The functions of a lesson's page that need no page, in a tab of Chromium as the object `lesson`."""
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -8,7 +7,7 @@ from chromium import chromium
 from regard.lessons.lesson import example_lesson
 from regard.render.browser_script import modules, one_script
 
-MODULES = ("check_state", "python", "score_experiment", "real_numbers")
+MODULES = ("check_state", "python", "score_experiment", "real_numbers", "number_text")
 
 
 @contextmanager
@@ -18,7 +17,7 @@ def page_functions() -> Iterator:
         tab = browser.new_page()
         for name in MODULES:
             entry = f"lessons/page/{name}.js"
-            variables = ", ".join(re.sub(r"\W", "_", module.removesuffix(".js")) for module in modules(entry))
+            variables = ", ".join(f"m{number}" for number in range(len(modules(entry))))  # as the script names them
             tab.evaluate(f"() => {{ {one_script(entry)}\nObject.assign(window.lesson ??= {{}}, {variables}); }}")
         yield tab
 

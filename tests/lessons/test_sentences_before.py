@@ -16,7 +16,7 @@ def sentences():
     with chromium() as browser:
         tab = browser.new_page()
         for entry in ("lessons/page/real_before.js", "lessons/page/real_words.js"):
-            names = ", ".join(name.removesuffix(".js").replace("/", "_") for name in modules(entry))
+            names = ", ".join(f"m{number}" for number in range(len(modules(entry))))
             tab.evaluate(f"() => {{ {one_script(entry)}\nObject.assign(window.lesson ??= {{}}, {names}); }}")
 
         def of(positions, language="en", **layer):
