@@ -22,7 +22,7 @@ import torch
 
 from regard.lessons.lesson import example_lesson
 from regard.lessons.page import lesson_html
-from regard.render.browser_script import one_script
+from regard.render.browser_script import modules, one_script
 
 CHROMIUM = "/usr/bin/chromium"
 TOKENS, NUMBERS, HEADS = 12, 64, 4
@@ -86,8 +86,10 @@ def measure(browser: Any, page: Path, state: dict[str, Any], arguments: argparse
     """Return all times in milliseconds, and the size of the worked example."""
     results: dict[str, Any] = {}
     tab = browser.new_page(viewport={"width": 1280, "height": 900})
-    script = one_script("lessons/page/numbers.js")
-    tab.evaluate(f"() => {{ {script}\nwindow.lesson = lessons_page_numbers; }}")
+    entry = "lessons/page/numbers.js"
+    tab.evaluate(
+        f"() => {{ {one_script(entry)}\nwindow.lesson = m{len(modules(entry)) - 1}; }}"
+    )  # as the script names it
     results["compute_ms"] = summary(tab.evaluate(COMPUTE, [state, arguments.edits]))
     page.write_text(lesson_html(state, {}), encoding="utf-8")
     tab.goto(page.as_uri())
