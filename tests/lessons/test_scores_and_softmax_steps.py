@@ -92,6 +92,21 @@ def test_a_drag_of_a_slider_is_one_change_to_undo(opened):
         assert tab.locator("#undo").is_disabled()
 
 
+def test_the_page_shows_that_the_weights_which_others_print_are_no_softmax(opened):
+    """Equal differences of scores, 4 − 0 and 8 − 4, give equal ratios of weights, whatever divides the scores."""
+    with opened("softmax") as tab:
+        printed = tab.locator("#printed-weights")
+        for temperature in (1, 2):
+            field = tab.locator("input[name='temperature-exact']")
+            if temperature > 1:
+                act(tab, lambda field=field: (field.fill("2"), field.press("Enter")))
+            text = printed.inner_text()
+            assert f"Here it is {math.exp(4 / math.sqrt(2) / temperature):.3g} both times" in text
+            assert "0.43 / 0.14 = 3.07 and 0.69 / 0.05 = 13.8" in text
+        act(tab, lambda: tab.locator("button[name='hide-row']").click())
+        assert printed.is_hidden()
+
+
 def test_a_row_that_sees_nothing_has_weights_and_output_0_and_the_page_says_why(opened):
     with opened("softmax") as tab:
         button = tab.locator("button[name='hide-row']")

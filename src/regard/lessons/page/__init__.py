@@ -1,7 +1,6 @@
 """The page of a lesson: its data and its browser client as one self-contained HTML file."""
 
 import json
-import re
 from collections.abc import Mapping
 from functools import cache
 from importlib import resources

@@ -43,6 +43,11 @@ const en = {
     "A row that sees nothing: all logits of “{row}” are −∞. The largest of them is −∞ too, and −∞ − (−∞) is " +
     "{bare}: from the formula alone, the whole row and all that follows from it would be {bare}. So such a row " +
     "is given weights 0 and the output ({output}): nothing is mixed in.",
+  printed:
+    "Some pages print other weights for this example: 0.43, 0.14, 0.43 for 我, and 0.05, 0.26, 0.69 for 你. They are not " +
+    "the softmax of these scores, whatever the scores are divided by. The scores of 我 for 我 and 爱, 4 and 0, differ by " +
+    "4, and so do those of 你 for 你 and 我, 8 and 4; the two weights of a pair are then in one ratio. Here it is {own} " +
+    "both times. Printed are 0.43 / 0.14 = {first} and 0.69 / 0.05 = {third}.",
   divided: "= {score} / {temperature}",
   made: "= e^({shifted}) / {total} = {power} / {total}",
   masked: "= 0: hidden, so it has no part in the sum",
@@ -76,11 +81,17 @@ const zh = {
   why:
     "什么也看不见的一行：“{row}”的 logits 全是 −∞，其中最大的也是 −∞，而 −∞ − (−∞) 得到 {bare}。只按公式算，这一行以及由它算出的一切都会变成 {bare}。因此规定这样的一行权重为 0，" +
     "输出为（{output}）：什么也没有混进来。",
+  printed:
+    "有些网页给这个例子印的权重是：“我”0.43、0.14、0.43，“你”0.05、0.26、0.69。无论分数除以几，它们都不是这些分数的 softmax：" +
+    "“我”对“我”和“爱”的分数是 4 和 0，相差 4；“你”对“你”和“我”的分数是 8 和 4，也相差 4，所以这两对权重的比应当相等。" +
+    "这里两次都是 {own}，而印出来的是 0.43 / 0.14 = {first} 和 0.69 / 0.05 = {third}。",
   divided: "= {score} / {temperature}",
   made: "= e^({shifted}) / {total} = {power} / {total}",
   masked: "= 0：被遮住，不计入和",
   blind: "= 0：这一行什么也看不见",
 };
+
+const PRINTED_FOR = "[[4,0,4],[0,9,6],[4,6,8]]"; // scores of the example 我 爱 你
 
 const LEAST = 1e-6;
 const DECADES = 2; // on either side of T = 1 on the slider
@@ -177,6 +188,7 @@ export const softmaxStep = {
     const [logitMatrix, weightMatrix, sumMatrix] = ["logits", "weights", "sums"].map(makeHeadMatrix);
     const working = makeWorking(speak);
     const shift = make("p", { className: "hint" });
+    const printed = make("p", { className: "hint", id: "printed-weights" });
     const toggle = make("button", { type: "button", name: "hide-row" });
     const why = make("p", { className: "warning", "aria-live": "polite" });
     const rowNames = () => state.tokens;
@@ -193,13 +205,14 @@ export const softmaxStep = {
       make("div", { className: "matrices" }, logitMatrix.element, weightMatrix.element, sumMatrix.element),
       working.element,
       shift,
+      printed,
       make("div", { className: "controls" }, toggle),
       why,
     );
     return {
       draw(numbers) {
         const { head, row } = state;
-        const { scaled, logits, weights, visible, output } = numbers.heads[head];
+        const { scores, scaled, logits, weights, visible, output } = numbers.heads[head];
         const [rows, columns] = [rowNames(), keyNames()];
         temperature.draw();
         const options = {
@@ -243,6 +256,11 @@ export const softmaxStep = {
         });
         working.draw(logits[row], visible[row], rows[row], columns);
         shift.textContent = speak("shift");
+        printed.hidden = JSON.stringify(scores) !== PRINTED_FOR || !visible.flat().every(Boolean);
+        const ratio = format(weights[0][0] / weights[0][1]);
+        printed.textContent = printed.hidden
+          ? ""
+          : speak("printed", { own: ratio, first: format(0.43 / 0.14), third: format(0.69 / 0.05) });
         const isBlind = !visible[row].some(Boolean);
         toggle.textContent = speak(isBlind ? "show" : "hide", { row: rows[row] });
         why.hidden = !isBlind;
