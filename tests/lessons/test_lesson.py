@@ -1,5 +1,6 @@
 """A lesson as a value: what its page opens with, its text, and what is refused with one sentence."""
 
+import copy
 import dataclasses
 import html
 import json
@@ -280,6 +281,16 @@ def test_a_translation_as_it_is_written(translator):
     written = translator.model.generate(ids, do_sample=False, num_beams=1, max_new_tokens=64)[0, 1:]
     tokens = translator.tokenizer.convert_ids_to_tokens(written.tolist())
     assert [step["token"] for step in translation["steps"]] == tokens
+    eager = copy.deepcopy(translator.model)
+    eager.set_attn_implementation("eager")
+    with torch.inference_mode():
+        read = torch.tensor([[0, *written[:-1].tolist()]])
+        cross = eager(input_ids=ids, decoder_input_ids=read, output_attentions=True)
+    weight, source = torch.stack(cross.cross_attentions).mean((0, 2))[0, 0].max(-1)
+    name, _, first, *_ = lesson.text.splitlines()
+    assert name == lesson.name == f"c d e → {translation['translation']}"
+    assert first.startswith(f"{tokens[0]}  p = ")
+    assert first.endswith(f"最关注 {translation['source'][int(source)]}  {float(weight):.2f}")
 
 
 def test_a_model_that_reads_and_a_translator_exclude_each_other(translator):

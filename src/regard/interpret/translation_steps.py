@@ -79,7 +79,7 @@ def record_translation(model: str | Loaded, sentence: str) -> RecordedTranslatio
     loaded = prepared.loaded
     if loaded.kind != "encoder-decoder":
         raise InputError(
-            f"`model` must be a translator, an encoder–decoder, got {loaded.name}, which is a {loaded.kind}: name a "
+            f"`model` must be a translator, an encoder–decoder, got {loaded.name}, whose kind is {loaded.kind}: name a "
             "run of `regard train` whose task is translation"
         )
     tokenizer = loaded.tokenizer if loaded.target_tokenizer is None else loaded.target_tokenizer

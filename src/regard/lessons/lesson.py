@@ -73,7 +73,9 @@ class Lesson:
 
     @property
     def name(self) -> str:
-        """The beginning of the tokens, and the head of a real model."""
+        """The beginning of the tokens, and the head of a real model; or a sentence with its translation."""
+        if (translation := self.data.get("translation")) is not None:
+            return visible(f"{translation['sentence']} → {translation['translation']}")
         tokens = " ".join(visible(token) for token in self.steps.worked.tokens[:_NAMED])
         more = " …" if len(self.steps.worked.tokens) > _NAMED else ""
         where = f"{self.steps.model}, layer {self.steps.layer}, head {self.steps.head}: " if self.steps.model else ""
@@ -81,7 +83,9 @@ class Lesson:
 
     @property
     def text(self) -> str:
-        """The steps as `regard steps` prints them, in lines of 80 columns."""
+        """The steps as `regard steps` prints them, in lines of 80 columns; or a translation, a token in each line."""
+        if (translation := self.data.get("translation")) is not None:
+            return _translation_text(self.name, translation, self.steps.lang)
         console = Console(file=StringIO(), width=_WIDTH, color_system=None, legacy_windows=False)
         with console.capture() as capture:
             console.print(self.steps)
@@ -166,6 +170,19 @@ def lesson_of_translation(translation: Mapping[str, Any], *, language: Language 
     heads = join_heads([example()])
     start = _start(heads, language) | {"step": "transformer"}
     return Lesson(start, steps_of_heads(heads, language=language), {"translation": translation})
+
+
+def _translation_text(name: str, translation: Mapping[str, Any], language: Language) -> str:
+    """Return each written token with its probability, and the source token of the largest weight (mean of all heads)."""
+    looks = {"en": "looks most at", "zh": "最关注"}[language]
+    lines = [name, ""]
+    for step in translation["steps"]:
+        heads = [head for layer in step["weights"] for head in layer]
+        weights = [sum(column) / len(heads) for column in zip(*heads, strict=True)]
+        source = translation["source"][weights.index(max(weights))]
+        token, source = visible(step["token"]), visible(source)
+        lines.append(f"{token}  p = {step['probability']:.2f}  {looks} {source}  {max(weights):.2f}")
+    return "\n".join(lines) + "\n"
 
 
 def _start(heads: WorkedHeads, language: Language) -> dict[str, Any]:
