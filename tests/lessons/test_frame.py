@@ -250,6 +250,46 @@ def test_by_touch_a_tap_chooses_a_cell_and_then_it_can_be_dragged(opened) -> Non
         assert values(tab, "x")[0][0] == 4
 
 
+def test_by_touch_a_tap_on_a_strip_reads_the_number_that_was_tapped_and_a_second_tap_types_it(opened) -> None:
+    rng = np.random.default_rng(2)
+    x = rng.normal(size=(4, 32)).round(3).tolist()
+    head = {name: rng.normal(size=(32, 4)).round(3).tolist() for name in ("query", "key", "value")}
+    fields = {"tokens": list("abcd"), "x": x, "heads": [head]}
+    with opened(fields=fields, viewport={"width": 360, "height": 740}, has_touch=True, is_mobile=True) as tab:
+        canvas = tab.locator("#step-projections [data-name='x'] canvas")
+        canvas.evaluate("canvas => canvas.scrollIntoView({ block: 'center' })")
+        box = canvas.bounding_box()
+
+        def tap(row: int, column: int) -> None:
+            tab.touchscreen.tap(
+                box["x"] + box["width"] * (column + 0.5) / 32, box["y"] + box["height"] * (row + 0.5) / 4
+            )
+            rest(tab, 100)
+
+        for row, column in ((2, 20), (3, 31), (0, 1)):
+            tap(row, column)
+            assert f"= {x[row][column]} ".replace("-", "−") in tab.locator("#readout").inner_text()
+            assert tab.locator(".cell-input:visible").count() == 0
+        tap(0, 1)
+        tab.locator(".cell-input:visible").fill("5")
+        tab.keyboard.press("Enter")
+        assert values(tab, "x")[0][1] == 5
+
+
+@pytest.mark.parametrize("width", [768, 1280])
+def test_the_bar_shows_the_whole_name_of_each_step(opened, width: int) -> None:
+    with opened(viewport={"width": width, "height": 900}) as tab:
+        shown, needed = tab.evaluate(
+            """() => {
+              const select = document.getElementById("steps");
+              const shown = select.offsetWidth;
+              select.style.width = select.style.maxWidth = "max-content";
+              return [shown, select.offsetWidth];
+            }"""
+        )
+        assert shown >= needed
+
+
 def test_alt_and_arrow_keys_change_a_number_by_steps(opened) -> None:
     with opened() as tab:
         cell(tab, "x", 0, 0).focus()

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import regard
-from chromium import address, chromium, needs_chromium
+from chromium import address, chromium, needs_chromium, rest
 from oracles import dense
 from regard.interpret.model_loading import load_model
 from regard.masks import Causal
@@ -34,11 +34,11 @@ def opened(browser, tmp_path):
     """Open a lesson; after the test, nothing may have complained, asked the network or opened a dialog."""
 
     @contextmanager
-    def open_page(lesson, width: int = 1100, start: str = "") -> Iterator:
+    def open_page(lesson, width: int = 1100, start: str = "", **context) -> Iterator:
         path = tmp_path / "page.html"
         lesson.to_html(path)
         trouble: list[str] = []
-        with browser.new_context(viewport={"width": width, "height": 900}) as fresh:
+        with browser.new_context(viewport={"width": width, "height": 900}, **context) as fresh:
             tab = fresh.new_page()
             tab.on("console", lambda message: trouble.append(f"console: {message.text}"))
             tab.on("pageerror", lambda error: trouble.append(f"error: {error}"))
@@ -136,7 +136,9 @@ def test_its_numbers_have_the_names_of_the_other_steps_and_are_found_in_the_maps
         formula = step.locator(".formula").inner_text()
         assert all(part in formula for part in ("sj = q · kj", "zj = sj · scale", "a = softmax(z)", "o = Σj aj vj"))
         heads = " ".join(step.locator('[data-name="real-row"] thead').inner_text().split())
-        assert re.search(r"s = q·k .*z = s · 0\.177.* a\b", heads)
+        assert re.search(r"s = q·k .*\bz .* a\b", heads)
+        caption = step.locator('[data-name="real-row"] caption').inner_text()
+        assert re.search(r"z = s · 0\.177 ?[(（]1/√32", caption)
         first = 0 if language == "en" else 1
         assert ("component", "第几个分量")[first] in step.locator('[data-name="real-products"] thead').inner_text()
         text = step.inner_text()
@@ -354,3 +356,26 @@ def test_a_head_without_values_has_no_lines(opened):
     seen, *_ = stack({}, keep="qk")
     with opened(seen.lesson(token="w2")) as tab:
         assert tab.locator("#step-real [name='real-python']").is_hidden()
+
+
+def test_a_tap_on_a_coloured_map_reads_the_number_that_was_tapped(opened):
+    with opened(regard.lesson(), width=360, has_touch=True, is_mobile=True) as tab:
+        for name in ("real-queries", "real-values"):
+            strip = tab.locator(f'#step-real [data-name="{name}"] canvas')
+            rows, columns = values(tab, name).shape
+            for row, column in ((3, 20), (rows - 1, columns - 1), (0, 7), (3, 20)):
+                strip.evaluate("canvas => canvas.scrollIntoView({ block: 'center' })")
+                box = strip.bounding_box()
+                x = box["x"] + (column + 0.5) * box["width"] / columns
+                tab.touchscreen.tap(x, box["y"] + (row + 0.5) * box["height"] / rows)
+                rest(tab, 100)  # the focus of the canvas and the click come after the touch
+                assert f", \u2068{column + 1}\u2069] = " in tab.locator("#readout").inner_text()
+                read = float(tab.locator("#readout").inner_text().split("= ")[-1].replace("−", "-"))
+                assert read == pytest.approx(values(tab, name)[row, column], rel=1e-8)
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_on_a_phone_the_table_of_keys_and_the_table_of_models_need_no_scrolling(opened, language):
+    with opened(regard.lesson(lang=language), width=360, has_touch=True, is_mobile=True) as tab:
+        for box in ('[data-name="real-row"]', "#step-transformer .scroll:has(.model-table)"):
+            assert tab.locator(box).evaluate("box => box.scrollWidth - box.clientWidth") <= 0

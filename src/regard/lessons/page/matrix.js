@@ -111,6 +111,7 @@ export const makeMatrix = (name) => {
     watchEdges(element);
   });
 
+  let byTouch = false; // the last press
   let tapsAgain = false; // a second tap on a cell types into it
   const choose = (row, column) => matrix.options.onChoose?.(row, column);
   element.addEventListener("pointermove", (event) => {
@@ -132,19 +133,21 @@ export const makeMatrix = (name) => {
     if (!element.contains(event.relatedTarget)) hideOrigin(matrix);
   });
   element.addEventListener("pointerdown", (event) => {
+    byTouch = event.pointerType === "touch";
     const cell = view.at(event);
     if (!cell || editor.isOpen()) return;
     const again = document.activeElement === view.element.querySelector("canvas") || view.at({ target: document.activeElement });
     const sameCell = again && String(matrix.cursor) === String(cell);
-    tapsAgain = Boolean(sameCell) && event.pointerType === "touch";
-    if (event.pointerType !== "touch") matrix.focusCell(...cell);
+    tapsAgain = Boolean(sameCell) && byTouch;
+    if (!byTouch) matrix.focusCell(...cell);
     // by touch, the first tap chooses a cell, and then it can be dragged: else a page could not be scrolled
-    if (matrix.options.edit && (event.pointerType !== "touch" || sameCell)) editor.dragFrom(event, ...cell);
+    if (matrix.options.edit && (!byTouch || sameCell)) editor.dragFrom(event, ...cell);
   });
   element.addEventListener("click", (event) => {
     const cell = view.at(event);
     if (cell) {
-      if (document.activeElement !== event.target) matrix.focusCell(...cell);
+      // before the click of a tap the canvas of a strip got the focus, and with it the number that was read last
+      if (byTouch || document.activeElement !== event.target) matrix.focusCell(...cell);
       choose(...cell);
       if (tapsAgain && matrix.options.edit) editor.begin(...cell);
     } else if (view.rowAt(event) !== null) choose(view.rowAt(event), null);

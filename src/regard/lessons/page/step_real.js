@@ -314,7 +314,8 @@ export const realStep = {
       const stages = [[speak("scaled", { scale: written }), steps.scaled]];
       if (steps.capped) stages.push([speak("capped", { cap: format(layer.softcap) }), steps.capped]);
       if (steps.bias) stages.push([speak("bias"), steps.bias], [speak("logit"), steps.logits]);
-      else stages.at(-1)[0] = speak("logitOf", { formula: stages.at(-1)[0] });
+      const formula = steps.bias ? null : stages.at(-1)[0]; // of the last stage, too long for a column of a phone
+      if (formula) stages.at(-1)[0] = speak("logit");
       stages.unshift([speak("score"), steps.scores]);
       const weights = steps.weights[at.query];
       const lines = keys.map((token, key) => {
@@ -348,7 +349,9 @@ export const realStep = {
         );
       }
       setText(rowTitle, speak("rowTitle", { query }));
-      row.show(speak("rowCaption", { query }), [speak("token"), ...stages.map(([name]) => name), speak("weight"), ""], lines);
+      const caption = speak("rowCaption", { query });
+      const title = formula ? speak("rowFormula", { caption, formula }) : caption;
+      row.show(title, [speak("token"), ...stages.map(([name]) => name), speak("weight"), ""], lines);
       row.element.values = weights;
       sink.hidden = steps.sink === -Infinity;
       setText(sink, speak("sinkNote"));

@@ -68,14 +68,14 @@ const en = {
   normalizedHint: "Each row now has mean 0 and variance 1, whatever the sizes before. (A model multiplies it by a learned gain and adds a bias, 1 and 0 at first.)",
   constantRows: "But the numbers of {tokens} are all equal: such a row has variance 0, nothing can make it 1, and it becomes a row of 0.",
   normalizedCell: "= ({value} − {mean}) / √({variance} + 0.00001)",
-  models: "The sizes of some well-known models",
+  models: "The sizes of some well-known models: D numbers in a row, d in each head, FFN within the feed-forward",
   model: "model",
   layers: "layers",
-  hidden: "width D",
+  hidden: "D",
   heads: "heads",
-  dim: "d of a head",
-  inner: "feed-forward",
-  normColumn: "normalization",
+  dim: "d",
+  inner: "FFN",
+  normColumn: "norm",
   normPost: "after",
   normPre: "before",
   encoderDecoder: "{encoder} + {decoder}",
@@ -164,13 +164,13 @@ const zh = {
   normalizedHint: "无论之前大小如何，现在每行均值为 0，方差为 1。（模型还会乘上学到的增益、加上偏置，它们起初是 1 和 0。）",
   constantRows: "不过 {tokens} 这一行的各个数都相同：方差为 0，怎么缩放也变不成 1，结果整行都是 0。",
   normalizedCell: "= ({value} − {mean}) / √({variance} + 0.00001)",
-  models: "几个著名模型的尺寸",
+  models: "几个著名模型的尺寸：每行 D 个数，每个头 d 个数",
   model: "模型",
   layers: "层数",
-  hidden: "宽度 D",
+  hidden: "D",
   heads: "头数",
-  dim: "每头的 d",
-  inner: "前馈网络",
+  dim: "d",
+  inner: "前馈",
   normColumn: "归一化",
   normPost: "之后",
   normPre: "之前",
@@ -421,7 +421,7 @@ export const transformerStep = {
     const pictures = make("div", { className: "layer-sides" }, ...sides.map(({ element }) => element));
     const diagramHint = make("p", { className: "hint" });
     const layerNumbers = makeLayerNumbers(speak);
-    const table = make("table", { className: "numbers" });
+    const table = make("table", { className: "numbers model-table" });
     const box = make("div", { className: "scroll", tabIndex: 0, role: "region" }, table);
     const sources = make("p", { className: "hint" });
     const translationTitle = make("h3");
