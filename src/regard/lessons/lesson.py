@@ -173,7 +173,7 @@ def lesson_of_translation(translation: Mapping[str, Any], *, language: Language 
 
 
 def _translation_text(name: str, translation: Mapping[str, Any], language: Language) -> str:
-    """Return each written token with its probability, and the source token of the largest weight (mean of all heads)."""
+    """Return each written token with its probability, and the source token of the largest weight (mean of heads)."""
     looks = {"en": "looks most at", "zh": "最关注"}[language]
     lines = [name, ""]
     for step in translation["steps"]:

@@ -28,8 +28,8 @@ const en = {
   most: "{most} heads are the most that this page shows.",
   given: "Q, K and V were given here without the matrices that made them. More heads need those matrices.",
   remove: "Remove head {head}",
-  removed: "Head {head} was removed; there are {count} now.",
-  added: "Head {head} was added; there are {count} now.",
+  removed: "Head {head} was removed. Heads now: {count}.",
+  added: "Head {head} was added. Heads now: {count}.",
   head: "Head {head}",
   look: "Look at head {head} in the other steps",
   shapes:

@@ -141,7 +141,7 @@ const zh = {
   trialJacobian: "它的梯度：∂ 某行的权重 / ∂ 某列的分数",
   trialDivided: "都除以 10",
   add: "加一个分数",
-  remove: "减一个分数",
+  remove: "删去一个分数",
   preset: "改为 {scores}",
   sizeOf: "梯度的大小：{size}（各项平方和的平方根）。",
   exactly: "写到九位：{weights}。",
