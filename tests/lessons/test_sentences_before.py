@@ -5,7 +5,7 @@ import pytest
 from chromium import chromium, needs_chromium
 from regard.render.browser_script import modules, one_script
 
-pytestmark = needs_chromium
+pytestmark = [pytest.mark.browser, needs_chromium]
 
 PLAIN, ROTATED = {"bias": False, "then": []}, {"bias": True, "then": ["rotated"]}
 

@@ -9,9 +9,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
 
-from rich.console import Console
-
-from regard.errors import InputError
+from regard.errors import InputError, MissingExtraError
 from regard.files import write_atomically
 from regard.lessons.example import example
 from regard.lessons.heads import WorkedHeads, join_heads
@@ -83,9 +81,17 @@ class Lesson:
 
     @property
     def text(self) -> str:
-        """The steps as `regard steps` prints them, in lines of 80 columns; or a translation, a token in each line."""
+        """The steps as `regard steps` prints them, in lines of 80 columns; or a translation, a token in each line.
+
+        Raises:
+            MissingExtraError: rich is not installed (the extra `cli`).
+        """
         if (translation := self.data.get("translation")) is not None:
             return _translation_text(self.name, translation, self.steps.lang)
+        try:
+            from rich.console import Console
+        except ImportError as error:
+            raise MissingExtraError("rich", "cli") from error
         console = Console(file=StringIO(), width=_WIDTH, color_system=None, legacy_windows=False)
         with console.capture() as capture:
             console.print(self.steps)

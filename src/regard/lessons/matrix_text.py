@@ -7,11 +7,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
-from rich.cells import cell_len, set_cell_size
 
 from regard.lessons.steps import Floats
 
-__all__ = ["Block", "clip", "factor", "flow", "matrix", "number", "pad", "pick", "subscript", "vector"]
+__all__ = ["Block", "cell_len", "clip", "factor", "flow", "matrix", "number", "pad", "pick", "subscript", "vector"]
 
 Block = list[str]  # the lines of a matrix, with its title first
 
@@ -51,8 +50,17 @@ def subscript(*indices: int) -> str:
     return "".join(digits) if all(len(text) == 1 for text in digits) else ",".join(digits)
 
 
+def cell_len(text: str) -> int:
+    """Return the width of a text in terminal cells; rich is the extra `cli`, which a lesson's page does without."""
+    from rich import cells
+
+    return cells.cell_len(text)
+
+
 def clip(text: str, cells: int) -> str:
     """Return a token as a label of at most `cells` cells, without invisible characters."""
+    from rich.cells import set_cell_size
+
     visible = "".join(sign if sign.isprintable() else "␣" for sign in text) or "␣"
     visible = "␣" if visible.isspace() else visible
     return visible if cell_len(visible) <= cells else set_cell_size(visible, cells - 1).rstrip() + "…"

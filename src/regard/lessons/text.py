@@ -5,16 +5,19 @@ Attention(Q, K, V) = softmax(Q Kᵀ / √d) V        (Vaswani et al. 2017, equat
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-from rich.console import Console, ConsoleOptions, RenderResult
-from rich.text import Text
 
 from regard.lessons.heads import WorkedHeads
 from regard.lessons.matrix_text import Block, clip, flow, matrix, pick
 from regard.lessons.steps import Floats, Worked
 from regard.lessons.text_scalars import FEW, Scalars, Section, scaling
 from regard.lessons.text_words import Language, Wording, wording
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.text import Text
 
 __all__ = ["Steps", "matrix_sections", "pieces_note"]
 
@@ -134,27 +137,27 @@ class Steps:
     note: str = ""
     joined: WorkedHeads | None = None
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+    def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "RenderResult":
         """Yield the page line by line."""
         for line in self._page(max(options.max_width - INDENT, 20)):
             indent = " " * (len(line.plain) - len(line.plain.lstrip()))
             for part in line[len(indent) :].wrap(console, max(options.max_width - len(indent), 1)):
                 part.rstrip()
-                yield Text(indent).append_text(part)
+                yield _line(indent).append_text(part)
 
-    def _page(self, room: int) -> Iterator[Text]:
+    def _page(self, room: int) -> Iterator["Text"]:
         say, worked = wording(self.lang), self.worked
         scalars = Scalars(worked, self.row, say, room)
         where = say.head.format(model=self.model, layer=self.layer, head=self.head) if self.model else ""
         if self.joined is not None and len(self.joined.heads) > 1:
             where = say.one_head.format(head=self.head, count=len(self.joined.heads))
-        yield Text(say.title + where, style="bold")
-        yield Text("Attention(Q, K, V) = softmax(Q Kᵀ / √d) V", style="cyan")
-        yield Text(say.paper, style="dim")
+        yield _line(say.title + where, style="bold")
+        yield _line("Attention(Q, K, V) = softmax(Q Kᵀ / √d) V", style="cyan")
+        yield _line(say.paper, style="dim")
         token = clip(worked.query_tokens[self.row], 16)
         yield from _headline(say.scalars.format(token=token, number=scalars.position + 1))
         if self.note:
-            yield Text(self.note)
+            yield _line(self.note)
         for count, (heading, lines) in enumerate(scalars.sections(), start=1):
             yield from _section(f"{count}. {heading}", lines)
 
@@ -171,8 +174,8 @@ class Steps:
                 yield from _headline(say.heads)
             for heading, lines in joined_sections(self.joined, rows, say, room):
                 yield from _section(heading, lines)
-        yield Text("")
-        yield Text(say.rounded, style="dim")
+        yield _line("")
+        yield _line(say.rounded, style="dim")
 
 
 def pieces_note(word: str, count: int, language: Language) -> str:
@@ -180,12 +183,18 @@ def pieces_note(word: str, count: int, language: Language) -> str:
     return wording(language).pieces.format(word=clip(word, 24), count=count) if count > 1 else ""
 
 
-def _headline(text: str) -> Iterator[Text]:
-    yield Text("")
-    yield Text(text, style="bold")
+def _line(text: str, style: str = "") -> "Text":
+    from rich.text import Text
+
+    return Text(text, style=style)
 
 
-def _section(heading: str, lines: Sequence[str]) -> Iterator[Text]:
-    yield Text("")
-    yield Text(heading, style="bold cyan")
-    yield from (Text(" " * INDENT + line if line else "") for line in lines)
+def _headline(text: str) -> Iterator["Text"]:
+    yield _line("")
+    yield _line(text, style="bold")
+
+
+def _section(heading: str, lines: Sequence[str]) -> Iterator["Text"]:
+    yield _line("")
+    yield _line(heading, style="bold cyan")
+    yield from (_line(" " * INDENT + line if line else "") for line in lines)

@@ -4,9 +4,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from rich.cells import cell_len
 
-from regard.lessons.matrix_text import choices, clip, factor, number, pad, pick, subscript, vector
+from regard.lessons.matrix_text import cell_len, choices, clip, factor, number, pad, pick, subscript, vector
 from regard.lessons.steps import Floats, Worked
 from regard.lessons.text_words import Wording
 
