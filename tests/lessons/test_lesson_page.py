@@ -10,7 +10,8 @@ import pytest
 import torch
 
 import regard
-from chromium import needs_chromium, rest
+from chromium import needs_chromium
+from lessons.browser_lesson import settle
 from lessons.page_functions import computed, page_functions, refusal
 from regard import masks
 from regard.lessons.page import lesson_html
@@ -113,7 +114,7 @@ def test_pages_of_python_open_without_complaint_with_their_numbers_in_sight(brow
             tab.goto(path.as_uri())
             tab.wait_for_selector("html[data-ready]", timeout=20_000)
             tab.locator("#step-softmax").scroll_into_view_if_needed()
-            rest(tab, 200)
+            settle(tab)
             shown = tab.evaluate(
                 "name => document.querySelector(`#step-softmax [data-name='${name}']`)?.values",
                 f"weights-{lesson.start['head']}",
@@ -203,7 +204,7 @@ def test_a_lesson_of_a_step_opens_with_it_in_sight(browser, tmp_path: Path):
             tab = watched(context, path.as_uri(), trouble)
             tab.goto(path.as_uri())
             tab.wait_for_selector("html[data-ready]", timeout=20_000)
-            rest(tab, 300)
+            settle(tab)
             heading = tab.locator(f"#step-{step} h2").bounding_box()
             assert 0 <= heading["y"] < 450
             assert tab.evaluate("document.getElementById('steps').value") == step
