@@ -15,7 +15,7 @@ export const registerMatrix = (matrix) => {
   if (!matrices.has(matrix.name)) matrices.set(matrix.name, new Set());
   matrices.get(matrix.name).add(matrix);
 };
-export const matricesOf = (name) => [...(matrices.get(name) ?? [])];
+const matricesOf = (name) => [...(matrices.get(name) ?? [])];
 
 const factor = (value, leads) => (value < 0 && !leads ? `(${format(value)})` : format(value));
 const product = ([, a, b], leads) => (b === undefined ? factor(a, leads) : `${factor(a, leads)}·${factor(b, false)}`);

@@ -4,7 +4,7 @@ import { random } from "./chance.js";
 import { visibleOf } from "./masks.js";
 
 // The masks that a mask is made of, by name: a pair is visible if one of them lets the query see the key.
-export const partsOf = (mask) => {
+const partsOf = (mask) => {
   if (mask.kind === "longformer") {
     const side = mask.window / 2;
     return [

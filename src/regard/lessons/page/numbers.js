@@ -11,6 +11,7 @@ export const multiply = (a, b) =>
     }
     return sums;
   });
+export const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
 export const transpose = (a) => a[0].map((_, column) => a.map((row) => row[column]));
 const add = (a, b) => a.map((row, at) => row.map((value, column) => value + b[at][column]));
 const map = (a, change) => a.map((row, at) => row.map((value, column) => change(value, at, column)));

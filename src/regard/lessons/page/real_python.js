@@ -11,7 +11,7 @@ const speak = sayer({
 });
 
 // The state whose lines compute the head. A scale of its own for each query is multiplied into the query.
-export const pythonState = ({ scale, softcap }, steps, queries, keys) => {
+const pythonState = ({ scale, softcap }, steps, queries, keys) => {
   const isEach = Array.isArray(scale);
   const isAll = steps.visible.every((row) => [...row].every(Boolean));
   const rows = () => steps.visible.map((row) => Array.from(row, (flag) => (flag ? "1" : "0")).join(""));

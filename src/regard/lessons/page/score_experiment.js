@@ -1,7 +1,7 @@
 // What happens to q·k, and to the softmax of 8 of them, as vectors of random numbers become wider. No DOM.
 
 import { random } from "./chance.js";
-import { softmaxParts } from "./numbers.js";
+import { mean, softmaxParts } from "./numbers.js";
 
 export const WIDTHS = Array.from({ length: 11 }, (_, power) => 2 ** power);
 export const KEYS = 8; // of each query
@@ -32,7 +32,6 @@ export const gradientSize = (weights) => {
   return largest * Math.sqrt(squares);
 };
 
-const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
 
 // Of the softmax of each query's scores times `factor`: means over the queries, and the weights of each.
 const closing = (products, factor) => {

@@ -3,7 +3,7 @@
 import { draw, make } from "./elements.js";
 import { withIndices } from "./formula.js";
 import { drawLayer, placesOf } from "./layer_diagram.js";
-import { addResidual, layerNorm } from "./layer_numbers.js";
+import { addResidual, layerNorm, momentsOf } from "./layer_numbers.js";
 import { LIMITS } from "./limits.js";
 import { makeMatrix } from "./matrix.js";
 import { recorded } from "./recorded.js";
@@ -65,7 +65,7 @@ const en = {
   residualTitle: "x + attention",
   normalizedTitle: "LayerNorm(x + attention)",
   preTitle: "LayerNorm(x), which attention would read",
-  normalizedHint: "Each row now has mean 0 and variance 1, whatever the sizes before. (A model multiplies it by a learned gain and adds a bias, 1 and 0 at first.)",
+  normalizedHint: "Each row now has mean 0 and variance 1, whatever the sizes before. (Before dividing, 0.00001 is added to the variance, so that a row of equal numbers is not divided by 0. A model then multiplies by a learned gain and adds a bias, 1 and 0 at first.)",
   constantRows: "But the numbers of {tokens} are all equal: such a row has variance 0, nothing can make it 1, and it becomes a row of 0.",
   normalizedCell: "= ({value} − {mean}) / √({variance} + 0.00001)",
   models: "The sizes of some well-known models: D numbers in a row, d in each head, FFN within the feed-forward",
@@ -161,7 +161,7 @@ const zh = {
   residualTitle: "x + 注意力",
   normalizedTitle: "LayerNorm(x + 注意力)",
   preTitle: "LayerNorm(x)，注意力读的将是它",
-  normalizedHint: "无论之前大小如何，现在每行均值为 0，方差为 1。（模型还会乘上学到的增益、加上偏置，它们起初是 1 和 0。）",
+  normalizedHint: "无论之前大小如何，现在每行均值为 0，方差为 1。（做除法之前，方差先加上 0.00001，免得各数都相同的行除以 0。模型还会乘上学到的增益、加上偏置，它们起初是 1 和 0。）",
   constantRows: "不过 {tokens} 这一行的各个数都相同：方差为 0，怎么缩放也变不成 1，结果整行都是 0。",
   normalizedCell: "= ({value} − {mean}) / √({variance} + 0.00001)",
   models: "几个著名模型的尺寸：每行 D 个数，每个头 d 个数",
@@ -326,9 +326,8 @@ const makeLayerNumbers = (speak) => {
   const misfit = make("p", { className: "warning" });
   const element = make("div", {}, title, misfit, matrices, hint);
   const normalizedCell = (rows) => (row, column) => {
-    const mean = rows[row].reduce((sum, value) => sum + value, 0) / rows[row].length;
-    const variance = rows[row].reduce((sum, value) => sum + (value - mean) ** 2, 0) / rows[row].length;
-    const [value, ...filled] = [rows[row][column], mean, variance].map((part) => String(Number(part.toPrecision(4))));
+    const { centre, variance } = momentsOf(rows[row]);
+    const [value, ...filled] = [rows[row][column], centre, variance].map((part) => String(Number(part.toPrecision(4))));
     return { text: speak("normalizedCell", { value, mean: filled[0], variance: filled[1] }) };
   };
   const draw = (numbers, norm) => {

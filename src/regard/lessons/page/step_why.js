@@ -2,6 +2,7 @@
 
 import { draw, grouped, make } from "./elements.js";
 import { withIndices } from "./formula.js";
+import { mean } from "./numbers.js";
 import { recorded } from "./recorded.js";
 import { change, state } from "./state.js";
 
@@ -81,7 +82,6 @@ const MODELS = ["fixed", "attention"];
 const WIDTH = 320; // of a picture, in its own units
 const HEIGHT = 150;
 
-const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
 const percent = (share) => String(Number((100 * share).toFixed(1)));
 const isRight = (example, model, place) => example[model][place] === example.source[place];
 const countRight = (example, model) => example.source.filter((_, place) => isRight(example, model, place)).length;
